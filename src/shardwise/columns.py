@@ -1,0 +1,108 @@
+"""Columns: what a source hands on for a set of samples, before anything is decoded.
+
+A column of bytes is one buffer with an offset and a length for each row, so that a thousand small
+payloads cost a few numpy calls and no Python object each. Imports numpy only; everything may
+import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BytesColumn", "Columns"]
+
+
+class BytesColumn(Sequence[memoryview | None]):
+    """Byte strings of different samples in one buffer.
+
+    Args:
+        buffer: uint8 `[total]`, read-only by agreement.
+        starts: int64 `[rows]`, where each payload begins in the buffer.
+        lengths: int64 `[rows]`, its length in bytes; -1 where the sample has no such field.
+
+    `column[i]` is a memoryview of row i (None where it is missing) and copies nothing.
+    """
+
+    __slots__ = ("buffer", "lengths", "starts", "_view")
+
+    def __init__(
+        self, buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> None:
+        self.buffer = buffer
+        self.starts = starts
+        self.lengths = lengths
+        self._view = memoryview(buffer)
+
+    @classmethod
+    def of(cls, payloads: Sequence[bytes | None]) -> BytesColumn:
+        """Pack byte strings into one column."""
+        lengths = np.array([-1 if p is None else len(p) for p in payloads], dtype=np.int64)
+        sizes = np.maximum(lengths, 0)
+        ends = np.cumsum(sizes)
+        joined = b"".join(p for p in payloads if p is not None)
+        return cls(np.frombuffer(joined, dtype=np.uint8), ends - sizes, lengths)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return BytesColumn(self.buffer, self.starts[row], self.lengths[row])
+        length = int(self.lengths[row])
+        if length < 0:
+            return None
+        start = int(self.starts[row])
+        return self._view[start : start + length]
+
+    def __iter__(self) -> Iterator[memoryview | None]:
+        view = self._view
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield None if length < 0 else view[start : start + length]
+
+    def rows(self) -> NDArray[np.uint8] | None:
+        """All payloads as uint8 `[rows, length]` if they are of one length, else None.
+
+        A view where the payloads lie at equal distances, else one gathered copy.
+        """
+        if not len(self.starts):
+            return np.empty((0, 0), dtype=np.uint8)
+        length = int(self.lengths[0])
+        if length < 0 or bool((self.lengths != length).any()):
+            return None
+        if len(self.starts) == 1:
+            start = int(self.starts[0])
+            return self.buffer[start : start + length][None]
+        steps = np.diff(self.starts)
+        step = int(steps[0])
+        start = int(self.starts[0])
+        if step >= length and bool((steps == step).all()):
+            return np.lib.stride_tricks.as_strided(
+                self.buffer[start:], (len(self.starts), length), (step, 1), writeable=False
+            )
+        if length == 0:
+            return np.empty((len(self.starts), 0), dtype=np.uint8)
+        windows = np.lib.stride_tricks.sliding_window_view(self.buffer, length)
+        return windows[self.starts]
+
+
+@dataclass
+class Columns:
+    """Samples by column, as a source reads them.
+
+    Attributes:
+        ids: int64 `[rows]`, the sample ids that were asked for, in that order.
+        keys: the samples' keys, one a row.
+        fields: a column a field: `BytesColumn` for stored bytes; any sequence of values for
+            sources that hold objects (None where a sample lacks the field).
+        num_bytes: bytes that were read from storage for this.
+    """
+
+    ids: NDArray[np.int64]
+    keys: Sequence[str]
+    fields: dict[str, Sequence[Any]] = field(default_factory=dict)
+    num_bytes: int = 0

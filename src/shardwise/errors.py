@@ -1,0 +1,128 @@
+"""The errors of shardwise: one tree, each also the built-in that a user would catch.
+
+Messages say what happened, the values, and what to change. Errors pickle with their attributes,
+because they travel from worker processes. Imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "DataError",
+    "MissingExtraError",
+    "MissingShardError",
+    "RankError",
+    "ShardwiseError",
+    "StaleIndexError",
+    "StallError",
+    "StateError",
+    "StorageError",
+    "WorkerError",
+]
+
+
+class ShardwiseError(Exception):
+    """The root of all errors that shardwise raises by itself."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by message and attributes: constructors take keyword arguments."""
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    """Make an error again without calling its constructor."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class DataError(ShardwiseError, ValueError):
+    """Data that can't be used as it lies: damaged, missing, of another form than asked for.
+
+    Attributes:
+        url: the shard or file, or None.
+        key: the sample's key, or None.
+        field: the field of the sample (the member's extension), or None.
+        offset: the byte in the shard where the damage begins, or None.
+        index: the sample's id in its dataset, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        index: int | None = None,
+    ) -> None:
+        self.reason = message
+        self.url = url
+        self.key = key
+        self.field = field
+        self.offset = offset
+        self.index = index
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        where = [
+            f"{name} {value!r}" if isinstance(value, str) else f"{name} {value}"
+            for name, value in (
+                ("url", self.url),
+                ("key", self.key),
+                ("field", self.field),
+                ("offset", self.offset),
+                ("index", self.index),
+            )
+            if value is not None
+        ]
+        return f"{self.reason} ({', '.join(where)})" if where else self.reason
+
+
+class MissingShardError(DataError, FileNotFoundError):
+    """A shard that the dataset names is not there."""
+
+    __str__ = DataError.__str__
+
+
+class StaleIndexError(DataError):
+    """A shard is not the one that its index was made from."""
+
+
+class StorageError(ShardwiseError, OSError):
+    """Bytes could not be read or written, though the data may be whole."""
+
+
+class StateError(ShardwiseError, ValueError):
+    """A state belongs to other data, another seed or another order; the message is a diff."""
+
+
+class StallError(ShardwiseError, TimeoutError):
+    """A batch was not ready within the loader's `timeout`; the message names what is late."""
+
+
+class WorkerError(ShardwiseError, RuntimeError):
+    """A worker process ended before its work was done.
+
+    Attributes:
+        exitcode: what the process ended with; negative for a signal, None where it is unknown.
+    """
+
+    def __init__(self, message: str, *, exitcode: int | None = None) -> None:
+        self.exitcode = exitcode
+        super().__init__(message)
+
+
+class RankError(ShardwiseError, RuntimeError):
+    """Rank and world size can't be told for certain."""
+
+
+class MissingExtraError(ShardwiseError, ImportError):
+    """A package of an extra is not installed; the message names the extra."""
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what}: install it with pip install 'shardwise[{extra}]'")

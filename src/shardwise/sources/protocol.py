@@ -1,0 +1,54 @@
+"""What a source is: the one protocol between formats and the dataset."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Columns
+from shardwise.sources.manifest import Manifest
+
+__all__ = ["Source"]
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Samples in storage, by id.
+
+    A source opens files lazily, once a process, and pickles without them; `read` may be called by
+    several threads at once and after a fork. The conformance kit
+    `shardwise.testing.check_source` holds a new one to this.
+    """
+
+    @property
+    def default_shuffle(self) -> str:
+        """What `shuffle=True` means for this source: "full" or "window"."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest:
+        """The ordered shards with exact counts; found at the first use."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields that any sample has, in storage order."""
+        ...
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples.
+
+        Args:
+            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
+            fields: the fields to read, each one of `self.fields`; None for all.
+
+        Returns:
+            The columns in the order of `ids`; a field that a sample lacks is None in its row.
+
+        Raises:
+            DataError: a shard is damaged, missing or not the one indexed.
+            StorageError: bytes could not be read.
+        """
+        ...
