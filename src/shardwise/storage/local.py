@@ -1,0 +1,194 @@
+"""A local file, read by byte ranges.
+
+Keeps I6: a range is read whole, or an error says where the file ended. The file is opened at the
+first read and opened anew after a fork; every descriptor is held by an object that closes it when
+the last reader lets go of it, so no lock is needed, and `close` never takes a file from under a
+reader. Imports `shardwise.errors` only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as mode_bits
+from typing import Any, NamedTuple
+
+from shardwise.errors import DataError, MissingShardError, StorageError
+
+__all__ = ["FileStat", "LocalFile"]
+
+# Longer ranges are held against the file's size before memory is taken for them.
+_CHECKED_BYTES = 64 << 20
+
+
+class FileStat(NamedTuple):
+    """What tells one version of a file from another.
+
+    Attributes:
+        num_bytes: the file's length.
+        mtime_ns: its modification time, in nanoseconds.
+    """
+
+    num_bytes: int
+    mtime_ns: int
+
+
+class LocalFile:
+    """A file on this machine, read at any offset by any thread.
+
+    It may be made before the file exists, is opened at the first read, and is opened anew in a
+    forked child. It pickles by its name. The descriptor is closed by `close` or when the object is
+    collected; a read in another thread that is under way ends well.
+
+    Args:
+        path: the file. Errors name it as `url`.
+    """
+
+    __slots__ = ("_held", "url")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.url = os.fspath(path)
+        self._held: _Descriptor | None = None
+
+    def __repr__(self) -> str:
+        return f"LocalFile({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalFile, (self.url,)
+
+    def open(self) -> None:
+        """Open the file now, rather than at the first read.
+
+        Raises:
+            MissingShardError: it is not there.
+            StorageError: it can't be opened, or is not a regular file.
+        """
+        self._descriptor()
+
+    def stat(self) -> FileStat:
+        """Length and modification time of what lies under the name now.
+
+        Raises:
+            MissingShardError: there is nothing.
+            StorageError: it is not a regular file, or can't be reached.
+        """
+        try:
+            found = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
+        except OSError as error:
+            raise _explained(error, self.url, "look at") from error
+        _require_regular(found, self.url)
+        return FileStat(found.st_size, found.st_mtime_ns)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read exactly `length` bytes at `offset`.
+
+        Raises:
+            DataError: the file ends before that.
+            MissingShardError: the file is not there.
+            StorageError: it could not be read.
+        """
+        _check_range(offset, length)
+        held = self._descriptor()
+        try:
+            if length > _CHECKED_BYTES:
+                self._check_end(offset, length, os.fstat(held.fd).st_size)
+            data = os.pread(held.fd, length, offset)
+        except OSError as error:
+            raise _explained(error, self.url, "read") from error
+        if len(data) == length:
+            return data
+        # One call gives no more than 2 GiB, and may give less for other reasons.
+        whole = bytearray(length)
+        whole[: len(data)] = data
+        view = memoryview(whole)
+        self._fill(held, offset, view, done=len(data))
+        return bytes(whole)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL.
+
+        Raises:
+            DataError: the file ends before the buffer is full.
+            MissingShardError: the file is not there.
+            StorageError: it could not be read.
+        """
+        view = memoryview(buffer).cast("B")
+        _check_range(offset, len(view))
+        self._fill(self._descriptor(), offset, view, done=0)
+
+    def close(self) -> None:
+        """Let go of the descriptor; the next read opens the file again."""
+        self._held = None
+
+    def _fill(self, held: _Descriptor, offset: int, view: memoryview, *, done: int) -> None:
+        length = len(view)
+        while done < length:
+            try:
+                got = os.preadv(held.fd, [view[done:]], offset + done)
+            except OSError as error:
+                raise _explained(error, self.url, "read") from error
+            if not got:
+                self._check_end(offset, length, offset + done if done else min(offset, held.size()))
+            done += got
+
+    def _check_end(self, offset: int, length: int, end: int) -> None:
+        if end < offset + length:
+            raise DataError(
+                f"asked for {length} bytes, there are {max(0, end - offset)}: the file ended at "
+                f"byte {end} of {offset + length}: truncated?",
+                url=self.url,
+                offset=offset,
+            )
+
+    def _descriptor(self) -> _Descriptor:
+        held = self._held
+        if held is None or held.pid != os.getpid():
+            # Two threads may both open it: one descriptor stays, the other closes itself.
+            held = self._held = _Descriptor(self.url)
+        return held
+
+
+class _Descriptor:
+    """An open descriptor of this process, closed when the last reference to it goes."""
+
+    __slots__ = ("fd", "pid")
+
+    def __init__(self, url: str) -> None:
+        self.fd = -1
+        self.pid = os.getpid()
+        try:
+            # Non-blocking: a named pipe must be refused, not waited for.
+            self.fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            found = os.fstat(self.fd)
+        except OSError as error:
+            raise _explained(error, url, "open") from error
+        _require_regular(found, url)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def __del__(self) -> None:
+        # In a forked child the number may belong to another file by now: it's left alone there.
+        if self.fd >= 0 and self.pid == os.getpid():
+            os.close(self.fd)
+
+
+def _require_regular(found: os.stat_result, url: str) -> None:
+    if not mode_bits.S_ISREG(found.st_mode):
+        what = "a directory" if mode_bits.S_ISDIR(found.st_mode) else "not a regular file"
+        raise StorageError(f"{url!r} is {what}: only files can be read by byte ranges")
+
+
+def _check_range(offset: int, length: int) -> None:
+    if offset < 0 or length < 0:
+        raise ValueError(f"offset={offset}, length={length}: neither may be negative")
+
+
+def _explained(error: OSError, url: str, verb: str) -> MissingShardError | StorageError:
+    """The library's error for an operating system's."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return MissingShardError("no such file", url=url)
+    advice = ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = ": raise the limit of open files (ulimit -n)"
+    return StorageError(f"can't {verb} {url!r}: {error.strerror}{advice}")

@@ -1,0 +1,107 @@
+import os
+import pickle
+import threading
+
+import psutil
+import pytest
+
+from shardwise.errors import MissingShardError
+from shardwise.storage import FilePool
+
+
+def make_files(directory, count):
+    paths = [str(directory / f"{i:02d}") for i in range(count)]
+    for i, path in enumerate(paths):
+        with open(path, "wb") as file:
+            file.write(bytes([i]) * 100)
+    return paths
+
+
+def num_open_under(directory):
+    under = str(directory.resolve())
+    return sum(file.path.startswith(under) for file in psutil.Process().open_files())
+
+
+def test_no_more_files_than_the_limit_stay_open(tmp_path):
+    pool = FilePool(limit=3)
+    for path in make_files(tmp_path, 10):
+        assert pool.get(path).read(99, 1) == bytes([int(path[-2:])])
+        assert num_open_under(tmp_path) <= 3
+    assert len(pool) == 3
+    pool.close()
+    assert num_open_under(tmp_path) == 0
+
+
+def test_the_file_used_longest_ago_goes_first(tmp_path):
+    a, b, c = make_files(tmp_path, 3)
+    pool = FilePool(limit=2)
+    first, second = pool.get(a), pool.get(b)
+    assert pool.get(a) is first
+    pool.get(c)
+    assert pool.get(a) is first
+    assert pool.get(b) is not second
+
+
+def test_a_file_in_use_is_not_closed_when_it_falls_out(tmp_path):
+    a, b = make_files(tmp_path, 2)
+    pool = FilePool(limit=1)
+    held = pool.get(a)
+    fd = held._descriptor().fd
+    pool.get(b)
+    assert held.read(0, 3) == b"\0\0\0"
+    assert held._descriptor().fd == fd
+
+
+def test_many_threads_read_many_files_through_a_small_pool(tmp_path):
+    paths = make_files(tmp_path, 12)
+    pool = FilePool(limit=2)
+    wrong = []
+
+    def read(seed):
+        for i in range(200):
+            number = (seed * 7 + i * 5) % 12
+            if pool.get(paths[number]).read(i % 90, 10) != bytes([number]) * 10:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert num_open_under(tmp_path) == 2
+
+
+def test_a_pool_works_in_a_child_forked_while_its_lock_was_held(tmp_path):
+    (path,) = make_files(tmp_path, 1)
+    pool = FilePool()
+    pool.get(path)
+    with pool._kept.lock:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = 0 if pool.get(path).read(0, 1) == b"\0" and len(pool) == 1 else 1
+            finally:
+                os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_pool_pickles_without_its_files(tmp_path):
+    (path,) = make_files(tmp_path, 1)
+    pool = FilePool(limit=5)
+    pool.get(path)
+    copy = pickle.loads(pickle.dumps(pool))
+    assert (copy.limit, len(copy)) == (5, 0)
+
+
+def test_a_missing_file_leaves_the_pool_as_it_was(tmp_path):
+    pool = FilePool()
+    with pytest.raises(MissingShardError):
+        pool.get(str(tmp_path / "none"))
+    assert len(pool) == 0
+
+
+def test_a_pool_of_no_files_is_refused():
+    with pytest.raises(ValueError, match="limit=0"):
+        FilePool(limit=0)
