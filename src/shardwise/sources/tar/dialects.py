@@ -1,0 +1,288 @@
+"""Shard lists and indexes that other tools write, read so that a dataset can be opened by them.
+
+Shard lists in JSON, told apart by what they hold:
+
+- wids 1: `{"wids_version": 1, "shardlist": [{"url": ..., "nsamples": ..., "filesize": ...}]}`;
+- open_clip's `sizes.json`: `{"00000.tar": 1000, ...}`;
+- timm's `_info.json` or `info.json`: `{"splits": {"train": {"filenames": [...],
+  "shard_lengths": [...], "num_samples": ...}}}`.
+
+And one binary form: Energon's `.tar.idx`, the byte offsets of a shard's samples.
+
+These files come from elsewhere and are not trusted (I6): a count is a claim that `check_counts`
+holds against the shard itself, and a name can't lead out of the list's directory by `..` or `~`.
+Absolute paths are taken from wids lists only, whose `url` says outright where a shard lies; the
+other two hold names beside the list. Commands (`pipe:`) are refused in all. Imports storage and
+the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.sources.manifest import Shard
+from shardwise.storage import local_path, open_file
+from shardwise.storage.urls import scheme_of
+
+__all__ = ["ListedShard", "check_counts", "energon_offsets", "is_shard_list", "read_shard_list"]
+
+_WIDS_KIND = "wids-shard-index-v1"
+_TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedShard:
+    """What a shard list says of one shard.
+
+    Attributes:
+        url: where it lies: a path, or a remote URL.
+        num_samples: samples in it, or None where the list does not say.
+        num_bytes: its length, or None where the list does not say.
+    """
+
+    url: str
+    num_samples: int | None
+    num_bytes: int | None
+
+
+def is_shard_list(url: str) -> bool:
+    """Whether a URL names a shard list: `*.json`, or `*.json#split` for one split of timm's."""
+    return _split_fragment(url)[0].endswith(".json")
+
+
+def read_shard_list(url: str, *, split: str | None = None) -> list[ListedShard]:
+    """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
+
+    Relative names are taken from the list's directory.
+
+    Args:
+        url: the JSON file. "info.json#train" is the same as `split="train"`.
+        split: which split of a timm file; it may be None if there is one only.
+
+    Raises:
+        MissingShardError: the file is not there.
+        DataError: it is none of these forms, malformed, or names a file outside of its directory.
+        ValueError: the file has several splits and none was chosen, or has no such split.
+    """
+    place, fragment = _split_fragment(url)
+    split = fragment if split is None else split
+    path = local_path(place)
+    listed = _parse(_read_json(path), path, split)
+    if not listed:
+        raise DataError("the shard list is empty", url=path)
+    return listed
+
+
+def check_counts(listed: Sequence[ListedShard], actual: Sequence[Shard]) -> None:
+    """Hold what a list says against the shards themselves, one by one in order.
+
+    Raises:
+        DataError: a shard has another number of samples or bytes than the list says.
+    """
+    for claim, shard in zip(listed, actual, strict=True):
+        for what, said, found in (
+            ("samples", claim.num_samples, shard.num_samples),
+            ("bytes", claim.num_bytes, shard.num_bytes),
+        ):
+            if said is not None and said != found:
+                raise DataError(
+                    f"the shard list says {said} {what}, the shard has {found}: it was changed or "
+                    "cut after the list was made, or the list is wrong; make the list anew, or "
+                    "name the shards without it",
+                    url=shard.url,
+                )
+
+
+def energon_offsets(url: str, *, shard_bytes: int | None = None) -> NDArray[np.int64]:
+    """Read an Energon index, `<shard>.tar.idx`.
+
+    Args:
+        url: the index.
+        shard_bytes: the shard's length, to hold the offsets against; None leaves that out.
+
+    Returns:
+        int64 `[samples + 1]`: the byte in the shard where each sample's first header begins, then
+        where the last sample ends. The file holds them as little-endian uint64.
+
+    Raises:
+        MissingShardError: the file is not there.
+        DataError: it can't be such an index: the offsets do not rise in steps of tar blocks, or
+            pass the end of the shard.
+    """
+    path = local_path(url)
+    file = open_file(path)
+    num_bytes = file.stat().num_bytes
+    if num_bytes == 0 or num_bytes % 8:
+        raise DataError(
+            f"not an Energon index: its length of {num_bytes} bytes is not one or more offsets of "
+            "8 bytes",
+            url=path,
+        )
+    offsets = np.frombuffer(file.read(0, num_bytes), dtype="<u8")
+    wrong = (offsets % 512 != 0) | (offsets > np.uint64(2**63 - 1))
+    wrong[1:] |= offsets[1:] <= offsets[:-1]
+    if wrong.any():
+        place = int(wrong.argmax())
+        before = f" after {offsets[place - 1]}" if place else ""
+        raise DataError(
+            f"not an Energon index: entry {place} is {offsets[place]}{before}, and offsets must "
+            "rise in steps of 512",
+            url=path,
+            offset=place * 8,
+        )
+    if shard_bytes is not None and offsets[-1] > shard_bytes:
+        raise DataError(
+            f"the Energon index ends at byte {offsets[-1]}, the shard has {shard_bytes} bytes: "
+            "it is another shard's, or the shard was cut",
+            url=path,
+        )
+    return offsets.astype(np.int64)
+
+
+def _split_fragment(url: str) -> tuple[str, str | None]:
+    """Split `info.json#train`; a '#' elsewhere belongs to the name."""
+    place, mark, fragment = url.rpartition("#")
+    if mark and place.endswith(".json") and "/" not in fragment and "." not in fragment:
+        return place, fragment
+    return url, None
+
+
+def _read_json(path: str) -> Any:
+    file = open_file(path)
+    data = file.read(0, file.stat().num_bytes)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not a JSON file: {error}", url=path) from error
+
+
+def _parse(content: Any, path: str, split: str | None) -> list[ListedShard]:
+    """Tell the dialect by its marks, and read it."""
+    if isinstance(content, dict):
+        if "splits" in content:
+            return _parse_timm(content["splits"], path, split)
+        if split is not None:
+            raise ValueError(f"split={split!r}: the shard list {path!r} has no splits")
+        if {"__kind__", "wids_version", "shardlist"} & content.keys():
+            return _parse_wids(content, path)
+        if content and all(_TAR_NAME.fullmatch(name) for name in content):
+            return [
+                ListedShard(_beside(path, name), _count(count, name, path), None)
+                for name, count in content.items()
+            ]
+    raise DataError(
+        "not a shard list: neither of wids ('shardlist'), nor of open_clip (tar names with "
+        "counts), nor of timm ('splits')",
+        url=path,
+    )
+
+
+def _parse_wids(content: dict[str, Any], path: str) -> list[ListedShard]:
+    kind = content.get("__kind__", _WIDS_KIND)
+    version = content.get("wids_version", 1)
+    if kind != _WIDS_KIND or version != 1:
+        raise DataError(
+            f"a wids list of kind {kind!r}, version {version!r}; {_WIDS_KIND!r}, version 1 is read",
+            url=path,
+        )
+    shards = list(_typed(content.get("shardlist", []), list, "shardlist", path))
+    for part in _typed(content.get("datasets", []), list, "datasets", path):
+        part = _typed(part, dict, "an entry of datasets", path)
+        if "shardlist" not in part:
+            raise DataError(
+                f"the list refers to another list, {part.get('source_url')!r}: give that one",
+                url=path,
+            )
+        shards += _typed(part["shardlist"], list, "shardlist", path)
+    listed = []
+    for number, shard in enumerate(shards):
+        name = f"shard {number}"
+        shard = _typed(shard, dict, name, path)
+        url = _typed(shard.get("url"), str, f"the url of {name}", path)
+        num_samples = shard.get("nsamples")
+        num_bytes = shard.get("filesize")
+        listed.append(
+            ListedShard(
+                _anywhere(path, url),
+                None if num_samples is None else _count(num_samples, url, path),
+                None if num_bytes is None else _count(num_bytes, url, path),
+            )
+        )
+    return listed
+
+
+def _parse_timm(splits: Any, path: str, split: str | None) -> list[ListedShard]:
+    splits = _typed(splits, dict, "splits", path)
+    names = ", ".join(map(repr, splits))
+    if split is None and len(splits) != 1:
+        raise ValueError(f"{path!r} has the splits {names}: name one, as in 'info.json#train'")
+    if split is not None and split not in splits:
+        raise ValueError(f"split={split!r}: {path!r} has the splits {names}")
+    name = next(iter(splits)) if split is None else split
+    info = _typed(splits[name], dict, f"the split {name!r}", path)
+    files = _typed(info.get("filenames"), list, f"filenames of the split {name!r}", path)
+    lengths = _typed(info.get("shard_lengths"), list, f"shard_lengths of the split {name!r}", path)
+    if len(files) != len(lengths):
+        raise DataError(
+            f"the split {name!r} has {len(files)} filenames and {len(lengths)} shard_lengths",
+            url=path,
+        )
+    listed = []
+    for file, length in zip(files, lengths, strict=True):
+        file = _typed(file, str, f"a filename of the split {name!r}", path)
+        listed.append(ListedShard(_beside(path, file), _count(length, file, path), None))
+    total = sum(shard.num_samples or 0 for shard in listed)
+    if "num_samples" in info and _count(info["num_samples"], name, path) != total:
+        raise DataError(
+            f"the split {name!r} has num_samples {info['num_samples']}, its shard_lengths sum up "
+            f"to {total}",
+            url=path,
+        )
+    return listed
+
+
+def _typed(value: Any, kind: type, what: str, path: str) -> Any:
+    if not isinstance(value, kind):
+        raise DataError(f"{what} must be a {kind.__name__}, not {value!r:.80}", url=path)
+    return value
+
+
+def _count(value: Any, name: str, path: str) -> int:
+    """A count: an int, or digits as some scripts write them."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise DataError(
+            f"the count of {name!r} must be a whole number, not {value!r:.80}", url=path
+        )
+    return value
+
+
+def _beside(path: str, name: str) -> str:
+    """Where a shard lies that is named relative to the list."""
+    if name.startswith("/") or scheme_of(name):
+        raise DataError(f"the name {name!r} must be relative to the list's directory", url=path)
+    return _anywhere(path, name)
+
+
+def _anywhere(path: str, url: str) -> str:
+    """Where a shard lies whose name may be absolute or a URL."""
+    scheme = scheme_of(url)
+    if not url or scheme == "pipe" or "\0" in url:
+        raise DataError(f"the name {url!r} is no file's: commands are not run", url=path)
+    if scheme not in ("", "file"):
+        return url
+    name = local_path(url) if scheme else url
+    if ".." in name.split("/") or name.startswith("~"):
+        raise DataError(
+            f"the name {url!r} leads out of the list's directory by '..' or '~'", url=path
+        )
+    return name if name.startswith("/") else path[: path.rfind("/") + 1] + name

@@ -1,0 +1,278 @@
+"""Writing tar shards: whole or not at all, the same bytes for the same samples.
+
+Keeps I8: a shard has a hidden temporary name until it is finished, so a killed process leaves
+nothing that a later run would trust. Headers come from the standard library's tarfile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import string
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shardwise.errors import StorageError
+from shardwise.sources.tar.build import build_index
+from shardwise.sources.tar.encode import encode_sample
+from shardwise.sources.tar.index import index_path
+from shardwise.storage import atomic_write, local_path
+
+__all__ = ["TarWriter"]
+
+_BLOCK_BYTES = 512
+# A tar ends with two blocks of zeros; padding to 10 KiB is a habit of tapes.
+_END = bytes(2 * _BLOCK_BYTES)
+
+
+class TarWriter:
+    """Writes samples into tar shards, with an index beside each.
+
+    A sample is a dict: "__key__" and one entry a field, named by its extension without the dot.
+    Bytes are written as they are. A str becomes UTF-8, an int or a float its digits; a dict or a
+    list becomes JSON in a field that ends in `json`, a NumPy array becomes npy in one that ends in
+    `npy`. Nothing else is encoded.
+
+    Members stand sorted by field, with neither times nor owners: the same samples in the same
+    order give the same bytes, whatever the order of the dicts. Names that do not fit into a ustar
+    header get a PAX one.
+
+    A shard takes its name when it is full or the writer is closed. An exception inside the `with`
+    block removes the shard that is being written; finished ones stay. The writer remembers all
+    keys, to refuse a second sample of the same key: about 100 bytes a sample. It belongs to one
+    thread.
+
+    Args:
+        pattern: the shards' paths, such as "out-{shard:06d}.tar"; without `{shard}`, one shard.
+            Directories that are missing are made.
+        max_samples: samples a shard; None for no limit.
+        max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
+            gets a shard of its own.
+        index: whether to write an index file beside each shard.
+        digests: whether the index holds a CRC-32 of each field.
+        overwrite: whether shards that exist are replaced. Shards of an earlier run with higher
+            numbers stay.
+
+    Attributes:
+        shards: the paths of the finished shards.
+        num_samples: samples written so far.
+
+    Example:
+        >>> import shardwise as sw
+        >>> with sw.TarWriter("train-{shard:06d}.tar", max_samples=1000) as writer:
+        ...     writer.write({"__key__": "0001", "txt": "a cat", "cls": 3})
+        >>> writer.shards
+        ['train-000000.tar']
+
+    Raises:
+        FileExistsError: a shard exists already.
+        ValueError: limits or the pattern make no sense.
+        StorageError: the pattern is a remote URL, or the disk does not take the bytes.
+    """
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str],
+        *,
+        max_samples: int | None = None,
+        max_bytes: int | None = None,
+        index: bool = True,
+        digests: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        for name, limit in (("max_samples", max_samples), ("max_bytes", max_bytes)):
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name}={limit}: at least 1, or None for no limit")
+        self.shards: list[str] = []
+        self.num_samples = 0
+        self._pattern = local_path(pattern)
+        self._max_samples = max_samples
+        self._max_bytes = max_bytes
+        self._index = index
+        self._digests = digests
+        self._overwrite = overwrite
+        self._keys: set[str] = set()
+        self._shard: _OpenShard | None = None
+        self._closed = False
+        _check_pattern(self._pattern)
+        if not overwrite and Path(first := self._path(0)).exists():
+            raise FileExistsError(f"{first!r} exists already: remove it, or pass overwrite=True")
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Write one sample.
+
+        A sample that is refused leaves the writer as it was. After any other error the writer is
+        closed and the shard under way is removed.
+
+        Raises:
+            ValueError: the key was written before, the key or a field can't be read back as it is,
+                or a second shard is needed and the pattern has no `{shard}`.
+            TypeError: a value is of a type that is not written.
+            FileExistsError: the next shard exists already.
+            StorageError: the disk does not take the bytes.
+        """
+        if self._closed:
+            raise ValueError("the writer is closed")
+        key, members = encode_sample(sample)
+        if key in self._keys:
+            raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
+        parts = []
+        for name, data in members:
+            parts += [_header(name, len(data)), data, bytes(-len(data) % _BLOCK_BYTES)]
+        data = b"".join(parts)
+        try:
+            if self._shard is not None and not self._fits(self._shard, len(data)):
+                self._finish_shard(self._shard)
+            if self._shard is None:
+                self._shard = self._open_shard()
+            self._shard.add(data)
+            self._keys.add(key)
+            self.num_samples += 1
+            if self._shard.num_samples == self._max_samples:
+                self._finish_shard(self._shard)
+        except BaseException as error:
+            # Half a sample may be in the shard, also after a KeyboardInterrupt.
+            self._abort(error)
+            raise
+
+    def close(self) -> None:
+        """Finish the last shard. Without samples there is no shard."""
+        self._closed = True
+        if self._shard is not None:
+            self._finish_shard(self._shard)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._abort(error)
+
+    def _fits(self, shard: _OpenShard, num_bytes: int) -> bool:
+        """Whether a sample may go into the shard under way."""
+        if self._max_bytes is None:
+            return True
+        return shard.num_bytes + num_bytes + len(_END) <= self._max_bytes
+
+    def _path(self, number: int) -> str:
+        return self._pattern.format(shard=number)
+
+    def _open_shard(self) -> _OpenShard:
+        path = self._path(len(self.shards))
+        if path in self.shards:
+            raise ValueError(
+                f"a second shard is needed, and the pattern {self._pattern!r} names only one: put "
+                "{shard:06d} into it, or leave out max_samples and max_bytes"
+            )
+        return _OpenShard(path, overwrite=self._overwrite)
+
+    def _finish_shard(self, shard: _OpenShard) -> None:
+        self._shard = None
+        shard.finish()
+        self.shards.append(shard.path)
+        if not self._index:
+            return
+        index = build_index(shard.path, digests=self._digests)
+        try:
+            index.save(index_path(shard.path))
+        except OSError as error:
+            raise StorageError(
+                f"the shard {shard.path!r} is whole, but its index can't be written: "
+                f"{error.strerror or error}"
+            ) from error
+
+    def _abort(self, error: BaseException) -> None:
+        self._closed = True
+        if self._shard is not None:
+            self._shard.remove(error)
+            self._shard = None
+
+
+class _OpenShard:
+    """A shard that is being written, under a temporary name."""
+
+    def __init__(self, path: str, *, overwrite: bool) -> None:
+        self.path = path
+        self.num_samples = 0
+        self.num_bytes = 0
+        self._stack = contextlib.ExitStack()
+        with _naming(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            # Without a buffer: a process forked meanwhile has no bytes of ours to write again.
+            self._file = self._stack.enter_context(
+                atomic_write(path, buffering=0, overwrite=overwrite)
+            )
+
+    def add(self, sample: bytes) -> None:
+        self._write(sample)
+        self.num_samples += 1
+        self.num_bytes += len(sample)
+
+    def finish(self) -> None:
+        try:
+            self._write(_END)
+        except BaseException as error:
+            self.remove(error)
+            raise
+        with _naming(self.path):
+            self._stack.close()
+
+    def remove(self, error: BaseException) -> None:
+        """Remove what was written, because of an error."""
+        self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        with _naming(self.path):
+            while left:
+                left = left[self._file.write(left) :]
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Turn an error of the operating system into one that names the shard."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"can't write the shard {path!r}: {error.strerror or error}; it was removed, the "
+            "shards before it are whole"
+        ) from error
+
+
+def _header(name: str, size: int) -> bytes:
+    """The header blocks of a regular file: ustar if it fits, else PAX."""
+    info = tarfile.TarInfo(name)
+    info.size = size
+    try:
+        return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
+    except ValueError:
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse a pattern that names no tar file, or has other braces than {shard}."""
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
+        first = pattern.format(shard=0) if names <= {"shard"} else None
+    except (ValueError, LookupError):
+        first = None
+    if first is None:
+        raise ValueError(
+            f"the pattern {pattern!r} has other braces than {{shard}} or {{shard:06d}}; write "
+            "{{ and }} for braces that are part of the name"
+        )
+    if not first.endswith(".tar"):
+        raise ValueError(f"the pattern {pattern!r} must end in '.tar': that is what is written")
