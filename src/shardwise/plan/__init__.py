@@ -1,0 +1,34 @@
+"""The plan: ints and numpy in, ints and numpy out; no data, files, threads or torch."""
+
+from shardwise.plan.partition import Partition, Remainder
+from shardwise.plan.permute import Permutation, mix, mix_array
+from shardwise.plan.plan import Plan
+from shardwise.plan.sampler import (
+    FullSampler,
+    ResamplingSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetSampler,
+    VirtualEpochs,
+    WindowSampler,
+    make_sampler,
+)
+from shardwise.plan.state import LoaderState
+
+__all__ = [
+    "FullSampler",
+    "LoaderState",
+    "Partition",
+    "Permutation",
+    "Plan",
+    "Remainder",
+    "ResamplingSampler",
+    "Sampler",
+    "SequentialSampler",
+    "SubsetSampler",
+    "VirtualEpochs",
+    "WindowSampler",
+    "make_sampler",
+    "mix",
+    "mix_array",
+]

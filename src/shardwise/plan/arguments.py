@@ -1,0 +1,55 @@
+"""Checks of arguments that all of the plan shares: whole numbers and arrays of positions.
+
+Imports numpy only.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["as_positions", "whole"]
+
+
+def whole(name: str, value: SupportsIndex, *, least: int | None = None) -> int:
+    """Return `value` as an int; numpy integers are fine, floats and strings are a TypeError.
+
+    Raises:
+        ValueError: it is below `least`.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name}={number} must be at least {least}")
+    return number
+
+
+def as_positions(positions: ArrayLike, num_positions: int) -> NDArray[np.int64]:
+    """Return positions as int64 `[k]`, each in [0, num_positions); copies only to convert.
+
+    Raises:
+        TypeError: they are not whole numbers.
+        ValueError: one is out of range, or the array has not one dimension.
+    """
+    given = np.asarray(positions)
+    if given.ndim != 1:
+        raise ValueError(f"positions must have one dimension, not the shape {given.shape}")
+    if not given.size:
+        return np.empty(0, dtype=np.int64)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"positions must be whole numbers, not {given.dtype}")
+    checked = given.astype(np.int64, copy=False)
+    # Seen as unsigned, negative positions are huge: one pass finds both.
+    if int(checked.view(np.uint64).max()) >= num_positions:
+        raise ValueError(
+            f"positions {int(given.min())} to {int(given.max())} were asked for, "
+            f"an epoch has the positions 0 to {num_positions - 1}"
+            if num_positions
+            else f"position {int(given[0])} was asked for, the epoch is empty"
+        )
+    return checked

@@ -1,0 +1,191 @@
+"""Samplers: from a position of an epoch to a sample id, as pure functions.
+
+A sampler owns no position and draws nothing from a generator: `indices` gives the same ids for the
+same epoch and positions, in any order, process and block size. That is what makes the global order
+independent of the cluster (I3) and resuming free (I4). Imports numpy and the plan only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, SupportsIndex, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.plan.arguments import as_positions, whole
+from shardwise.plan.derived import SubsetSampler, VirtualEpochs
+from shardwise.plan.memo import EpochMemo
+from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
+from shardwise.plan.window import WindowSampler
+
+__all__ = [
+    "FullSampler",
+    "ResamplingSampler",
+    "Sampler",
+    "SequentialSampler",
+    "SubsetSampler",
+    "VirtualEpochs",
+    "WindowSampler",
+    "make_sampler",
+]
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """The order of samples. `shardwise.testing.check_sampler` holds a new one to this."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many positions an epoch has."""
+        ...
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at `positions`, int64 `[k]`, each position in [0, num_samples).
+
+        Pure: of (epoch, position) alone. May be called by several threads at once.
+
+        Raises:
+            ValueError: a position is out of range.
+        """
+        ...
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON: equal for two samplers of the same order only."""
+        ...
+
+
+class SequentialSampler:
+    """Samples in storage order, in every epoch.
+
+    Args:
+        num_samples: how many there are.
+    """
+
+    def __init__(self, num_samples: SupportsIndex) -> None:
+        self.num_samples = whole("num_samples", num_samples, least=0)
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
+        """The positions themselves, int64 `[k]`, as a copy."""
+        return as_positions(positions, self.num_samples).copy()
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON."""
+        return {"sampler": "sequential", "num_samples": self.num_samples}
+
+    def __repr__(self) -> str:
+        return f"SequentialSampler({self.num_samples})"
+
+
+class FullSampler:
+    """A permutation of all samples, another for each epoch and seed; computed, not stored.
+
+    Args:
+        num_samples: how many there are.
+        seed: any whole number.
+    """
+
+    def __init__(self, num_samples: SupportsIndex, *, seed: SupportsIndex = 0) -> None:
+        self.num_samples = whole("num_samples", num_samples, least=0)
+        self.seed = whole("seed", seed)
+        self._permutations: EpochMemo[Permutation] = EpochMemo()
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""
+        return self._permutations.get(epoch, self._permutation)(positions)
+
+    def _permutation(self, epoch: int) -> Permutation:
+        return Permutation(self.num_samples, mix(self.seed, epoch))
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON."""
+        return {"sampler": "full", "num_samples": self.num_samples, "seed": self.seed}
+
+    def __repr__(self) -> str:
+        return f"FullSampler({self.num_samples}, seed={self.seed})"
+
+
+class ResamplingSampler:
+    """Uniform draws with replacement.
+
+    Args:
+        num_samples: how many samples to draw from.
+        num_draws: positions in an epoch; any number.
+        seed: any whole number.
+
+    An epoch is not a pass over the data: with as many draws as samples, about 37 % of them are
+    never drawn. `VirtualEpochs` gives short epochs that miss nothing.
+    """
+
+    def __init__(
+        self, num_samples: SupportsIndex, *, num_draws: SupportsIndex, seed: SupportsIndex = 0
+    ) -> None:
+        self._size = whole("num_samples", num_samples, least=0)
+        self.num_samples = whole("num_draws", num_draws, least=0)
+        self.seed = whole("seed", seed)
+        if self.num_samples and not self._size:
+            raise ValueError(f"num_draws={self.num_samples} from num_samples=0: nothing to draw")
+        if self._size > MAX_SIZE:
+            raise ValueError(f"num_samples={self._size} is more than 2**62")
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids drawn at `positions` of `epoch`, int64 `[k]`."""
+        places = as_positions(positions, self.num_samples)
+        if not places.size:
+            return places.copy()
+        hashed = mix_array(mix(self.seed, epoch), places)
+        size = np.uint64(self._size)
+        # hashed % size, but a division by a constant is several times faster.
+        return (hashed - hashed // size * size).view(np.int64)
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON."""
+        return {
+            "sampler": "resampling",
+            "num_samples": self._size,
+            "num_draws": self.num_samples,
+            "seed": self.seed,
+        }
+
+    def __repr__(self) -> str:
+        return f"ResamplingSampler({self._size}, num_draws={self.num_samples}, seed={self.seed})"
+
+
+def make_sampler(
+    num_samples: SupportsIndex,
+    *,
+    shuffle: Literal[False, "full", "window"],
+    seed: SupportsIndex,
+    shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
+    epoch_size: SupportsIndex | None = None,
+) -> Sampler:
+    """The sampler that a loader's options ask for.
+
+    Args:
+        num_samples: how many samples there are.
+        shuffle: False for storage order, "full", or "window", which needs `shard_sizes`.
+        seed: any whole number; without effect where nothing is shuffled.
+        shard_sizes: samples a shard, in storage order.
+        epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
+
+    Raises:
+        ValueError: `shuffle` is something else, or `shard_sizes` is missing or of another sum.
+    """
+    count = whole("num_samples", num_samples, least=0)
+    if shard_sizes is not None and int(np.sum(shard_sizes, dtype=np.int64)) != count:
+        raise ValueError(
+            f"shard_sizes sum up to {int(np.sum(shard_sizes, dtype=np.int64))}, "
+            f"but num_samples={count}"
+        )
+    sampler: Sampler
+    if shuffle is False:
+        sampler = SequentialSampler(count)
+    elif shuffle == "full":
+        sampler = FullSampler(count, seed=seed)
+    elif shuffle == "window":
+        if shard_sizes is None:
+            raise ValueError("shuffle='window' needs shard_sizes; without shards use 'full'")
+        sampler = WindowSampler(shard_sizes, seed=seed)
+    else:
+        raise ValueError(f"shuffle={shuffle!r} must be False, 'full' or 'window'")
+    return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)

@@ -1,0 +1,131 @@
+"""The loader's state: where an epoch is, and what the order must be for that to mean anything.
+
+Under 1 KB of JSON, the same on all ranks, without a world size or batch size in it: any cluster
+may take it up (I4). A state is foreign data until `from_dict` has checked it. Imports errors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.errors import StateError
+
+__all__ = ["LoaderState"]
+
+_VERSION = 1
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class LoaderState:
+    """A position in an epoch's global order, and what the order depends on.
+
+    Attributes:
+        epoch: from 0 on.
+        position: positions of the epoch that were yielded, over all ranks.
+        fingerprint: the dataset's.
+        num_samples: positions in the epoch.
+        order: the sampler's `spec()`.
+    """
+
+    epoch: int
+    position: int
+    fingerprint: str
+    num_samples: int
+    order: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as JSON."""
+        return {
+            "version": _VERSION,
+            "epoch": self.epoch,
+            "position": self.position,
+            "fingerprint": self.fingerprint,
+            "num_samples": self.num_samples,
+            "order": self.order,
+        }
+
+    @classmethod
+    def from_dict(cls, state: object) -> LoaderState:
+        """Read a state that `to_dict` gave, perhaps in another release.
+
+        Raises:
+            StateError: it is malformed; the message says where.
+        """
+        if not isinstance(state, Mapping):
+            raise StateError(f"the state must be a dict, not {type(state).__name__}")
+        if "version" not in state:
+            raise StateError(f"the state has no 'version'; it has {_names(state)}")
+        if state["version"] != _VERSION:
+            raise StateError(
+                f"the state has version {state['version']!r}, this release reads {_VERSION}; "
+                "load it with the release that wrote it"
+            )
+        epoch = _count(state, "epoch")
+        position = _count(state, "position")
+        num_samples = _count(state, "num_samples")
+        if position > num_samples:
+            raise StateError(
+                f"the state's position {position} is behind the end of its epoch of "
+                f"{num_samples} samples"
+            )
+        fingerprint = _entry(state, "fingerprint")
+        if not isinstance(fingerprint, str):
+            raise StateError(f"the state's fingerprint must be a string, not {fingerprint!r}")
+        order = _entry(state, "order")
+        if not isinstance(order, Mapping) or not all(isinstance(name, str) for name in order):
+            raise StateError(f"the state's order must be a dict with string keys, not {order!r}")
+        return cls(epoch, position, fingerprint, num_samples, dict(order))
+
+    def check(self, fingerprint: str, num_samples: int, order: Mapping[str, Any]) -> None:
+        """Return if this state belongs to a loader of that data and order.
+
+        Raises:
+            StateError: it doesn't; the message has a line for each entry that differs.
+        """
+        mine = {"fingerprint": self.fingerprint, "num_samples": self.num_samples, **self.order}
+        its = {"fingerprint": fingerprint, "num_samples": num_samples, **order}
+        differing = list(_differences(mine, its))
+        if differing:
+            lines = "\n".join(f"  {line}" for line in differing)
+            raise StateError(
+                "the state belongs to other data, another seed or another order:\n"
+                f"{lines}\n"
+                "load it into a loader with the state's values, or start without it"
+            )
+
+
+def _differences(
+    mine: Mapping[str, Any], its: Mapping[str, Any], prefix: str = ""
+) -> Iterator[str]:
+    """One line for each entry that differs, inner samplers' entries by a dotted name."""
+    for name in dict.fromkeys((*mine, *its)):
+        left, right = mine.get(name, _MISSING), its.get(name, _MISSING)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            yield from _differences(left, right, f"{prefix}{name}.")
+        elif left is _MISSING or right is _MISSING or left != right:
+            yield f"{prefix}{name}: the state has {_shown(left)}, this loader {_shown(right)}"
+
+
+def _shown(value: object) -> str:
+    return "none" if value is _MISSING else repr(value)
+
+
+def _entry(state: Mapping[Any, Any], name: str) -> Any:
+    if name not in state:
+        raise StateError(f"the state has no {name!r}; it has {_names(state)}")
+    return state[name]
+
+
+def _count(state: Mapping[Any, Any], name: str) -> int:
+    value = _entry(state, name)
+    # bool is an int in Python, but no count.
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise StateError(f"the state's {name} must be a whole number from 0 on, not {value!r}")
+    return value
+
+
+def _names(state: Mapping[Any, Any]) -> str:
+    return ", ".join(repr(name) for name in state) or "nothing"

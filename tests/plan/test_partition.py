@@ -1,0 +1,228 @@
+"""The partition: every position once, equal steps, one order, from any position on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardwise.plan import Partition
+
+REMAINDERS = ("drop", "pad", "uneven")
+
+
+@st.composite
+def partitions(draw: st.DrawFn, remainder: str | None = None) -> Partition:
+    """Partitions small enough to be walked through, with all of the corners."""
+    n = draw(st.one_of(st.integers(0, 300), st.sampled_from([512, 1023, 1024, 1025, 2003])))
+    return Partition(
+        n,
+        draw(st.integers(1, 33)),
+        draw(st.integers(1, 64)),
+        remainder or draw(st.sampled_from(REMAINDERS)),  # type: ignore[arg-type]
+        draw(st.integers(0, n)),
+    )
+
+
+def rows_of(partition: Partition, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """All ranks' positions at a step, in the order of the epoch: rank after rank within a row."""
+    parts = [partition.positions(step, rank) for rank in range(partition.world_size)]
+    positions = np.concatenate([p for p, _ in parts])
+    valid = np.concatenate([v for _, v in parts])
+    return positions, valid
+
+
+def walk(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
+    rows = [rows_of(partition, step) for step in range(partition.num_steps)]
+    empty = np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
+    positions, valid = zip(empty, *rows, strict=True)
+    return np.concatenate(positions), np.concatenate(valid)
+
+
+@given(partitions())
+@settings(max_examples=150)
+def test_positions_come_once_and_the_counts_are_as_reported(partition: Partition) -> None:
+    positions, valid = walk(partition)
+    left = partition.num_samples - partition.start
+    assert positions.dtype == np.int64
+    assert valid.dtype == np.bool_
+    end = partition.num_samples - partition.num_dropped
+    assert np.array_equal(np.sort(positions[valid]), np.arange(partition.start, end))
+    assert (~valid).sum() == partition.num_padded
+    assert partition.num_steps * partition.global_batch_size == (
+        left - partition.num_dropped + partition.num_padded
+        if partition.remainder != "uneven"
+        else -(-left // partition.global_batch_size) * partition.global_batch_size
+    )
+    if partition.remainder == "drop":
+        assert partition.num_dropped == left % partition.global_batch_size
+    else:
+        assert partition.num_dropped == 0
+    if partition.remainder != "pad":
+        assert partition.num_padded == 0
+        assert valid.all()
+
+
+@given(partitions())
+@settings(max_examples=100)
+def test_each_global_batch_is_the_next_run_of_positions(partition: Partition) -> None:
+    size = partition.global_batch_size
+    for step in range(partition.num_steps):
+        begin = partition.start + step * size
+        positions, valid = rows_of(partition, step)
+        end = min(begin + size, partition.num_samples)
+        assert np.array_equal(np.sort(positions[valid]), np.arange(begin, end))
+
+
+@given(partitions())
+@settings(max_examples=100)
+def test_batches_are_full_but_in_the_last_step_of_uneven(partition: Partition) -> None:
+    for step in range(partition.num_steps):
+        lengths = [len(partition.positions(step, r)[0]) for r in range(partition.world_size)]
+        if partition.remainder == "uneven" and step == partition.num_steps - 1:
+            assert max(lengths) <= partition.batch_size
+            assert max(lengths) - min(lengths) <= 1
+            assert sum(lengths) > 0
+        else:
+            assert set(lengths) == {partition.batch_size}
+
+
+@given(partitions())
+@settings(max_examples=100)
+def test_a_rank_has_the_positions_of_its_residue_in_ascending_order(partition: Partition) -> None:
+    for step in range(partition.num_steps):
+        for rank in range(partition.world_size):
+            positions, valid = partition.positions(step, rank)
+            assert (positions[valid] % partition.world_size == rank).all()
+            assert (np.diff(positions[valid]) > 0).all()
+
+
+@given(
+    n=st.integers(0, 2_000),
+    size=st.sampled_from([1, 6, 12, 24, 60, 64]),
+    remainder=st.sampled_from(REMAINDERS),
+    share=st.floats(0, 1),
+)
+@settings(max_examples=60)
+def test_global_batches_are_the_same_for_every_world_size_of_one_global_batch(
+    n: int, size: int, remainder: Any, share: float
+) -> None:
+    start = int(n * share)
+    worlds = [w for w in range(1, size + 1) if size % w == 0]
+    split = [Partition(n, size // w, w, remainder, start) for w in worlds]
+    assert len({p.num_steps for p in split}) == 1
+    for step in range(split[0].num_steps):
+        seen = []
+        for partition in split:
+            positions, valid = rows_of(partition, step)
+            order = np.lexsort((positions, ~valid))
+            seen.append((positions[order].tolist(), valid[order].tolist()))
+        assert all(batch == seen[0] for batch in seen)
+
+
+@given(partitions(), st.integers(1, 33), st.integers(1, 64), st.data())
+@settings(max_examples=80)
+def test_what_is_left_after_any_step_is_covered_once_by_any_other_world(
+    before: Partition, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
+    done = data.draw(st.integers(0, before.num_steps))
+    remainder = data.draw(st.sampled_from(["pad", "uneven"]))
+    seen = [rows_of(before, step) for step in range(done)]
+    position = min(before.start + done * before.global_batch_size, before.num_samples)
+    after = Partition(before.num_samples, batch_size, world_size, remainder, position)
+    positions, valid = walk(after)
+    total = np.concatenate([p[v] for p, v in seen] + [positions[valid]])
+    assert np.array_equal(np.sort(total), np.arange(before.start, before.num_samples))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_resuming_at_every_position_with_another_world_and_batch_covers_the_rest_once(
+    remainder: Any,
+) -> None:
+    n = 101
+    for start in range(n + 1):
+        for batch_size, world_size in ((1, 1), (4, 3), (7, 64)):
+            partition = Partition(n, batch_size, world_size, remainder, start)
+            positions, valid = walk(partition)
+            end = n - partition.num_dropped
+            assert np.array_equal(np.sort(positions[valid]), np.arange(start, end))
+
+
+@given(partitions("pad"))
+@example(Partition(1, 33, 64, "pad"))
+@example(Partition(300, 1, 7, "pad", 299))
+def test_padding_repeats_positions_from_the_epochs_beginning(partition: Partition) -> None:
+    positions, valid = walk(partition)
+    assert positions.size == partition.num_steps * partition.global_batch_size
+    # The same rows wherever the epoch was resumed: a batch knows nothing of how it was come to.
+    filled = np.arange(np.count_nonzero(~valid)) % partition.num_samples
+    assert np.array_equal(np.sort(positions[~valid]), np.sort(filled))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@pytest.mark.parametrize(("n", "start"), [(0, 0), (50, 50)])
+def test_nothing_left_is_no_step_for_all_ranks(remainder: Any, n: int, start: int) -> None:
+    partition = Partition(n, 4, 8, remainder, start)
+    assert (partition.num_steps, partition.num_dropped, partition.num_padded) == (0, 0, 0)
+    with pytest.raises(ValueError, match="0 steps"):
+        partition.positions(0, 0)
+
+
+@given(partitions(), st.data())
+def test_a_block_of_steps_is_its_steps_one_behind_the_other(
+    partition: Partition, data: st.DataObject
+) -> None:
+    if partition.num_steps == 0:
+        return
+    first = data.draw(st.integers(0, partition.num_steps - 1))
+    last = data.draw(st.integers(first + 1, partition.num_steps))
+    rank = data.draw(st.integers(0, partition.world_size - 1))
+    positions, valid = partition.block(first, last, rank)
+    steps = [partition.positions(step, rank) for step in range(first, last)]
+    assert np.array_equal(positions, np.concatenate([p for p, _ in steps]))
+    assert np.array_equal(valid, np.concatenate([v for _, v in steps]))
+
+
+def test_a_billion_samples_are_shared_out_without_an_array_of_them() -> None:
+    partition = Partition(10**9, 64, 1024, "uneven")
+    assert partition.num_steps == -(-(10**9) // 65536)
+    positions, valid = partition.positions(partition.num_steps - 1, 3)
+    assert positions.size == valid.size <= 64
+    assert positions.max() < 10**9
+
+
+def test_sizes_from_numpy_do_not_overflow() -> None:
+    partition = Partition(np.int32(2**31 - 1), np.int32(2**20), np.int32(2**20))  # type: ignore[arg-type]
+    assert partition.global_batch_size == 2**40
+    assert partition.num_dropped == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"num_samples": -1}, "num_samples=-1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"world_size": 0}, "world_size=0"),
+        ({"start": 11}, "start=11 .* 10 samples"),
+        ({"start": -1}, "start=-1"),
+        ({"remainder": "keep"}, "'drop', 'pad' or 'uneven'"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(change: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Partition(**({"num_samples": 10, "batch_size": 2, "world_size": 2} | change))
+
+
+def test_steps_and_ranks_that_are_not_there_are_refused() -> None:
+    partition = Partition(10, 2, 2)
+    for step, rank in ((-1, 0), (2, 0)):
+        with pytest.raises(ValueError, match=f"step {step}: there are 2 steps"):
+            partition.positions(step, rank)
+    for rank in (-1, 2):
+        with pytest.raises(ValueError, match=f"rank={rank} must be in 0..1"):
+            partition.positions(0, rank)
+    with pytest.raises(TypeError, match="batch_size"):
+        Partition(10, 2.0, 2)  # type: ignore[arg-type]

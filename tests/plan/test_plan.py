@@ -1,0 +1,191 @@
+"""The plan as a whole: who gets what, for any cluster, from any position on."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.plan import FullSampler, Plan, SequentialSampler, VirtualEpochs, WindowSampler
+
+REMAINDERS = ("drop", "pad", "uneven")
+SHUFFLES = (False, "full", "window")
+
+
+def make(n: int, shuffle: Any, **options: Any) -> Plan:
+    sizes = None
+    if shuffle == "window":
+        sizes = [n // 3, 0, n - n // 3]
+    return Plan(n, shuffle=shuffle, shard_sizes=sizes, **options)
+
+
+def epoch_of(plan: Plan, epoch: int = 0) -> list[list[int]]:
+    """The valid samples of each global batch, sorted."""
+    batches = []
+    for step in range(plan.num_steps):
+        ids: list[int] = []
+        for rank in range(plan.world_size):
+            valid = plan.valid(epoch, step, rank)
+            ids += plan.indices(epoch, step, rank)[valid].tolist()
+        batches.append(sorted(ids))
+    return batches
+
+
+@given(
+    n=st.one_of(st.integers(0, 300), st.sampled_from([511, 512, 513, 1009])),
+    world_size=st.integers(1, 64),
+    batch_size=st.integers(1, 33),
+    epoch=st.integers(0, 50),
+    seed=st.integers(0, 10),
+    shuffle=st.sampled_from(SHUFFLES),
+    remainder=st.sampled_from(REMAINDERS),
+)
+@settings(max_examples=120)
+def test_an_epoch_has_every_sample_once_and_reports_what_it_has_not(
+    n: int, world_size: int, batch_size: int, epoch: int, seed: int, shuffle: Any, remainder: Any
+) -> None:
+    plan = make(
+        n,
+        shuffle,
+        world_size=world_size,
+        batch_size=batch_size,
+        seed=seed,
+        remainder=remainder,
+    )
+    ids = [i for batch in epoch_of(plan, epoch) for i in batch]
+    assert len(ids) == len(set(ids)) == n - plan.num_dropped
+    assert set(ids) <= set(range(n))
+
+
+@given(
+    n=st.integers(0, 600),
+    size=st.sampled_from([6, 12, 32]),
+    shuffle=st.sampled_from(SHUFFLES),
+    remainder=st.sampled_from(REMAINDERS),
+    epoch=st.integers(0, 3),
+)
+@settings(max_examples=40)
+def test_the_order_does_not_depend_on_the_world_size(
+    n: int, size: int, shuffle: Any, remainder: Any, epoch: int
+) -> None:
+    worlds = [w for w in range(1, size + 1) if size % w == 0]
+    orders = [
+        epoch_of(make(n, shuffle, world_size=w, batch_size=size // w, remainder=remainder), epoch)
+        for w in worlds
+    ]
+    assert all(order == orders[0] for order in orders)
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (3, 2), (8, 7)])
+def test_resuming_at_every_position_with_another_cluster_yields_the_rest_once(
+    shuffle: Any, world_size: int, batch_size: int
+) -> None:
+    n, epoch = 83, 2
+    line = make(n, shuffle).sampler.indices(epoch, np.arange(n)).tolist()
+    plan = make(n, shuffle, world_size=world_size, batch_size=batch_size, remainder="uneven")
+    for position in range(n + 1):
+        resumed = plan.resumed(position)
+        assert resumed.start == position
+        batches = epoch_of(resumed, epoch)
+        size = world_size * batch_size
+        expected = [sorted(line[i : i + size]) for i in range(position, n, size)]
+        assert batches == expected
+
+
+def test_a_resumed_plan_goes_on_with_the_same_batches() -> None:
+    plan = Plan(1000, batch_size=8, world_size=4, shuffle="full", seed=3)
+    resumed = plan.resumed(5 * plan.global_batch_size)
+    assert resumed.num_steps == plan.num_steps - 5
+    for rank in range(4):
+        assert np.array_equal(resumed.indices(1, 2, rank), plan.indices(1, 7, rank))
+
+
+@given(n=st.integers(1, 200), size=st.integers(1, 60), world_size=st.integers(1, 4))
+@settings(max_examples=30)
+def test_virtual_epochs_cover_every_sample(n: int, size: int, world_size: int) -> None:
+    plan = make(n, "full", epoch_size=size, world_size=world_size, batch_size=4, remainder="uneven")
+    assert plan.num_samples == size
+    ids: set[int] = set()
+    for epoch in range(-(-n // size)):
+        ids.update(i for batch in epoch_of(plan, epoch) for i in batch)
+    assert ids == set(range(n))
+
+
+def test_steps_may_be_asked_for_in_any_order_and_by_threads() -> None:
+    plan = Plan(20_000, batch_size=7, world_size=3, shuffle="full", remainder="pad")
+    asked = [(e, s, r) for e in range(2) for s in range(0, plan.num_steps, 17) for r in range(3)]
+    expected = [Plan.indices(pickle.loads(pickle.dumps(plan)), *a).tolist() for a in asked[:40]]
+    assert [plan.indices(*a).tolist() for a in reversed(asked[:40])] == expected[::-1]
+    alone = [plan.indices(*a).tolist() for a in asked]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda a: plan.indices(*a).tolist(), asked)) == alone
+
+
+def test_indices_are_the_samplers_at_the_positions() -> None:
+    plan = Plan(100_000, batch_size=1000, world_size=3, shuffle="full", remainder="pad")
+    for step in (0, 3, 4, plan.num_steps - 1):
+        positions, valid = plan.positions(step, 1)
+        assert np.array_equal(plan.indices(5, step, 1), plan.sampler.indices(5, positions))
+        assert np.array_equal(plan.valid(5, step, 1), valid)
+
+
+def test_what_the_caller_does_to_indices_is_the_callers() -> None:
+    plan = Plan(100, batch_size=10)
+    plan.indices(0, 0, 0)[:] = -1
+    plan.valid(0, 0, 0)[:] = False
+    assert plan.indices(0, 0, 0).tolist() == list(range(10))
+    assert plan.valid(0, 0, 0).all()
+
+
+def test_true_means_window_where_shards_are_known() -> None:
+    assert isinstance(Plan(10, shuffle=True).sampler, FullSampler)
+    assert isinstance(Plan(10, shuffle=True, shard_sizes=[5, 5]).sampler, WindowSampler)
+    assert isinstance(Plan(10).sampler, SequentialSampler)
+    assert isinstance(Plan(10, epoch_size=3).sampler, VirtualEpochs)
+
+
+def test_an_own_sampler_replaces_the_options() -> None:
+    sampler = FullSampler(50, seed=9)
+    plan = Plan(50, batch_size=50, sampler=sampler)
+    assert np.array_equal(plan.indices(1, 0, 0), sampler.indices(1, np.arange(50)))
+    for options in ({"shuffle": "full"}, {"shard_sizes": [50]}, {"epoch_size": 5}):
+        with pytest.raises(ValueError, match="go into the sampler"):
+            Plan(50, sampler=sampler, **options)
+
+
+def test_steps_epochs_and_ranks_that_are_not_there_are_refused() -> None:
+    plan = Plan(10, batch_size=2, world_size=2)
+    with pytest.raises(ValueError, match="step=2 is not in an epoch of 2 steps"):
+        plan.indices(0, 2, 0)
+    with pytest.raises(ValueError, match=r"rank=2 must be in 0\.\.1"):
+        plan.indices(0, 0, 2)
+    with pytest.raises(ValueError, match="epoch=-1"):
+        plan.indices(-1, 0, 0)
+    with pytest.raises(ValueError, match="start=11"):
+        plan.resumed(11)
+
+
+def test_a_plan_pickles_small_and_without_what_it_keeps() -> None:
+    plan = Plan(10**9, shuffle="window", shard_sizes=[10**7] * 100, batch_size=1024)
+    expected = plan.indices(0, 0, 0)
+    pickled = pickle.dumps(plan)
+    assert len(pickled) < 3_000
+    assert np.array_equal(pickle.loads(pickled).indices(0, 0, 0), expected)
+
+
+@pytest.mark.parametrize("shuffle", ["full", "window"])
+def test_a_billion_samples_plan_in_100_mb(shuffle: Any) -> None:
+    tracemalloc.start()
+    plan = Plan(10**9, batch_size=64, world_size=64, shuffle=shuffle, shard_sizes=[10**5] * 10**4)
+    assert len(plan.indices(0, 0, 63)) == 64
+    assert len(plan.indices(1, plan.num_steps - 1, 0)) == 64
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 * 2**20

@@ -1,0 +1,137 @@
+"""The loader's state: small, JSON, checked on the way in, and a diff where it does not belong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.errors import StateError
+from shardwise.plan import (
+    FullSampler,
+    LoaderState,
+    SubsetSampler,
+    VirtualEpochs,
+    WindowSampler,
+)
+
+# Written by release 0.1: it must be readable for ever.
+GOLDEN = """{"version": 1, "epoch": 3, "position": 1024, "fingerprint": "0123456789abcdef",
+"num_samples": 50000, "order": {"sampler": "full", "num_samples": 50000, "seed": 7}}"""
+
+
+def a_state(**change: Any) -> LoaderState:
+    values: dict[str, Any] = {
+        "epoch": 3,
+        "position": 1024,
+        "fingerprint": "0123456789abcdef",
+        "num_samples": 50_000,
+        "order": FullSampler(50_000, seed=7).spec(),
+    }
+    return LoaderState(**(values | change))
+
+
+def test_a_state_of_the_first_release_is_read_and_written() -> None:
+    state = LoaderState.from_dict(json.loads(GOLDEN))
+    assert state == a_state()
+    assert state.to_dict() == json.loads(GOLDEN)
+
+
+@given(
+    epoch=st.integers(0, 2**63),
+    n=st.integers(0, 2**62),
+    share=st.fractions(0, 1),
+    fingerprint=st.text(),
+    seed=st.integers(),
+)
+def test_a_state_survives_json(epoch: int, n: int, share: Any, fingerprint: str, seed: int) -> None:
+    state = LoaderState(epoch, int(n * share), fingerprint, n, {"seed": seed})
+    assert LoaderState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+
+
+def test_a_state_is_under_a_kilobyte_for_any_sampler_of_ours() -> None:
+    window = WindowSampler(np.full(10_000, 100_000), seed=2**62)
+    inner = VirtualEpochs(SubsetSampler(np.arange(10**6), FullSampler(10**6, seed=2**62)), 10**6)
+    for sampler in (window, inner):
+        state = LoaderState(10**6, 10**6, "f" * 16, 10**9, sampler.spec())
+        assert len(json.dumps(state.to_dict())) < 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"version": 2}, "version 2, this release reads 1"),
+        ({"version": None}, "version None"),
+        ({"epoch": -1}, "epoch must be a whole number from 0 on, not -1"),
+        ({"epoch": 1.0}, "epoch .* not 1.0"),
+        ({"epoch": True}, "epoch .* not True"),
+        ({"position": "5"}, "position .* not '5'"),
+        ({"position": 50_001}, "position 50001 .* 50000 samples"),
+        ({"num_samples": None}, "num_samples .* not None"),
+        ({"fingerprint": 5}, "fingerprint must be a string, not 5"),
+        ({"order": [1]}, r"order must be a dict with string keys, not \[1\]"),
+        ({"order": {1: 2}}, "order must be a dict with string keys"),
+    ],
+)
+def test_a_malformed_state_is_refused_by_name_and_value(change: dict[str, Any], match: str) -> None:
+    with pytest.raises(StateError, match=match):
+        LoaderState.from_dict(a_state().to_dict() | change)
+
+
+@pytest.mark.parametrize("name", ["version", *LoaderState.__dataclass_fields__])
+def test_a_missing_entry_is_named(name: str) -> None:
+    state = a_state().to_dict()
+    del state[name]
+    with pytest.raises(StateError, match=f"no '{name}'"):
+        LoaderState.from_dict(state)
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 5])
+def test_something_else_than_a_dict_is_refused(state: Any) -> None:
+    with pytest.raises(StateError, match="must be a dict"):
+        LoaderState.from_dict(state)
+
+
+def test_a_state_of_the_same_data_and_order_is_accepted() -> None:
+    a_state().check("0123456789abcdef", 50_000, FullSampler(50_000, seed=7).spec())
+
+
+def test_every_entry_that_differs_has_a_line() -> None:
+    with pytest.raises(StateError) as caught:
+        a_state().check("fedcba9876543210", 49_999, FullSampler(49_999, seed=4).spec())
+    lines = str(caught.value).splitlines()
+    assert "  seed: the state has 7, this loader 4" in lines
+    assert "  num_samples: the state has 50000, this loader 49999" in lines
+    assert (
+        "  fingerprint: the state has '0123456789abcdef', this loader 'fedcba9876543210'" in lines
+    )
+    assert len(lines) == 5
+
+
+def test_another_seed_alone_is_one_line() -> None:
+    with pytest.raises(StateError) as caught:
+        a_state().check("0123456789abcdef", 50_000, FullSampler(50_000, seed=4).spec())
+    assert [line for line in str(caught.value).splitlines() if line.startswith("  ")] == [
+        "  seed: the state has 7, this loader 4"
+    ]
+
+
+def test_another_sampler_shows_what_only_one_side_has() -> None:
+    order = WindowSampler([50_000], seed=7).spec()
+    with pytest.raises(StateError) as caught:
+        a_state().check("0123456789abcdef", 50_000, order)
+    message = str(caught.value)
+    assert "sampler: the state has 'full', this loader 'window'" in message
+    assert "lanes: the state has none, this loader 1" in message
+
+
+def test_inner_samplers_are_compared_entry_by_entry() -> None:
+    state = a_state(order=VirtualEpochs(FullSampler(50_000, seed=7), 100).spec())
+    with pytest.raises(StateError, match=r"(?m)^  inner\.seed: the state has 7, this loader 4$"):
+        state.check(
+            "0123456789abcdef", 50_000, VirtualEpochs(FullSampler(50_000, seed=4), 100).spec()
+        )

@@ -1,0 +1,150 @@
+"""Window shuffle: every sample once for any shards, lanes and windows; local, and yet mixed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.plan import WindowSampler
+
+SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 200)), max_size=15)
+
+
+def epoch_of(sampler: WindowSampler, epoch: int = 0) -> np.ndarray:
+    return sampler.indices(epoch, np.arange(sampler.num_samples))
+
+
+@given(
+    sizes=SIZES,
+    window=st.integers(1, 40),
+    lanes=st.integers(1, 40),
+    seed=st.integers(),
+    epoch=st.integers(0, 10**6),
+)
+@settings(max_examples=200)
+def test_every_sample_comes_once(
+    sizes: list[int], window: int, lanes: int, seed: int, epoch: int
+) -> None:
+    sampler = WindowSampler(sizes, seed=seed, window=window, lanes=lanes)
+    n = sum(sizes)
+    assert sampler.num_samples == n
+    assert np.array_equal(np.sort(epoch_of(sampler, epoch)), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [65537, 131072, 131073, 262145, 10**6 + 3])
+def test_every_sample_of_large_and_very_uneven_shards_comes_once(n: int) -> None:
+    for sizes in ([n], [1] * 1000 + [n - 1000], [0, n // 2, 0, n - n // 2, 0]):
+        ids = epoch_of(WindowSampler(sizes), 1)
+        assert np.array_equal(np.bincount(ids, minlength=n), np.ones(n))
+
+
+def test_a_lane_moves_through_its_section_by_windows() -> None:
+    lanes, window, size = 8, 16, 1_000
+    sampler = WindowSampler([size] * lanes, seed=1, lanes=lanes, window=window)
+    for epoch in range(3):
+        by_lane = epoch_of(sampler, epoch).reshape(size, lanes)
+        for lane in range(lanes):
+            # One lane is one shard here, and no sample is a window or more from its place.
+            moved = by_lane[:, lane] - by_lane[:, lane].min() - np.arange(size)
+            assert np.abs(moved).max() < window
+            assert np.abs(moved).mean() > window / 5
+
+
+def test_borders_of_windows_move_with_epoch_and_lane() -> None:
+    lanes, window, size = 4, 32, 320
+    sampler = WindowSampler([size] * lanes, lanes=lanes, window=window)
+    borders = set()
+    for epoch in range(4):
+        by_lane = epoch_of(sampler, epoch).reshape(size, lanes)
+        for lane in range(lanes):
+            seen = by_lane[:, lane] - by_lane[:, lane].min()
+            # A border is where all that is before it has come, and nothing else.
+            whole = np.flatnonzero(np.maximum.accumulate(seen) == np.arange(size))
+            borders.add(frozenset((whole + 1).tolist()))
+    assert len(borders) > 12
+
+
+def test_a_rank_reads_its_own_lanes_only_where_ranks_divide_lanes() -> None:
+    lanes, world_size = 32, 8
+    sizes = [100] * lanes
+    sampler = WindowSampler(sizes, lanes=lanes, window=10)
+    readers = np.zeros((lanes, world_size), dtype=bool)
+    ids = epoch_of(sampler)
+    readers[ids // 100, np.arange(len(ids)) % world_size] = True
+    # Lanes and shards are of one size here: each shard is read by one rank.
+    assert (readers.sum(axis=1) == 1).all()
+    assert (readers.sum(axis=0) == lanes // world_size).all()
+
+
+def test_shards_change_ranks_from_epoch_to_epoch() -> None:
+    num_shards, world_size = 64, 8
+    sampler = WindowSampler([100] * num_shards, lanes=32, window=10)
+    ranks = []
+    for epoch in range(8):
+        ids = epoch_of(sampler, epoch)
+        first = np.argmax(ids[None, :] // 100 == np.arange(num_shards)[:, None], axis=1)
+        ranks.append(first % world_size)
+    different = len({tuple(r.tolist()) for r in ranks})
+    assert different == 8
+    assert all(np.unique(np.array(ranks)[:, shard]).size > 1 for shard in range(num_shards))
+
+
+def test_a_batch_mixes_samples_of_as_many_shards_as_it_has_room_for() -> None:
+    num_shards = 1000
+    sampler = WindowSampler([1000] * num_shards)
+    ids = sampler.indices(0, np.arange(500_000, 500_256))
+    assert np.unique(ids // 1000).size > 200
+
+
+def test_the_epochs_tail_is_as_mixed_as_its_middle() -> None:
+    sampler = WindowSampler([1000] * 1000)
+    n = sampler.num_samples
+    tail = sampler.indices(0, np.arange(n - 256, n))
+    assert np.unique(tail // 1000).size > 200
+
+
+def test_a_set_that_fits_in_the_windows_is_shuffled_in_full() -> None:
+    sampler = WindowSampler([50] * 20, window=100, lanes=10)
+    assert (sampler.lanes, sampler.window) == (1, 1000)
+    apart = []
+    for epoch in range(30):
+        place = np.argsort(epoch_of(sampler, epoch))
+        apart.append(np.abs(np.diff(place)).mean() / 1000)
+    # Neighbours in a true permutation are a third of the epoch apart.
+    assert abs(np.mean(apart) - 1 / 3) < 0.01
+    larger = WindowSampler([50] * 20 + [1], window=100, lanes=10)
+    assert (larger.lanes, larger.window) == (10, 100)
+
+
+def test_all_orders_of_a_few_samples_are_equally_likely() -> None:
+    orders: dict[tuple[int, ...], int] = {}
+    for seed in range(2_400):
+        order = tuple(epoch_of(WindowSampler([2, 2], seed=seed)).tolist())
+        orders[order] = orders.get(order, 0) + 1
+    chi_square = sum((count - 100) ** 2 for count in orders.values()) / 100
+    assert len(orders) == 24
+    assert chi_square < 23 + 5 * (2 * 23) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "match"),
+    [
+        ([5, -1], ValueError, "negative"),
+        ([1.5, 2], TypeError, "float64"),
+        ([[1, 2], [3, 4]], TypeError, "shape"),
+        ([2**61, 2**61, 2**61], ValueError, "more than"),
+    ],
+)
+def test_sizes_of_shards_that_are_no_counts_are_refused(
+    sizes: list[int], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        WindowSampler(sizes)
+
+
+@pytest.mark.parametrize("option", ["window", "lanes"])
+def test_no_window_and_no_lane_are_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option}=0"):
+        WindowSampler([5], **{option: 0})
