@@ -1,0 +1,82 @@
+"""Which executor makes the batches, and with how many processes and threads."""
+
+from __future__ import annotations
+
+from shardwise.engine.cores import usable_cores
+from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.maker import BatchMaker
+from shardwise.engine.processes import ProcessExecutor
+from shardwise.engine.threads import ThreadExecutor
+from shardwise.engine.work import Executor
+
+__all__ = ["EXECUTORS", "choose_executor"]
+
+EXECUTORS = ("inline", "threads", "processes")
+# More threads than this share one pool without gain: reading and decoding keep the cores busy.
+_MAX_THREADS = 16
+
+
+def choose_executor(
+    maker: BatchMaker,
+    *,
+    executor: str | None,
+    num_workers: int | None,
+    num_threads: int | None,
+    num_ranks: int,
+    prefetch_factor: int,
+    timeout: float | None,
+) -> Executor:
+    """Make the executor that the options ask for.
+
+    Threads, one for each core that this rank may use, unless told otherwise: reading and the
+    decoders of this library release the GIL. `num_workers` above 0 means processes, for transforms
+    in Python, which hold it; each has one thread unless told otherwise. Neither processes nor
+    threads (`num_workers` 0 or None, `num_threads=0`) is the inline executor.
+
+    Raises:
+        ValueError: options that do not go together; the message has their values.
+    """
+    if executor not in (None, *EXECUTORS):
+        raise ValueError(
+            f"executor={executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
+        )
+    for name, value in (("num_workers", num_workers), ("num_threads", num_threads)):
+        if value is not None and value < 0:
+            raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
+    if executor is None:
+        executor = "processes" if num_workers else "inline" if num_threads == 0 else "threads"
+    if executor != "processes" and num_workers:
+        raise ValueError(
+            f"executor={executor!r} has no processes: leave out num_workers={num_workers}, or use "
+            "executor='processes'"
+        )
+    cores = usable_cores(num_ranks=num_ranks)
+    if executor == "processes":
+        if num_workers == 0 or num_threads == 0:
+            raise ValueError(
+                f"executor='processes' needs at least one of each, not num_workers={num_workers} "
+                f"and num_threads={num_threads}; None has them chosen"
+            )
+        num_workers, num_threads = num_workers or cores, num_threads or 1
+        return ProcessExecutor(
+            maker,
+            num_workers=num_workers,
+            num_threads=num_threads,
+            num_prefetch=max(2, prefetch_factor * num_workers),
+            timeout=timeout,
+        )
+    if executor == "inline":
+        if num_threads:
+            raise ValueError(
+                f"executor='inline' has no threads: leave out num_threads={num_threads}"
+            )
+        return InlineExecutor(maker)
+    if num_threads == 0:
+        raise ValueError("executor='threads' needs num_threads of 1 or more, or None")
+    num_threads = num_threads or min(_MAX_THREADS, cores)
+    return ThreadExecutor(
+        maker,
+        num_threads=num_threads,
+        num_prefetch=max(2, prefetch_factor * num_threads),
+        timeout=timeout,
+    )

@@ -1,0 +1,25 @@
+"""The reference executor: every batch is made when it is asked for, in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from shardwise.engine.maker import BatchMaker
+from shardwise.engine.work import Batch, Work
+
+__all__ = ["InlineExecutor"]
+
+
+class InlineExecutor:
+    """Makes batches one after the other; all other executors give the same bytes."""
+
+    def __init__(self, maker: BatchMaker) -> None:
+        self.maker = maker
+
+    def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
+        """Yield one batch for each work."""
+        for work in works:
+            yield self.maker.make(work)
+
+    def close(self) -> None:
+        """There is nothing to give back."""

@@ -1,0 +1,223 @@
+"""The worker processes themselves: started, spoken to, watched, ended.
+
+One socket joins the trainer to all of them: a message that the trainer sends is taken by whichever
+worker is free. The trainer watches its processes by descriptor, so that one that dies is known at
+once; the workers watch the trainer the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from shardwise.engine.board import Board
+from shardwise.engine.memory import anonymous_file
+from shardwise.engine.tasks import Answer, Task
+from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
+from shardwise.errors import WorkerError
+
+if TYPE_CHECKING:
+    from shardwise.engine.maker import BatchMaker
+
+__all__ = ["WorkerPool"]
+
+# Workers end when their socket does; one that is deep in a decoder is killed after this long.
+_PATIENCE_S = 0.5
+# Linux; elsewhere the trainer looks at its workers every half second.
+_PIDFD = hasattr(os, "pidfd_open")
+# Inside a worker its own threads are the parallelism: libraries get one thread each.
+_ONE_THREAD = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "OPENCV_FOR_THREADS_NUM",
+    ),
+    "1",
+)
+
+
+class WorkerPool:
+    """Processes that make pieces of batches.
+
+    Args:
+        maker: what they make them with; it is pickled once, by cloudpickle, so that functions of
+            the main program come along.
+        num_workers: processes.
+        num_threads: threads in each.
+    """
+
+    def __init__(self, maker: BatchMaker, *, num_workers: int, num_threads: int) -> None:
+        import cloudpickle
+
+        job = {
+            "maker": cloudpickle.dumps(maker),
+            "path": sys.path,
+            "trainer": os.getpid(),
+            "num_workers": num_workers,
+            "num_threads": num_threads,
+        }
+        self.board = Board.create(num_workers, num_threads)
+        self._unsent: deque[tuple[int, Packed]] = deque()
+        self._arrived: list[Answer] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._selector = selectors.DefaultSelector()
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.setblocking(False)
+        self._selector.register(self._sock, selectors.EVENT_READ)
+        try:
+            with theirs:
+                for number in range(num_workers):
+                    self._start(pickle.dumps(job), theirs.fileno(), number)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, job: bytes, sock: int, number: int) -> None:
+        # Each worker reads its file from the beginning, so each gets one of its own.
+        file = anonymous_file(len(job))
+        try:
+            os.pwrite(file, job, 0)
+            given = (sock, file, self.board.descriptor)
+            process = subprocess.Popen(  # noqa: S603 - this interpreter, this package
+                [sys.executable, "-m", "shardwise.engine.worker", *map(str, (*given, number))],
+                pass_fds=given,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_ONE_THREAD},
+                # Ctrl-C in a terminal reaches the trainer alone.
+                process_group=0,
+            )
+        finally:
+            os.close(file)
+        self._processes.append(process)
+        if _PIDFD:
+            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ)
+
+    def send(self, run: int, task: Task, descriptor: int | None) -> None:
+        """Put a task up for the workers; what does not fit in the socket goes later."""
+        self._unsent.append((run, pack(task, descriptor=descriptor)))
+        self._flush()
+
+    def drop(self, run: int) -> None:
+        """Take back what was not sent of a run, and let workers pass over what was."""
+        if self.board.run == run:
+            self.board.run = -1
+        kept: deque[tuple[int, Packed]] = deque()
+        for entry in self._unsent:
+            if entry[0] == run:
+                close_own_file(entry[1])
+            else:
+                kept.append(entry)
+        self._unsent = kept
+
+    def answers(self, timeout: float | None) -> list[Answer]:
+        """Wait for answers: all that are there, none after `timeout` seconds.
+
+        Raises:
+            WorkerError: a worker ended, or could not begin.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._flush()
+            self._receive()
+            if self._arrived:
+                arrived, self._arrived = self._arrived, []
+                return arrived
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            self._watch(left)
+
+    def _watch(self, timeout: float | None) -> None:
+        """Wait until there is an answer, room for a task, or a dead worker."""
+        self._selector.modify(
+            self._sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        )
+        if not _PIDFD:
+            timeout = _PATIENCE_S if timeout is None else min(timeout, _PATIENCE_S)
+        ready = self._selector.select(timeout)
+        ended = any(key.fileobj is not self._sock for key, _ in ready)
+        if ended or (not _PIDFD and any(p.poll() is not None for p in self._processes)):
+            # What it sent before may say why.
+            self._receive()
+            raise self._death()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                message = receive(self._sock)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                message = None
+            if message is None:
+                raise self._death()
+            answer: Answer = message[0]
+            if answer.error is not None and answer.batch < 0:
+                raise WorkerError(
+                    f"worker {answer.worker} could not begin: the dataset, its decoders and "
+                    "transforms must be importable in a fresh interpreter"
+                ) from pickle.loads(answer.error)  # noqa: S301 - our own worker's
+            self._arrived.append(answer)
+
+    def _flush(self) -> None:
+        while self._unsent:
+            packed = self._unsent[0][1]
+            try:
+                send(self._sock, packed)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                raise self._death() from None
+            self._unsent.popleft()
+            close_own_file(packed)
+
+    def _death(self) -> WorkerError:
+        """The error of the worker that ended, which may take a moment to be seen."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            for number, process in enumerate(self._processes):
+                code = process.poll()
+                if code is not None:
+                    return WorkerError(
+                        f"worker process {number} (pid {process.pid}) ended with exit code "
+                        f"{code}{_meaning(code)}",
+                        exitcode=code,
+                    )
+            time.sleep(0.01)
+        return WorkerError("the worker processes closed their socket")
+
+    def close(self) -> None:
+        """End the processes; never waits for what they are doing."""
+        for _, packed in self._unsent:
+            close_own_file(packed)
+        self._unsent.clear()
+        self._sock.close()
+        deadline = time.monotonic() + _PATIENCE_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, int):
+                os.close(key.fileobj)
+        self._selector.close()
+        self.board.close()
+
+
+def _meaning(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return " (killed: out of memory?)"
+    return f" ({signal.Signals(-code).name})" if code < 0 else ""

@@ -1,0 +1,38 @@
+"""The work of an epoch: the plan's indices, step by step, for one rank.
+
+Indices are computed for many steps in one numpy call, few at first so that the first batch comes
+at once. Imports the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shardwise.engine.work import Work
+from shardwise.plan import Plan
+
+__all__ = ["epoch_works"]
+
+# A numpy call costs as much as some thousand indices; blocks of this many make it vanish.
+_MAX_BLOCK = 65_536
+
+
+def epoch_works(
+    plan: Plan, *, epoch: int, rank: int, first_step: int = 0, stride: int = 1
+) -> Iterator[Work]:
+    """Yield the work of steps first_step, first_step + stride, ... of an epoch on one rank."""
+    steps = range(first_step, plan.num_steps, stride)
+    padded = plan.remainder == "pad"
+    num_steps = 1
+    at = 0
+    while at < len(steps):
+        block = steps[at : at + num_steps]
+        places = [plan.positions(step, rank) for step in block]
+        ends = np.cumsum([len(positions) for positions, _ in places])
+        ids = plan.sampler.indices(epoch, np.concatenate([positions for positions, _ in places]))
+        for step, (positions, valid), end in zip(block, places, ends.tolist(), strict=True):
+            yield Work(epoch, step, ids[end - len(positions) : end], valid if padded else None)
+        at += len(block)
+        num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.batch_size))

@@ -1,0 +1,115 @@
+"""How trainer and workers talk: whole messages over one socket, large ones in anonymous memory.
+
+The socket keeps message borders, so that any worker may take the next task and a worker that is
+killed can't leave half an answer. Objects travel pickled with their buffers apart (protocol 5); a
+message that is too large for the socket lies in an anonymous file whose descriptor goes along,
+and its arrays are views of that file. Both ends are this library's own, joined by a socket
+without a name: nothing from outside is unpickled.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+import struct
+from typing import Any
+
+import numpy as np
+
+from shardwise.engine.memory import anonymous_file
+
+__all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
+
+# Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
+_MAX_INLINE_BYTES = 48 << 10
+_MAX_MESSAGE_BYTES = 64 << 10
+_ALIGNMENT = 64
+_COUNT = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+
+Packed = tuple[bytes, int | None]
+
+
+def pack(value: Any, *, descriptor: int | None = None) -> Packed:
+    """Make a message of a value: its bytes, and the descriptor that goes with it or None.
+
+    `descriptor` goes with a small message as it is; a large message carries a file of its own,
+    which whoever sends the message closes.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
+    head = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts)
+    num_bytes = len(head) + sum(part.nbytes for part in parts)
+    if num_bytes <= _MAX_INLINE_BYTES:
+        return b"i" + b"".join([head, *parts]), descriptor
+    if descriptor is not None:
+        raise ValueError(f"a message of {num_bytes} bytes can't carry a descriptor of its own")
+    return _in_file(head, parts)
+
+
+def close_own_file(packed: Packed) -> None:
+    """Close the file that a large message carries, when it was sent or never will be."""
+    body, descriptor = packed
+    if body[:1] == b"f" and descriptor is not None:
+        os.close(descriptor)
+
+
+def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
+    size = _aligned(len(head)) + sum(_aligned(part.nbytes) for part in parts)
+    file = anonymous_file(size)
+    try:
+        with mmap.mmap(file, size) as mapped:
+            memory = np.frombuffer(mapped, dtype=np.uint8)
+            at = 0
+            for part in [memoryview(head), *parts]:
+                # numpy's copy does not hold the GIL.
+                np.copyto(memory[at : at + part.nbytes], np.frombuffer(part, dtype=np.uint8))
+                at += _aligned(part.nbytes)
+            del memory
+    except BaseException:
+        os.close(file)
+        raise
+    return b"f" + _SIZE.pack(size), file
+
+
+def send(sock: socket.socket, packed: Packed) -> None:
+    """Send one message; the descriptor stays the sender's."""
+    body, descriptor = packed
+    socket.send_fds(sock, [body], [] if descriptor is None else [descriptor])
+
+
+def receive(sock: socket.socket) -> tuple[Any, int | None] | None:
+    """Receive one message: the value and the descriptor that went with it, which is the caller's.
+
+    None when the other end is gone.
+    """
+    body, descriptors, _, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
+    if not body:
+        return None
+    descriptor = descriptors[0] if descriptors else None
+    if body[:1] == b"i":
+        return _unpacked(memoryview(bytearray(body))[1:], alignment=1), descriptor
+    assert descriptor is not None, "a message in a file came without the file"
+    try:
+        mapped = mmap.mmap(descriptor, _SIZE.unpack_from(body, 1)[0])
+    finally:
+        os.close(descriptor)
+    return _unpacked(memoryview(mapped), alignment=_ALIGNMENT), None
+
+
+def _unpacked(memory: memoryview, *, alignment: int) -> Any:
+    (count,) = _COUNT.unpack_from(memory)
+    sizes = [_SIZE.unpack_from(memory, _COUNT.size + i * _SIZE.size)[0] for i in range(count)]
+    at = _aligned(_COUNT.size + count * _SIZE.size, alignment)
+    parts = []
+    for size in sizes:
+        parts.append(memory[at : at + size])
+        at += _aligned(size, alignment)
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - see the module's docstring
+
+
+def _aligned(size: int, alignment: int = _ALIGNMENT) -> int:
+    return -(-size // alignment) * alignment

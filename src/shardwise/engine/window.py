@@ -1,0 +1,42 @@
+"""The window: how a batch is cut into pieces, how many batches are under way, what is late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shardwise.engine.work import Samples, Work
+from shardwise.errors import StallError
+
+__all__ = ["piece_ranges", "stall_error", "window_size"]
+
+_MIN_PIECE, _MAX_PIECE = 16, 64
+# Batches that are ready or under way may hold this much; two are always allowed.
+_MAX_WINDOW_BYTES = 2 << 30
+
+
+def piece_ranges(num_rows: int, num_hands: int) -> list[tuple[int, int]]:
+    """Cut a batch into pieces `(start, stop)` for so many threads.
+
+    16 to 64 rows each: small enough that several hands fill the first batch, large enough that a
+    task costs little beside its rows. An empty batch has one empty piece, which brings its columns.
+    """
+    size = min(_MAX_PIECE, max(_MIN_PIECE, -(-num_rows // num_hands)))
+    return [(start, min(start + size, num_rows)) for start in range(0, max(1, num_rows), size)]
+
+
+def window_size(num_prefetch: int, rows: Mapping[str, NDArray[Any]]) -> int:
+    """Batches under way: `num_prefetch`, fewer where batches of such rows would hold too much."""
+    num_bytes = sum(array.nbytes for array in rows.values())
+    return max(2, min(num_prefetch, _MAX_WINDOW_BYTES // max(1, num_bytes)))
+
+
+def stall_error(samples: Samples, work: Work, start: int, timeout: float, who: str) -> StallError:
+    """Say which sample a late batch waits for, and who has it."""
+    what = f"no batch for {timeout:g} s: step {work.step} of epoch {work.epoch} waits for {who}"
+    if start < len(work.ids):
+        index = int(work.ids[start])
+        what += f", whose first row is sample {index} of {samples.url_of(index)}"
+    return StallError(f"{what}; raise timeout= if reading or decoding may take this long")

@@ -1,0 +1,99 @@
+"""What travels through the engine: work, batches, and the protocols of those who handle them.
+
+A `Work` names one batch completely; making it is a pure function (I5), so that any executor may
+make it anywhere, in pieces, in any order. Imports numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.engine.stages import Stages
+
+__all__ = ["Batch", "Executor", "Samples", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One batch to make.
+
+    Attributes:
+        epoch: the epoch, which keys the randomness of transforms.
+        step: the step of this epoch on this rank; for messages.
+        ids: int64 `[rows]`, the sample ids in the batch's order.
+        valid: bool `[rows]`, False where a row repeats a sample to pad; None without padding.
+    """
+
+    epoch: int
+    step: int
+    ids: NDArray[np.int64]
+    valid: NDArray[np.bool_] | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch that is made, and what making it cost.
+
+    Attributes:
+        data: what the user gets: a dict of arrays and lists, or what the user's collate returned.
+        num_rows: samples in it.
+        num_skipped: rows left out because of errors.
+        num_replaced: rows whose sample was replaced because of errors.
+        stages: seconds, rows and bytes by stage.
+    """
+
+    data: Any
+    num_rows: int
+    num_skipped: int = 0
+    num_replaced: int = 0
+    stages: Stages = field(default_factory=Stages)
+
+
+class Samples(Protocol):
+    """What the engine needs of a dataset."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        ...
+
+    def layout(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of the fields that can be decoded straight into a batch's rows."""
+        ...
+
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        stats: Stages | None = None,
+    ) -> Mapping[str, Sequence[Any]]:
+        """Read, decode and transform samples: a column a field, "__key__" among them."""
+        ...
+
+    def url_of(self, index: int) -> str:
+        """The shard that a sample lies in, for messages."""
+        ...
+
+
+class Executor(Protocol):
+    """Makes batches out of work, in the order of the work.
+
+    `run` may be called again after an earlier iterator ended, was closed, or was dropped. Closing
+    the iterator gives up what is under way. `close` ends threads and processes; a later `run`
+    starts them again.
+    """
+
+    def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
+        """Yield one batch for each work, in order; an error is raised in its batch's place."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads, processes and memory."""
+        ...

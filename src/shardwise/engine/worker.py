@@ -1,0 +1,172 @@
+"""A worker process: takes pieces of batches from the socket until the trainer is gone.
+
+It is a fresh interpreter, started by `processes.py` as `python -m shardwise.engine.worker`: no
+fork of the trainer, nothing inherited but the socket and the file with what it works on. Each of
+its threads takes the next task that comes, whatever batch it belongs to. It ends when the socket
+does, so that a trainer that is killed leaves no process behind (I8).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.engine.board import Board
+from shardwise.engine.maker import BatchMaker, Draft
+from shardwise.engine.memory import RowLayout, Slot
+from shardwise.engine.tasks import Answer, Task
+from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
+
+__all__ = ["main"]
+
+# Mappings that a worker keeps; more than the slots of any window.
+_MAX_SLOTS = 64
+
+
+class _Worker:
+    """What the threads of a worker share: the maker, and the slots that were seen."""
+
+    def __init__(self, sock: socket.socket, maker: BatchMaker, board: Board, number: int) -> None:
+        self._sock = sock
+        self._maker = maker
+        self._board = board
+        self._number = number
+        self._layout = RowLayout(dict(maker.dataset.layout()))
+        self._lock = threading.Lock()
+        self._slots: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def work(self, thread: int) -> None:
+        """Do tasks until there are no more."""
+        while True:
+            try:
+                message = receive(self._sock)
+                if message is None:
+                    return
+                task, descriptor = message
+                if task.run != self._board.run:
+                    # Of an iterator that was given up.
+                    if descriptor is not None:
+                        os.close(descriptor)
+                    continue
+                self._board.begin(self._number, thread, task.batch, task.start)
+                packed = _packed(self._answer(task, descriptor))
+                self._board.end(self._number, thread)
+                send(self._sock, packed)
+                close_own_file(packed)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+
+    def _answer(self, task: Task, descriptor: int | None) -> Answer:
+        try:
+            if task.whole:
+                value: Any = self._maker.make(task.work)
+            else:
+                rows = self._rows(task, descriptor)
+                draft = Draft(task.work, rows)
+                self._maker.fill(draft, 0, len(task.work.ids))
+                value = draft.pieces[0].without(rows)
+        except Exception as error:  # noqa: BLE001 - the trainer raises it: it is the user's code
+            return Answer(task.batch, task.start, self._number, error=_portable(error))
+        return Answer(task.batch, task.start, self._number, value=value)
+
+    def _rows(self, task: Task, descriptor: int | None) -> dict[str, NDArray[Any]]:
+        """The rows of this piece in the batch's memory, which is the trainer's, too."""
+        if descriptor is None:
+            return {
+                name: np.empty((0, *shape), dtype=dtype)
+                for name, (shape, dtype) in self._layout.fields.items()
+            }
+        views = self._layout.views(self._memory(task, descriptor), task.num_rows)
+        stop = task.start + len(task.work.ids)
+        return {name: rows[task.start : stop] for name, rows in views.items()}
+
+    def _memory(self, task: Task, descriptor: int) -> NDArray[np.uint8]:
+        """The memory of a slot, mapped when it is first seen."""
+        with self._lock:
+            memory = self._slots.pop((task.slot, task.slot_bytes), None)
+            if memory is None:
+                memory = Slot(task.slot, descriptor, task.slot_bytes).memory
+            # Kept by use: slots that left the trainer's pool are forgotten first.
+            self._slots[task.slot, task.slot_bytes] = memory
+            if len(self._slots) > _MAX_SLOTS:
+                del self._slots[next(iter(self._slots))]
+        os.close(descriptor)
+        return memory
+
+
+def _portable(error: Exception) -> bytes:
+    """An exception with the worker's traceback as a note; as text where it does not pickle."""
+    import cloudpickle
+
+    lines = "".join(traceback.format_exception(error)).rstrip()
+    error.add_note(f"in worker process {os.getpid()}:\n{lines}")
+    try:
+        pickled: bytes = cloudpickle.dumps(error)
+        pickle.loads(pickled)  # noqa: S301 - our own; some errors pickle but do not come back
+    except Exception:  # noqa: BLE001 - whatever a foreign exception's own code raises
+        return pickle.dumps(RuntimeError(f"in worker process {os.getpid()}:\n{lines}"))
+    return pickled
+
+
+def _packed(answer: Answer) -> Packed:
+    try:
+        return pack(answer)
+    except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's
+        error.add_note("a batch from a worker process must consist of what pickles")
+        return pack(Answer(answer.batch, answer.start, answer.worker, error=_portable(error)))
+
+
+def _end_with(trainer: int) -> None:
+    """End this process when the trainer ends, however it does."""
+    watched = os.pidfd_open(trainer)
+    if os.getppid() == trainer:
+        select.select([watched], [], [])
+    os._exit(0)
+
+
+def _die(hook: threading.ExceptHookArgs) -> None:
+    """A thread that fails must not leave its piece to nobody: the process ends, and is missed."""
+    traceback.print_exception(hook.exc_type, hook.exc_value, hook.exc_traceback)
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a worker: arguments are the socket, the file with its job, the board and its number."""
+    # Ctrl-C is the trainer's business; it ends the workers by closing the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.excepthook = _die
+    sock_fd, job_fd, board_fd, number = map(int, arguments)
+    sock = socket.socket(fileno=sock_fd)
+    with open(job_fd, "rb") as file:
+        job = pickle.load(file)  # noqa: S301 - the trainer's own, through an inherited descriptor
+    if hasattr(os, "pidfd_open"):
+        threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
+    sys.path[:] = job["path"]
+    try:
+        maker = pickle.loads(job["maker"])  # noqa: S301 - the same
+    except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
+        send(sock, pack(Answer(-1, 0, number, error=_portable(error))))
+        sys.exit(1)
+    board = Board(board_fd, job["num_workers"], job["num_threads"])
+    worker = _Worker(sock, maker, board, number)
+    for thread in range(1, job["num_threads"]):
+        threading.Thread(target=worker.work, args=(thread,), daemon=True).start()
+    worker.work(0)
+    # The trainer is done with us: pieces that other threads still make are for nobody.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

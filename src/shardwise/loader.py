@@ -1,0 +1,363 @@
+"""The loader: in which order samples come, who gets them, and where one is in the epoch.
+
+It owns the only position there is (I4). Everything under it is a function of the plan: executors
+run ahead of the user, but the state counts the batches that were handed out. It reaches
+`shardwise.torch` when it hands out the first tensors, so that it can be used without torch.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from shardwise.engine.choice import choose_executor
+from shardwise.engine.maker import BatchMaker
+from shardwise.engine.schedule import epoch_works
+from shardwise.engine.stages import Stages
+from shardwise.engine.work import Batch, Executor
+from shardwise.plan import LoaderState, Plan
+from shardwise.ranks import discover, local_world_size
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
+
+__all__ = ["DataLoader", "EpochSampler", "plan_for"]
+
+_OUTPUTS = ("torch", "numpy")
+
+
+def plan_for(
+    dataset: Dataset,
+    *,
+    batch_size: int,
+    world_size: int,
+    shuffle: bool | str,
+    seed: int,
+    remainder: str,
+    epoch_size: int | None,
+) -> Plan:
+    """Make the plan of a dataset; True shuffles in the way that suits its source.
+
+    Raises:
+        ValueError: an option is not usable, or no rank would get a single batch.
+    """
+    shuffle = dataset.default_shuffle if shuffle is True else shuffle
+    plan = Plan(
+        len(dataset),
+        batch_size=batch_size,
+        world_size=world_size,
+        seed=seed,
+        shuffle=shuffle,
+        remainder=remainder,
+        shard_sizes=dataset.shard_sizes if shuffle == "window" else None,
+        epoch_size=epoch_size,
+    )
+    if plan.num_steps == 0:
+        if plan.num_samples == 0:
+            raise ValueError("the dataset has no samples")
+        raise ValueError(
+            f"no batch to give: {plan.num_samples} samples do not fill one global batch of "
+            f"batch_size={batch_size} x world_size={world_size}, and remainder='drop' drops them "
+            "all; use a smaller batch_size, or remainder='pad' or 'uneven'"
+        )
+    return plan
+
+
+class EpochSampler:
+    """What frameworks look for under `loader.sampler`: a way to set the epoch."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the loader's epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader) * self._loader.batch_size
+
+
+class _Run:
+    """One pass over an epoch: which one, where it began, what was handed out."""
+
+    __slots__ = ("epoch", "num_given", "plan", "start")
+
+    def __init__(self, epoch: int, start: int, plan: Plan) -> None:
+        self.epoch = epoch
+        self.start = start
+        self.plan = plan
+        self.num_given = 0
+
+    def position(self) -> tuple[int, int]:
+        """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
+        if self.num_given >= self.plan.num_steps:
+            return self.epoch + 1, 0
+        return self.epoch, self.start + self.num_given * self.plan.global_batch_size
+
+
+class DataLoader:
+    """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
+
+    Args:
+        dataset: a `Dataset`; it stays as it is.
+        batch_size: samples a rank in each batch.
+        shuffle: False, True (the way that suits the source), "full" or "window".
+        seed: makes another order, and other randomness in transforms.
+        remainder: what becomes of samples that do not fill a global batch. "drop" leaves them
+            out of this epoch; "pad" repeats samples and marks the repeats False in "__valid__";
+            "uneven" gives each exactly once, and the last batch of some ranks is shorter,
+            possibly empty.
+        rank: this process's rank; found, together with world_size, when both are None.
+        world_size: how many ranks share the data.
+        group: a process group or one dimension of a device mesh to take both from.
+        num_workers: worker processes, for transforms in Python; None and 0 are none.
+        num_threads: threads that read and decode, in each process; None for one a core that this
+            rank may use, or one in each of several processes; 0 for none.
+        executor: None, "inline", "threads" or "processes"; None follows from the two above.
+        epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
+            epochs walk on through the data, each sample once before any comes again.
+        collate: None for a dict of columns, else a function from a list of samples to a batch.
+        on_error: "raise", "skip" or "replace"; see `BatchMaker`.
+        prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
+        pin_memory: tensors in page-locked memory, for copies to a GPU.
+        timeout: seconds to wait for one batch before `StallError`; None waits for ever.
+        output: "torch" for tensors, "numpy" for arrays.
+
+    A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
+    each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
+    "__valid__", bool. Iterating again after the end begins the next epoch; iterating again before
+    the end begins the same one again.
+
+    Raises:
+        ValueError: an option is not usable; the message has its value and what to use instead.
+        RankError: rank and world size can't be told for certain.
+
+    The order depends on the data, `seed`, `shuffle`, `epoch_size` and the epoch alone. One thread
+    at a time may iterate a loader.
+
+    Example:
+        >>> import shardwise as sw
+        >>> loader = sw.DataLoader(sw.wrap(range(10)), batch_size=4, output="numpy")
+        >>> [batch["value"].tolist() for batch in loader]
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+    """
+
+    # What frameworks read. Accelerate would wrap a loader and shard it once more, if it did not
+    # take it for one that it has prepared.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+    batch_sampler = None
+    multiprocessing_context = None
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int = 64,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        remainder: str = "drop",
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: Any = None,
+        num_workers: int | None = None,
+        num_threads: int | None = None,
+        executor: str | None = None,
+        epoch_size: int | None = None,
+        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+        on_error: str = "raise",
+        prefetch_factor: int = 2,
+        pin_memory: bool = False,
+        timeout: float | None = None,
+        output: str = "torch",
+    ) -> None:
+        if output not in _OUTPUTS:
+            raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
+        if prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
+        if pin_memory and output != "torch":
+            raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")
+        ranks = discover(rank, world_size, group=group)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.rank = ranks.rank
+        self.world_size = ranks.world_size
+        self.drop_last = remainder == "drop"
+        self.pin_memory = pin_memory
+        self.prefetch_factor = prefetch_factor
+        self.num_workers = num_workers or 0
+        self.collate_fn = collate
+        self.timeout = timeout
+        self.output = output
+        self.sampler = EpochSampler(self)
+        self.plan = plan_for(
+            dataset,
+            batch_size=batch_size,
+            world_size=self.world_size,
+            shuffle=shuffle,
+            seed=seed,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
+        self._executor: Executor = choose_executor(
+            BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error),
+            executor=executor,
+            num_workers=num_workers,
+            num_threads=num_threads,
+            num_ranks=local_world_size(),
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+        )
+        self._epoch = 0
+        self._start = 0
+        self._run: _Run | None = None
+        self._counts = _Counts()
+
+    def __len__(self) -> int:
+        """Batches in an epoch: the same on every rank, and the same after a resume."""
+        return self.plan.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        run = self._run = _Run(self._epoch, self._start, self.plan.resumed(self._start))
+        works = epoch_works(run.plan, epoch=run.epoch, rank=self.rank)
+        with closing(self._executor.run(works)) as batches:
+            while True:
+                if self._run is not run:
+                    raise RuntimeError(
+                        "another iterator of this loader has begun, or its state was set: only "
+                        "the newest iterator goes on; make a second loader to iterate twice at once"
+                    )
+                began = time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                self._counts.add(batch, time.perf_counter() - began)
+                run.num_given += 1
+                yield self._output(batch)
+            self._epoch, self._start = run.epoch + 1, 0
+            self._run = None
+            self._counts.end_epoch(run.plan)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or else the one that comes next."""
+        return self._epoch if self._run is None else self._run.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iterator goes through, from its beginning.
+
+        Naming the epoch that a loaded state stands in, or that is under way, changes nothing.
+        """
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch}: use 0 or more")
+        if epoch != self._epoch:
+            self._epoch, self._start, self._run = epoch, 0, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
+        return self._state(*self._position()).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, with any world size, batch size or executor.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another order.
+        """
+        loaded = LoaderState.from_dict(state)
+        own = self._state(0, 0)
+        loaded.check(own.fingerprint, own.num_samples, own.order)
+        self._epoch, self._start, self._run = loaded.epoch, loaded.position, None
+
+    def stats(self) -> dict[str, Any]:
+        """What was handed out so far, and what it took.
+
+        Returns:
+            `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage,
+            summed over threads; `wait_s`, seconds that the caller waited for batches; `bytes`
+            read; `retries` of storage requests; `skipped` and `replaced` damaged samples of
+            this rank; `dropped` and `padded`, samples over all ranks of the epochs that ended.
+        """
+        return self._counts.to_dict()
+
+    def as_torch_dataloader(self) -> Any:
+        """This loader as an instance of `torch.utils.data.DataLoader`, for code that insists."""
+        from shardwise.torch.facade import TorchDataLoader
+
+        return TorchDataLoader(self)
+
+    def close(self) -> None:
+        """Give up what is under way and give back threads and processes; iterating starts them anew."""
+        self._executor.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Rank, world size and position travel with a pickled loader (I10)."""
+        epoch, position = self._position()
+        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _position(self) -> tuple[int, int]:
+        return (self._epoch, self._start) if self._run is None else self._run.position()
+
+    def _state(self, epoch: int, position: int) -> LoaderState:
+        return LoaderState(
+            epoch=epoch,
+            position=position,
+            fingerprint=self.dataset.fingerprint,
+            num_samples=self.plan.num_samples,
+            order=self.plan.sampler.spec(),
+        )
+
+    def _output(self, batch: Batch) -> Any:
+        if self.output == "numpy" or not isinstance(batch.data, dict):
+            return batch.data
+        from shardwise.torch.tensors import to_tensors
+
+        return to_tensors(batch.data, pin_memory=self.pin_memory)
+
+
+class _Counts:
+    """Sums over the batches handed out."""
+
+    def __init__(self) -> None:
+        self.num_samples = self.num_batches = 0
+        self.num_skipped = self.num_replaced = self.num_dropped = self.num_padded = 0
+        self.wait_s = 0.0
+        self.stages = Stages()
+
+    def add(self, batch: Batch, wait_s: float) -> None:
+        self.num_batches += 1
+        self.num_samples += batch.num_rows
+        self.num_skipped += batch.num_skipped
+        self.num_replaced += batch.num_replaced
+        self.wait_s += wait_s
+        self.stages.merge(batch.stages)
+
+    def end_epoch(self, plan: Plan) -> None:
+        self.num_dropped += plan.num_dropped
+        self.num_padded += plan.num_padded
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "samples": self.num_samples,
+            "batches": self.num_batches,
+            "seconds": dict(self.stages.seconds),
+            "wait_s": self.wait_s,
+            "bytes": self.stages.num_bytes,
+            "retries": 0,
+            "skipped": self.num_skipped,
+            "replaced": self.num_replaced,
+            "dropped": self.num_dropped,
+            "padded": self.num_padded,
+        }

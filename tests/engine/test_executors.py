@@ -1,0 +1,185 @@
+"""Executors: the same batches whoever makes them, errors in their place, nothing left behind."""
+
+import gc
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from shardwise.dataset import Dataset
+from shardwise.engine.choice import choose_executor
+from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.maker import BatchMaker
+from shardwise.engine.processes import ProcessExecutor
+from shardwise.engine.threads import ThreadExecutor
+from shardwise.engine.work import Work
+from shardwise.errors import DataError, StallError
+from shardwise.testing import check_executor
+from tests.support.memory_source import MemorySource, numbered_samples
+
+
+def noisy(sample, rng):
+    return {**sample, "noise": rng.random(3)}
+
+
+def numbered_maker(num_samples=40, **options):
+    dataset = Dataset(MemorySource(numbered_samples(num_samples))).decode(cls=int, txt=str)
+    return BatchMaker(dataset.map(noisy), seed=3, **options)
+
+
+def threads(maker, num_threads=2, **options):
+    return ThreadExecutor(maker, num_threads=num_threads, num_prefetch=4, **options)
+
+
+def processes(maker, num_workers=1, **options):
+    return ProcessExecutor(maker, num_workers=num_workers, num_prefetch=4, **options)
+
+
+def works(num_batches=6, size=40):
+    ids = np.arange(num_batches * size, dtype=np.int64) % 40
+    return [Work(0, step, ids[step * size : (step + 1) * size]) for step in range(num_batches)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [InlineExecutor, threads, lambda m: threads(m, 8), processes, lambda m: processes(m, 4)],
+    ids=["inline", "threads-2", "threads-8", "processes-1", "processes-4"],
+)
+@pytest.mark.parametrize("collate", [None, list], ids=["columns", "user collate"])
+def test_an_executor_gives_the_batches_of_the_reference(make, collate):
+    check_executor(make, numbered_maker(collate=collate))
+
+
+def test_large_batches_are_filled_by_several_threads():
+    seen = set()
+    barrier = threading.Barrier(2, timeout=60)
+
+    def meet(sample):
+        if threading.get_ident() not in seen:
+            seen.add(threading.get_ident())
+            barrier.wait()
+        return sample
+
+    dataset = Dataset(MemorySource(numbered_samples(64))).map(meet)
+    with_threads = threads(BatchMaker(dataset))
+    # One batch only: if a single thread filled it, the barrier would never open.
+    [batch] = with_threads.run(iter([Work(0, 0, np.arange(64))]))
+    with_threads.close()
+    assert len(seen) == 2
+    assert batch.num_rows == 64
+
+
+def test_an_error_comes_in_the_place_of_its_batch_and_the_batches_before_it_are_given():
+    source = MemorySource(numbered_samples(40))
+    source.fail_at(25)
+    executor = threads(BatchMaker(Dataset(source)))
+    given = []
+    with pytest.raises(DataError, match="damaged") as caught:
+        for batch in executor.run(
+            iter([Work(0, s, np.arange(s * 10, s * 10 + 10)) for s in range(4)])
+        ):
+            given.append(batch.data["__index__"].tolist())
+    executor.close()
+    assert given == [list(range(10)), list(range(10, 20))]
+    assert caught.value.key == "key-00025"
+
+
+def test_only_the_window_is_made_ahead():
+    source = MemorySource(numbered_samples(40))
+    executor = ThreadExecutor(BatchMaker(Dataset(source)), num_threads=1, num_prefetch=3)
+    taken = []
+
+    def counted():
+        for work in works(10):
+            taken.append(work.step)
+            yield work
+
+    batches = executor.run(counted())
+    assert taken == [], "work was taken before the first batch was asked for"
+    next(batches)
+    assert taken == [0, 1, 2]
+    batches.close()
+    executor.close()
+    assert taken == [0, 1, 2]
+
+
+def test_a_batch_that_does_not_come_raises_stall_error_that_names_the_sample():
+    release = threading.Event()
+
+    def stuck(sample):
+        release.wait(60)
+        return sample
+
+    dataset = Dataset(MemorySource(numbered_samples(8))).map(stuck)
+    executor = threads(BatchMaker(dataset), timeout=0.2)
+    try:
+        with pytest.raises(StallError, match=r"step 7 of epoch 2.*sample 5 of memory://.*timeout="):
+            next(executor.run(iter([Work(2, 7, np.array([5, 6]))])))
+    finally:
+        release.set()
+        executor.close()
+
+
+def test_abandoned_iterators_leave_no_threads_behind():
+    executor = threads(numbered_maker())
+    for _ in range(50):
+        next(executor.run(iter(works())))
+    executor.close()
+    del executor
+    gc.collect()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("shardwise")]
+
+
+def test_an_executor_pickles_without_its_threads():
+    executor = threads(numbered_maker())
+    expected = [b.data["noise"].tolist() for b in executor.run(iter(works(2)))]
+    copy = pickle.loads(pickle.dumps(executor))
+    assert [b.data["noise"].tolist() for b in copy.run(iter(works(2)))] == expected
+    copy.close()
+    executor.close()
+
+
+def test_a_forked_child_starts_threads_of_its_own():
+    executor = threads(numbered_maker())
+    expected = [b.data["cls"].tolist() for b in executor.run(iter(works(2)))]
+    child = os.fork()
+    if child == 0:
+        given = [b.data["cls"].tolist() for b in executor.run(iter(works(2)))]
+        os._exit(0 if given == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": "gpu"}, "executor='gpu'"),
+        ({"num_threads": -1}, "num_threads=-1"),
+        ({"executor": "inline", "num_threads": 3}, "num_threads=3"),
+        ({"executor": "threads", "num_threads": 0}, "num_threads of 1 or more"),
+        ({"executor": "threads", "num_workers": 2}, "num_workers=2"),
+        ({"executor": "processes", "num_workers": 0}, "num_workers=0"),
+        ({"executor": "processes", "num_threads": 0}, "num_threads=0"),
+        ({"num_workers": -3}, "num_workers=-3"),
+    ],
+)
+def test_options_that_make_no_executor_are_refused(options, message):
+    given = {"executor": None, "num_workers": None, "num_threads": None, **options}
+    with pytest.raises(ValueError, match=message):
+        choose_executor(numbered_maker(), num_ranks=1, prefetch_factor=2, timeout=None, **given)
+
+
+def test_the_choice_is_threads_unless_processes_are_asked_for():
+    def chosen(**options):
+        given = {"executor": None, "num_workers": None, "num_threads": None, **options}
+        return choose_executor(
+            numbered_maker(), num_ranks=1, prefetch_factor=2, timeout=None, **given
+        )
+
+    assert isinstance(chosen(), ThreadExecutor)
+    assert isinstance(chosen(num_workers=0, num_threads=3), ThreadExecutor)
+    assert isinstance(chosen(num_threads=0), InlineExecutor)
+    assert isinstance(chosen(num_workers=1), ProcessExecutor)
+    assert isinstance(chosen(executor="processes"), ProcessExecutor)

@@ -1,0 +1,438 @@
+"""The loader: exactly once, equal steps, one order, a state of its own, as frameworks meet it."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise import DataLoader
+from shardwise.dataset import Dataset
+from shardwise.errors import DataError, RankError, StateError
+from shardwise.testing import assert_batches_equal, check_resume
+from tests.support.memory_source import MemorySource, numbered_samples
+
+SHARDS = list(range(6, 16))
+NUM_SAMPLES = sum(SHARDS)
+SHUFFLES = [False, "full", "window"]
+REMAINDERS = ["drop", "pad", "uneven"]
+
+
+def numbered(num_samples=NUM_SAMPLES, shards=None):
+    shards = SHARDS if shards is None and num_samples == NUM_SAMPLES else shards
+    return Dataset(MemorySource(numbered_samples(num_samples), shards)).select("cls", "txt")
+
+
+def make(dataset=None, **options):
+    given = {"output": "numpy", "rank": 0, "world_size": 1, "num_threads": 0, **options}
+    return DataLoader(numbered() if dataset is None else dataset, **given)
+
+
+def ids(loader):
+    return [batch["__index__"].tolist() for batch in loader]
+
+
+def global_batches(world_size, *, epoch=0, **options):
+    """Valid ids by step, over all ranks, in the global order: rank r holds r, r + W, ..."""
+    ranks = []
+    for rank in range(world_size):
+        loader = make(rank=rank, world_size=world_size, **options)
+        loader.set_epoch(epoch)
+        batches = []
+        for batch in loader:
+            kept = batch.get("__valid__", np.ones(len(batch["__index__"]), dtype=bool))
+            batches.append(batch["__index__"][kept].tolist())
+        ranks.append(batches)
+    assert len({len(batches) for batches in ranks}) == 1, "ranks differ in their steps"
+    return [
+        [ranks[i % world_size][step][i // world_size] for i in range(sum(map(len, rows)))]
+        for step, rows in enumerate(zip(*ranks, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+def test_every_sample_comes_once_over_all_ranks(shuffle, remainder, world_size):
+    batches = global_batches(world_size, batch_size=4, shuffle=shuffle, remainder=remainder)
+    given = [i for batch in batches for i in batch]
+    assert len(given) == len(set(given))
+    dropped = NUM_SAMPLES % (4 * world_size) if remainder == "drop" else 0
+    assert len(given) == NUM_SAMPLES - dropped
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_the_global_order_is_the_same_for_any_world_size(shuffle, remainder):
+    orders = [
+        global_batches(world, batch_size=24 // world, shuffle=shuffle, remainder=remainder, epoch=1)
+        for world in (1, 2, 3, 4, 6, 8, 12, 24)
+    ]
+    assert all(order == orders[0] for order in orders)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = set()
+    for seed in range(3):
+        loader = make(shuffle="full", seed=seed, remainder="uneven")
+        for epoch in range(3):
+            assert loader.epoch == epoch
+            orders.add(tuple(map(tuple, ids(loader))))
+    assert len(orders) == 9
+
+
+def test_a_finished_loader_goes_on_with_the_next_epoch():
+    loader = make(shuffle="full", batch_size=10)
+    first, second = ids(loader), ids(loader)
+    again = make(shuffle="full", batch_size=10)
+    again.set_epoch(1)
+    assert ids(again) == second != first
+
+
+def test_a_loop_that_was_left_begins_its_epoch_again():
+    loader = make(shuffle="full", batch_size=10)
+    whole = ids(make(shuffle="full", batch_size=10))
+    assert next(iter(loader))["__index__"].tolist() == whole[0]
+    assert ids(loader) == whole
+
+
+def test_iterators_do_nothing_before_their_first_next():
+    source = MemorySource(numbered_samples(40))
+    loader = make(Dataset(source), batch_size=4)
+    iterators = [iter(loader) for _ in range(3)]
+    assert source.reads == []
+    assert len(list(iterators[2])) == 10
+
+
+def test_an_older_iterator_is_told_that_it_was_overtaken():
+    loader = make(batch_size=4)
+    older = iter(loader)
+    next(older)
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="another iterator"):
+        next(older)
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_resumed_loader_goes_on_as_if_never_stopped(shuffle, remainder):
+    check_resume(lambda: make(batch_size=16, shuffle=shuffle, remainder=remainder, seed=2))
+
+
+def test_virtual_epochs_resume_and_cover_the_data():
+    options = {"batch_size": 5, "shuffle": "full", "epoch_size": 40}
+    check_resume(lambda: make(**options), num_epochs=4)
+    loader = make(**options)
+    given = [i for _ in range(3) for batch in ids(loader) for i in batch]
+    assert len(given) == 120
+    assert set(given) == set(range(NUM_SAMPLES))
+
+
+@given(
+    cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    worlds=st.lists(st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2)]), min_size=6),
+    shuffle=st.sampled_from(SHUFFLES),
+)
+def test_any_chain_of_world_sizes_gives_the_uninterrupted_order(cuts, worlds, shuffle):
+    whole = global_batches(1, batch_size=12, shuffle=shuffle, remainder="uneven")
+    state = None
+    given = []
+    for cut, (world_size, batch_size) in zip([*cuts, 100], worlds, strict=False):
+        states = []
+        rows = []
+        for rank in range(world_size):
+            loader = make(
+                rank=rank,
+                world_size=world_size,
+                batch_size=batch_size,
+                shuffle=shuffle,
+                remainder="uneven",
+            )
+            if state is not None:
+                loader.load_state_dict(state)
+            if loader.epoch > 0:
+                break
+            batches = [b["__index__"].tolist() for _, b in zip(range(cut), loader, strict=False)]
+            rows.append(batches)
+            states.append(loader.state_dict())
+        if not rows:
+            break
+        assert all(other == states[0] for other in states), "ranks have different states"
+        state = states[0]
+        for step in zip(*rows, strict=True):
+            total = sum(map(len, step))
+            given.append([step[i % world_size][i // world_size] for i in range(total)])
+    assert given == whole[: len(given)]
+    if state["epoch"] == 1:
+        assert given == whole
+
+
+def test_a_state_is_taken_up_with_another_batch_size_exactly_once():
+    first = make(batch_size=16, shuffle="full", remainder="uneven")
+    iterator = iter(first)
+    given = [i for _ in range(3) for i in next(iterator)["__index__"].tolist()]
+    for rank in range(3):
+        second = make(batch_size=5, shuffle="full", remainder="uneven", rank=rank, world_size=3)
+        second.load_state_dict(first.state_dict())
+        given += [i for batch in ids(second) for i in batch]
+    assert sorted(given) == list(range(NUM_SAMPLES))
+
+
+def test_the_state_counts_what_was_handed_out_not_what_was_made_ahead():
+    loader = make(batch_size=4, num_threads=2, prefetch_factor=8)
+    iterator = iter(loader)
+    next(iterator)
+    next(iterator)
+    assert loader.state_dict()["position"] == 8
+    loader.close()
+
+
+def test_the_length_stays_that_of_the_epoch_after_a_resume():
+    loader = make(batch_size=4)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    resumed = make(batch_size=4)
+    resumed.load_state_dict(loader.state_dict())
+    assert len(resumed) == 26
+    assert len(ids(resumed)) == 21
+    assert len(resumed) == 26
+
+
+def test_after_the_last_batch_the_state_stands_at_the_next_epoch():
+    loader = make(batch_size=NUM_SAMPLES)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert loader.epoch == 0
+    assert next(iterator, None) is None
+    assert loader.epoch == 1
+
+
+def test_setting_the_epoch_that_was_loaded_keeps_the_position():
+    loader = make(batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    resumed = make(batch_size=4)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.sampler.set_epoch(0)
+    assert len(ids(resumed)) == 25
+    resumed.load_state_dict(loader.state_dict())
+    resumed.set_epoch(1)
+    assert len(ids(resumed)) == 26
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 9}, "seed"),
+        ({"shuffle": "window"}, "this loader .window."),
+        ({"epoch_size": 50}, "epoch_size"),
+        ({"dataset": numbered(50)}, "num_samples"),
+    ],
+)
+def test_a_state_of_another_order_is_refused_with_what_differs(change, message):
+    options = {"shuffle": "full", "batch_size": 10}
+    state = make(**options).state_dict()
+    with pytest.raises(StateError, match=message):
+        make(**{**options, **change}).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{}, {"version": 99}, {"epoch": -1}, {"position": 10_000}])
+def test_a_state_that_is_no_state_is_refused(state):
+    good = make().state_dict()
+    with pytest.raises(StateError):
+        make().load_state_dict({**good, **state} if state else {})
+
+
+def test_a_pickled_loader_keeps_its_rank_and_position(monkeypatch):
+    loader = make(batch_size=4, rank=1, world_size=3, num_threads=2)
+    next(iter(loader))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    copy = pickle.loads(pickle.dumps(loader))
+    assert (copy.rank, copy.world_size) == (1, 3)
+    assert copy.state_dict() == loader.state_dict()
+    assert len(ids(copy)) == len(loader) - 1
+    copy.close()
+    loader.close()
+
+
+def test_a_world_size_without_a_rank_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(RankError, match="RANK"):
+        DataLoader(numbered())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 1000}, "remainder='pad'"),
+        ({"shuffle": "random"}, "shuffle"),
+        ({"remainder": "keep"}, "remainder"),
+        ({"output": "jax"}, "output"),
+        ({"num_workers": -1}, "num_workers"),
+        ({"prefetch_factor": 0}, "prefetch_factor"),
+        ({"timeout": 0}, "timeout"),
+        ({"on_error": "warn"}, "on_error"),
+        ({"epoch_size": 0}, "epoch_size"),
+        ({"rank": 2, "world_size": 2}, "rank"),
+        ({"pin_memory": True}, "pin_memory"),
+    ],
+)
+def test_options_that_can_not_work_are_refused_with_their_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+def test_a_dataset_without_samples_is_refused():
+    with pytest.raises(ValueError, match="no samples"):
+        make(Dataset(MemorySource([])))
+
+
+def test_padding_is_marked_and_counted():
+    loader = make(batch_size=50, remainder="pad")
+    batches = list(loader)
+    assert [b["__valid__"].sum() for b in batches] == [50, 50, 5]
+    assert all(len(b["__index__"]) == 50 for b in batches)
+    assert loader.stats()["padded"] == 45
+
+
+def test_dropping_is_counted():
+    loader = make(batch_size=50)
+    assert len(list(loader)) == 2
+    assert loader.stats()["dropped"] == 5
+
+
+def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
+    loaders = [
+        make(batch_size=26, remainder="uneven", rank=r, world_size=4) for r in range(4)
+    ]
+    last = [list(loader)[-1] for loader in loaders]
+    assert [len(b["__index__"]) for b in last] == [1, 0, 0, 0]
+    assert all(list(b) == list(last[0]) for b in last)
+
+
+def test_skipped_samples_are_counted_and_steps_stay_equal():
+    counts = []
+    for rank in range(2):
+        source = MemorySource(numbered_samples(40))
+        for index in (3, 4, 17):
+            source.fail_at(index)
+        loader = make(Dataset(source), batch_size=5, on_error="skip", rank=rank, world_size=2)
+        counts.append((len(list(loader)), loader.stats()["skipped"]))
+    assert [steps for steps, _ in counts] == [4, 4]
+    assert sum(skipped for _, skipped in counts) == 3
+
+
+def test_a_damaged_sample_ends_the_epoch_with_its_place():
+    source = MemorySource(numbered_samples(40))
+    source.fail_at(17)
+    with pytest.raises(DataError) as caught:
+        list(make(Dataset(source), batch_size=5))
+    assert caught.value.key == "key-00017"
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_threads_give_the_bytes_of_the_reference(threads):
+    def batches(**options):
+        dataset = numbered().decode(cls=int, txt=str).map(augmented)
+        with make(dataset, batch_size=32, shuffle="full", seed=1, **options) as loader:
+            return [batch for _ in range(2) for batch in loader]
+
+    assert_batches_equal(batches(), batches(num_threads=threads))
+
+
+def augmented(sample, rng):
+    return {**sample, "crop": rng.integers(0, 100, 4)}
+
+
+def test_batches_are_tensors():
+    with DataLoader(numbered().decode(cls=int), batch_size=7, rank=0, world_size=1) as loader:
+        batch = next(iter(loader))
+    assert isinstance(batch["cls"], torch.Tensor)
+    assert batch["cls"].dtype == torch.int64
+    assert batch["__index__"].dtype == torch.int64
+    assert batch["txt"][3] == b"text 3"
+
+
+def test_what_the_users_collate_returns_is_handed_on():
+    loader = make(batch_size=3, collate=lambda samples: [s["__index__"] for s in samples])
+    assert next(iter(loader)) == [0, 1, 2]
+
+
+def test_stats_tell_what_was_handed_out():
+    loader = make(batch_size=10, num_threads=2)
+    for _ in range(2):
+        for _ in loader:
+            pass
+    stats = loader.stats()
+    loader.close()
+    assert (stats["samples"], stats["batches"], stats["dropped"]) == (200, 20, 10)
+    assert stats["wait_s"] >= 0
+    assert {"read", "collate"} <= set(stats["seconds"])
+    json.dumps(stats)
+
+
+def test_frameworks_find_what_they_look_for():
+    loader = make(batch_size=4)
+    assert not isinstance(loader, torch.utils.data.DataLoader)
+    assert len(loader.dataset) == NUM_SAMPLES
+    assert (loader.batch_sampler, loader.batch_size, loader.drop_last) == (None, 4, True)
+    assert (loader.num_workers, loader.pin_memory, loader.multiprocessing_context) == (0, False, None)
+    assert loader.use_stateful_dataloader
+    assert loader._is_accelerate_prepared
+    loader.sampler.set_epoch(3)
+    assert loader.epoch == 3
+
+
+def test_a_framework_that_never_sets_epochs_sees_each_epoch_in_turn():
+    # DeepSpeed's RepeatingLoader calls iter() again and again.
+    loader = make(shuffle="full", batch_size=5, remainder="uneven")
+    iterator = iter(loader)
+    orders = []
+    order = []
+    while len(orders) < 3:
+        try:
+            order.append(next(iterator)["__index__"].tolist())
+        except StopIteration:
+            orders.append(str(order))
+            order = []
+            iterator = iter(loader)
+    assert len(set(orders)) == 3
+
+
+def test_a_framework_that_checks_iter_first_and_sets_the_epoch_late_loses_nothing():
+    # Lightning: load_state_dict, iter() to check, iter() to use, then sampler.set_epoch.
+    loader = make(shuffle="full", batch_size=5)
+    whole = ids(make(shuffle="full", batch_size=5))
+    iterator = iter(loader)
+    for _ in range(7):
+        next(iterator)
+    resumed = make(shuffle="full", batch_size=5)
+    resumed.load_state_dict(loader.state_dict())
+    iter(resumed)
+    iterator = iter(resumed)
+    resumed.sampler.set_epoch(0)
+    assert [batch["__index__"].tolist() for batch in iterator] == whole[7:]
+
+
+def test_code_that_insists_on_torchs_class_gets_an_instance_of_it():
+    loader = make(batch_size=4, output="torch")
+    facade = loader.as_torch_dataloader()
+    assert isinstance(facade, torch.utils.data.DataLoader)
+    assert len(facade) == len(loader)
+    batches = iter(facade)
+    given = [next(batches)["__index__"].tolist() for _ in range(3)]
+    state = facade.state_dict()
+    assert state == loader.state_dict()
+    resumed = make(batch_size=4, output="torch").as_torch_dataloader()
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    given += [batch["__index__"].tolist() for batch in resumed]
+    assert given == ids(make(batch_size=4))
