@@ -1,0 +1,118 @@
+"""Decoders of text, JSON and MessagePack. Imports the standard library and errors.
+
+The value owns its data; bytes that can't be decoded raise ValueError.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from json import loads
+from typing import Any
+
+from shardwise.errors import MissingExtraError
+
+__all__ = ["Json", "MessagePack", "Raw", "Text", "json", "msgpack", "raw", "text"]
+
+
+@dataclass(frozen=True, repr=False)
+class Text:
+    """A decoder of UTF-8; `text` makes it."""
+
+    def __repr__(self) -> str:
+        return "text()"
+
+    def __call__(self, data: bytes | memoryview) -> str:
+        """Decode one payload."""
+        return str(data, "utf-8")
+
+
+def text() -> Text:
+    r"""Decode UTF-8 to str, exactly as stored: no line ending is changed, no byte is skipped.
+
+    `str` as a decoder means this.
+
+    Raises:
+        ValueError: (when called, as UnicodeDecodeError) it is no UTF-8.
+
+    Example:
+        >>> text()(b"caf\xc3\xa9")
+        'café'
+    """
+    return Text()
+
+
+@dataclass(frozen=True, repr=False)
+class Raw:
+    """The decoder that leaves bytes as they are; `raw` makes it."""
+
+    def __repr__(self) -> str:
+        return "raw()"
+
+    def __call__(self, data: bytes | memoryview) -> bytes:
+        """Copy one payload."""
+        return bytes(data)
+
+
+def raw() -> Raw:
+    """Leave the payload as bytes. `bytes` as a decoder means this."""
+    return Raw()
+
+
+@dataclass(frozen=True, repr=False)
+class Json:
+    """A decoder of JSON; `json` makes it."""
+
+    def __repr__(self) -> str:
+        return "json()"
+
+    def __call__(self, data: bytes | memoryview) -> Any:
+        """Decode one document."""
+        try:
+            return loads(bytes(data))
+        except RecursionError as exc:
+            raise ValueError(f"the JSON of {len(data)} bytes is nested too deeply") from exc
+
+
+def json() -> Json:
+    """Decode a JSON document, in UTF-8, UTF-16 or UTF-32, to Python objects.
+
+    Raises:
+        ValueError: (when called) it is no JSON, or nested too deeply.
+
+    Example:
+        >>> json()(b'{"label": 3}')
+        {'label': 3}
+    """
+    return Json()
+
+
+@dataclass(frozen=True, repr=False)
+class MessagePack:
+    """A decoder of MessagePack; `msgpack` makes it."""
+
+    def __repr__(self) -> str:
+        return "msgpack()"
+
+    def __call__(self, data: bytes | memoryview) -> Any:
+        """Decode one document."""
+        try:
+            package = importlib.import_module("msgpack")
+        except ImportError as exc:
+            raise MissingExtraError("msgpack is not installed", extra="msgpack") from exc
+        try:
+            return package.unpackb(data, strict_map_key=True)
+        except ValueError as exc:
+            # msgpack's own errors often have no text.
+            told = str(exc) or type(exc).__name__
+            raise ValueError(f"{len(data)} bytes are no MessagePack document: {told}") from exc
+
+
+def msgpack() -> MessagePack:
+    """Decode a MessagePack document to Python objects: text as str, keys of maps str or bytes.
+
+    Raises:
+        ValueError: (when called) it is no MessagePack, or has bytes behind its end.
+        MissingExtraError: (when called) msgpack is not installed.
+    """
+    return MessagePack()

@@ -1,0 +1,249 @@
+"""Image files to pixels, and pixels to another size, by simplejpeg, OpenCV or Pillow.
+
+The first package that is installed is taken: JPEG by simplejpeg, else OpenCV, else Pillow; PNG,
+WebP and BMP by OpenCV, else Pillow; GIF and TIFF by Pillow, because OpenCV multiplies a TIFF's
+colours by its alpha and turns it by its tag. All release the GIL and may run in several threads.
+Each gives the same pixels as stored: no EXIF orientation, no blending with alpha, the high byte of
+16-bit samples, the first frame of several. The number of OpenCV's threads is not touched here.
+
+Pixels are uint8 `[height, width, channels]` throughout, with 1 (gray), 3 (rgb) or 4 (rgba)
+channels. Imports numpy and errors; the packages are imported at the first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
+from shardwise.errors import MissingExtraError
+
+__all__ = ["CHANNELS", "Pixels", "read_pixels", "resize_pixels", "write_planes"]
+
+Pixels = NDArray[np.uint8]
+
+CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
+_PILLOW_MODES = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
+_READERS = {
+    "jpeg": ("simplejpeg", "cv2", "PIL.Image"),
+    "png": ("cv2", "PIL.Image"),
+    "webp": ("cv2", "PIL.Image"),
+    "bmp": ("cv2", "PIL.Image"),
+    "gif": ("PIL.Image",),
+    "tiff": ("PIL.Image",),
+}
+
+
+@functools.cache
+def find_package(name: str) -> Any:
+    """Import an optional package; None if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+@functools.cache
+def _say_slow() -> None:
+    """Say once a process that JPEG files are read by the slowest of the three packages."""
+    logging.getLogger("shardwise").warning(
+        "JPEG files are decoded by Pillow, which takes more than twice the time of simplejpeg or "
+        "OpenCV: pip install 'shardwise[image]' brings both"
+    )
+
+
+def read_pixels(
+    data: memoryview, header: ImageHeader, *, mode: str, shrink: int = 1, out: Pixels | None = None
+) -> Pixels:
+    """Decode an image file to uint8 `[height, width, channels]`.
+
+    Args:
+        data: the whole file.
+        header: what `probe` found.
+        mode: "gray", "rgb" or "rgba".
+        shrink: 1, 2, 4 or 8: decode a JPEG at this part of its size, rounded up, in the DCT.
+        out: an array to decode into where the package can; the result need not be it.
+
+    Raises:
+        ValueError: the file is damaged, cut, or of a kind that the package does not read.
+        MissingExtraError: no package that reads the format is installed.
+    """
+    for name in _READERS[header.format]:
+        package = find_package(name)
+        if package is not None:
+            break
+    else:
+        raise MissingExtraError(
+            f"no package that decodes {header.format} images is installed", extra="image"
+        )
+    expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
+    pixels: Pixels
+    if name == "simplejpeg":
+        pixels = _read_simplejpeg(package, data, mode, expected, out)
+    elif name == "cv2":
+        pixels = _read_opencv(package, data, header, mode, shrink)
+    else:
+        if header.format == "jpeg":
+            _say_slow()
+        pixels = _read_pillow(package, data, header, mode, shrink)
+    if pixels.shape != expected:
+        raise ValueError(
+            f"the {header.format} header promises {expected} (height, width, channels), "
+            f"the decoder made {pixels.shape}: the file is damaged"
+        )
+    return pixels
+
+
+def _read_simplejpeg(
+    package: Any, data: memoryview, mode: str, expected: tuple[int, int, int], out: Pixels | None
+) -> Pixels:
+    # The least height and width pick the scale; strict (the default) makes cut files errors.
+    least = {"min_height": expected[0], "min_width": expected[1]}
+    try:
+        pixels: Pixels = package.decode_jpeg(data, mode.upper(), buffer=out, **least)
+    except ValueError as exc:
+        raise ValueError(
+            f"simplejpeg could not decode the jpeg of {len(data)} bytes: {exc}"
+        ) from exc
+    return pixels
+
+
+def _read_opencv(
+    package: Any, data: memoryview, header: ImageHeader, mode: str, shrink: int
+) -> Pixels:
+    check_complete(data, header)
+    if mode == "rgba" and header.format != "jpeg":
+        flags = package.IMREAD_UNCHANGED
+    else:
+        if shrink > 1:
+            name = f"IMREAD_REDUCED_{'GRAYSCALE' if mode == 'gray' else 'COLOR'}_{shrink}"
+            flags = getattr(package, name)
+        else:
+            flags = package.IMREAD_GRAYSCALE if mode == "gray" else package.IMREAD_COLOR
+        if mode != "gray":  # red first, in place of OpenCV's blue
+            flags = (flags & ~package.IMREAD_COLOR) | package.IMREAD_COLOR_RGB
+        flags |= package.IMREAD_IGNORE_ORIENTATION
+    try:
+        image = package.imdecode(np.frombuffer(data, np.uint8), flags)
+    except package.error as exc:
+        raise ValueError(f"OpenCV could not decode the {header.format}: {exc}") from exc
+    if image is None:
+        raise ValueError(
+            f"OpenCV could not decode the {header.format} of {len(data)} bytes: "
+            "it is damaged, cut, or of a kind that OpenCV does not read"
+        )
+    pixels: Pixels = image
+    if flags == package.IMREAD_UNCHANGED:
+        if image.dtype == np.uint16:
+            image = (image >> 8).astype(np.uint8)
+        kinds = {1: "GRAY2RGBA", 3: "BGR2RGBA", 4: "BGRA2RGBA"}
+        kind = kinds[1 if image.ndim == 2 else image.shape[2]]
+        pixels = package.cvtColor(image, getattr(package, f"COLOR_{kind}"))
+    elif mode == "rgba":
+        pixels = package.cvtColor(image, package.COLOR_RGB2RGBA)
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _read_pillow(
+    package: Any, data: memoryview, header: ImageHeader, mode: str, shrink: int
+) -> Pixels:
+    check_complete(data, header)
+    if header.format == "tiff":
+        data = _upright_tiff(data)
+    wanted = _PILLOW_MODES[mode]
+    try:
+        with package.open(io.BytesIO(data), formats=[header.format.upper()]) as image:
+            if header.format == "jpeg":
+                image.draft(wanted, (header.width // shrink, header.height // shrink))
+            pixels = np.array(_to_8_bits(package, image).convert(wanted))
+    except Exception as exc:
+        # Nearly every type: what Pillow raises for a damaged file depends on the format.
+        raise ValueError(f"Pillow could not decode the {header.format}: {exc}") from exc
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _to_8_bits(package: Any, image: Any) -> Any:
+    """Take the high byte of 16-bit samples; Pillow's own conversion clips them."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        return package.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("32 bits a sample have no 8-bit form: decode it by a function of your own")
+    return image
+
+
+def _upright_tiff(data: memoryview) -> memoryview:
+    """Take the orientation out of a TIFF: Pillow would apply it, to this format alone."""
+    orientation, at = find_orientation(data, "tiff")
+    if orientation == 1:
+        return data
+    copy = bytearray(data)
+    copy[at : at + 2] = b"\1\0" if data[0] == ord("I") else b"\0\1"
+    return memoryview(copy)
+
+
+def resize_pixels(
+    pixels: Pixels, height: int, width: int, *, antialias: bool, out: Pixels | None = None
+) -> Pixels:
+    """Resize to exactly `height` x `width`.
+
+    While both sides are at least twice too large, pixels are averaged two by two (which leaves an
+    odd last row or column out); the rest is linear. With `antialias`, shrinking averages the whole
+    area under each new pixel. Pillow, where OpenCV is missing, always averages.
+    """
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    cv2 = find_package("cv2")
+    if cv2 is not None:
+        return _resize_opencv(cv2, pixels, (height, width), antialias, out)
+    pillow = find_package("PIL.Image")
+    if pillow is None:
+        raise MissingExtraError("no package that resizes images is installed", extra="image")
+    return _resize_pillow(pillow, pixels, (height, width), antialias)
+
+
+def _resize_opencv(
+    cv2: Any, pixels: Pixels, size: tuple[int, int], antialias: bool, out: Pixels | None
+) -> Pixels:
+    height, width = size
+    channels = pixels.shape[2]
+    if antialias and height <= pixels.shape[0] and width <= pixels.shape[1]:
+        how = cv2.INTER_AREA
+    else:
+        how = cv2.INTER_LINEAR
+        while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
+            half_height, half_width = pixels.shape[0] // 2, pixels.shape[1] // 2
+            even = pixels[: 2 * half_height, : 2 * half_width]
+            pixels = cv2.resize(even, (half_width, half_height), interpolation=cv2.INTER_AREA)
+            pixels = pixels.reshape(half_height, half_width, channels)
+        if pixels.shape[:2] == (height, width):
+            return pixels
+    resized: Pixels = cv2.resize(pixels, (width, height), dst=out, interpolation=how)
+    return resized.reshape(height, width, channels)
+
+
+def _resize_pillow(pillow: Any, pixels: Pixels, size: tuple[int, int], antialias: bool) -> Pixels:
+    height, width = size
+    how = pillow.Resampling.BILINEAR
+    if antialias and height <= pixels.shape[0] and width <= pixels.shape[1]:
+        how = pillow.Resampling.BOX
+    # As CMYK, four channels are resized each by itself; as RGBA, Pillow would weigh by alpha.
+    mode = {1: "L", 3: "RGB", 4: "CMYK"}[pixels.shape[2]]
+    image = pillow.frombytes(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
+    resized: Pixels = np.asarray(image.resize((width, height), how))
+    return resized.reshape(height, width, pixels.shape[2])
+
+
+def write_planes(pixels: Pixels, planes: Pixels) -> None:
+    """Copy `[height, width, channels]` to `[channels, height, width]`."""
+    cv2 = find_package("cv2")
+    if cv2 is not None and pixels.shape[2] > 1 and planes.flags.c_contiguous:
+        # Seven times as fast as a strided copy. OpenCV writes into arrays that fit.
+        cv2.split(pixels, list(planes))
+    else:
+        np.copyto(planes, pixels.transpose(2, 0, 1))

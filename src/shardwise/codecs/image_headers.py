@@ -1,0 +1,210 @@
+"""What an image file says of itself before it is decoded: format, size, EXIF orientation.
+
+Read here and not by the backends, so that every backend gives the same picture: the bound on
+pixels holds before memory is taken, and orientation is applied in one place or not at all. The
+data are hostile: whatever is short or odd raises ValueError. Imports the standard library only.
+
+Formats: JPEG (ITU T.81), PNG (W3C third edition), WebP (RFC 9649), GIF89a, BMP, TIFF 6.0, Exif 2.3.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["ImageHeader", "check_complete", "find_orientation", "probe"]
+
+_WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
+_EXIF_PREFIX = b"Exif\0\0"
+# Start-of-frame markers: all of C0..CF but DHT (C4), JPG (C8) and DAC (CC).
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_START_OF_SCAN = 0xDA
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """What an image file's first bytes say.
+
+    Attributes:
+        format: "jpeg", "png", "webp", "gif", "bmp" or "tiff".
+        height: pixels, as stored.
+        width: pixels, as stored.
+    """
+
+    format: str
+    height: int
+    width: int
+
+
+def probe(data: memoryview) -> ImageHeader:
+    """Read format and size of an image from its first bytes."""
+    head = bytes(data[:16])
+    try:
+        name, (height, width) = _measure(data, head)
+    except (struct.error, IndexError) as exc:
+        raise ValueError(f"an image of {len(data)} bytes ends inside its header") from exc
+    if height < 1 or width < 1:
+        raise ValueError(f"the {name} header says {height} x {width} pixels (height x width)")
+    return ImageHeader(name, height, width)
+
+
+def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
+    if head.startswith(b"\xff\xd8"):
+        return "jpeg", _jpeg_size(data)
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        width, height = struct.unpack_from(">II", data, 16)
+        return "png", (height, width)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "webp", _webp_size(data)
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        width, height = struct.unpack_from("<HH", data, 6)
+        return "gif", (height, width)
+    if head.startswith(b"BM"):
+        return "bmp", _bmp_size(data)
+    if head.startswith((b"II*\0", b"MM\0*")):
+        tags = {tag: value for tag, value, _ in _directory(data, 0)}
+        if _WIDTH_TAG not in tags or _HEIGHT_TAG not in tags:
+            raise ValueError("the tiff header has no width or no height")
+        return "tiff", (tags[_HEIGHT_TAG], tags[_WIDTH_TAG])
+    raise ValueError(
+        f"{len(data)} bytes that begin with {head!r} are no JPEG, PNG, WebP, GIF, BMP or TIFF "
+        "image: give the field another decoder"
+    )
+
+
+def _jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield (marker, place of its payload) up to the first scan."""
+    at = 2
+    while True:
+        if data[at] != 0xFF:
+            raise ValueError(f"the jpeg has no marker at byte {at}: it is damaged there")
+        while data[at] == 0xFF:  # any number of fill bytes may stand before a marker
+            at += 1
+        marker = data[at]
+        at += 1
+        if marker == 0x01 or 0xD0 <= marker <= 0xD9:  # markers without a payload
+            continue
+        yield marker, at + 2
+        if marker == _START_OF_SCAN:
+            return
+        at += struct.unpack_from(">H", data, at)[0]
+
+
+def _jpeg_size(data: memoryview) -> tuple[int, int]:
+    for marker, at in _jpeg_segments(data):
+        if marker in _FRAME_MARKERS:
+            height, width = struct.unpack_from(">HH", data, at + 1)
+            return height, width
+    raise ValueError("the jpeg has no frame header")
+
+
+def _webp_size(data: memoryview) -> tuple[int, int]:
+    kind = bytes(data[12:16])
+    if kind == b"VP8X":
+        width = int.from_bytes(data[24:27], "little") + 1
+        height = int.from_bytes(data[27:30], "little") + 1
+        if len(data) < 30:
+            raise IndexError
+        return height, width
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return ((bits >> 14) & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return height & 0x3FFF, width & 0x3FFF
+    raise ValueError(f"the webp begins with an unknown chunk {kind!r}")
+
+
+def _bmp_size(data: memoryview) -> tuple[int, int]:
+    (header_bytes,) = struct.unpack_from("<I", data, 14)
+    if header_bytes == 12:
+        width, height = struct.unpack_from("<HH", data, 18)
+    else:
+        width, height = struct.unpack_from("<ii", data, 18)
+    return abs(height), width  # a negative height: rows from the top
+
+
+def _directory(data: memoryview, base: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (tag, first value, its place) of the short and long entries of a TIFF's first IFD."""
+    order = "<" if data[base] == ord("I") else ">"
+    (start,) = struct.unpack_from(f"{order}I", data, base + 4)
+    (count,) = struct.unpack_from(f"{order}H", data, base + start)
+    for entry in range(count):
+        at = base + start + 2 + 12 * entry
+        tag, kind = struct.unpack_from(f"{order}HH", data, at)
+        if kind in (3, 4):
+            (value,) = struct.unpack_from(f"{order}{'H' if kind == 3 else 'I'}", data, at + 8)
+            yield tag, value, at + 8
+
+
+def check_complete(data: memoryview, header: ImageHeader) -> None:
+    """Refuse a JPEG or PNG without its end, for packages that do not.
+
+    Some versions of OpenCV and Pillow fill the rest of a cut JPEG with gray in silence; OpenCV
+    takes gigabytes of memory for a PNG's chunk if its length says so.
+    """
+    if header.format == "jpeg" and bytes(data[-2:]) != b"\xff\xd9":
+        # In a scan, FF is always followed by 0 or a restart: FF D9 there is the end of the image.
+        raw = bytes(data)
+        if raw.find(b"\xff\xd9", max(raw.rfind(b"\xff\xda"), 0)) < 0:
+            raise ValueError(f"the jpeg of {len(data)} bytes is cut: it has no end marker")
+    if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
+        raise ValueError(f"the png of {len(data)} bytes is cut or damaged: it has no end chunk")
+
+
+def find_orientation(data: memoryview, name: str) -> tuple[int, int]:
+    """Find the EXIF orientation of an image of the format `name`.
+
+    Returns:
+        The orientation, 1 to 8 (1, which is upright, where there is none or it can't be read: a
+        camera's bad note is no damage to the picture), and where its two bytes lie.
+    """
+    try:
+        base = _exif_start(data, name)
+        if base is not None and bytes(data[base : base + 2]) in (b"II", b"MM"):
+            for tag, value, at in _directory(data, base):
+                if tag == _ORIENTATION_TAG and 1 <= value <= 8:
+                    return value, at
+    except (struct.error, IndexError):
+        pass
+    return 1, 0
+
+
+def _exif_start(data: memoryview, name: str) -> int | None:
+    """Where the TIFF structure that holds the orientation begins."""
+    if name == "tiff":
+        return 0
+    if name == "jpeg":
+        for marker, at in _jpeg_segments(data):
+            if marker == 0xE1 and bytes(data[at : at + 6]) == _EXIF_PREFIX:
+                return at + 6
+    if name == "png":
+        return next((at for kind, at in _png_chunks(data) if kind == b"eXIf"), None)
+    if name == "webp":
+        return _riff_chunk(data, b"EXIF")
+    return None
+
+
+def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, int]]:
+    """Yield (kind, place of its content) for the chunks of a PNG, as far as the data go."""
+    at = 8
+    while at + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        yield kind, at + 8
+        if kind == b"IEND":
+            return
+        at += 12 + length  # length, kind, content, checksum
+
+
+def _riff_chunk(data: memoryview, wanted: bytes) -> int | None:
+    """Where the TIFF structure in a WebP's chunk begins."""
+    at = 12
+    while at + 8 <= len(data):
+        kind, length = struct.unpack_from("<4sI", data, at)
+        at += 8
+        if kind == wanted:
+            # Some writers put JPEG's prefix here, though the format has none.
+            return at + 6 if bytes(data[at : at + 6]) == _EXIF_PREFIX else at
+        at += length + length % 2
+    return None

@@ -1,0 +1,247 @@
+"""Decoders of numbers: ASCII digits, and raw arrays. Whole columns at a time where they can.
+
+`decode_column` gives the values that the call gives row by row, to the bit. Imports numpy and
+columns only.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from shardwise.columns import BytesColumn
+
+__all__ = ["Array", "Floating", "Integer", "array", "floating", "integer"]
+
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
+_MAX_DIGITS = 18  # that many nines fit into 64 bits
+_POWERS = 10 ** np.arange(_MAX_DIGITS - 1, -1, -1, dtype=np.int64)
+_NEWLINE, _PLUS, _MINUS, _ZERO = b"\n+-0"
+
+
+def _check_whole(column: BytesColumn) -> None:
+    missing = np.flatnonzero(column.lengths < 0)
+    if len(missing):
+        raise ValueError(f"row {missing[0]} of the column is missing: decode it row by row")
+
+
+@dataclass(frozen=True, repr=False)
+class Integer:
+    """A decoder of whole numbers; `integer` makes it."""
+
+    def __repr__(self) -> str:
+        return "integer()"
+
+    def __call__(self, data: bytes | memoryview) -> int:
+        """Decode one number."""
+        value = int(bytes(data))
+        if not _MIN_INT64 <= value <= _MAX_INT64:
+            raise ValueError(f"{value} does not fit into 64 bits: decode the field as sw.text()")
+        return value
+
+    def decode_column(self, column: BytesColumn) -> NDArray[np.int64]:
+        """Decode a column without missing rows to int64 `[rows]`."""
+        _check_whole(column)
+        if not len(column):
+            return np.empty(0, np.int64)
+        values, plain = _parse_digits(column)
+        for row in np.flatnonzero(~plain).tolist():
+            values[row] = self(column[row])
+        return values
+
+
+def _parse_digits(column: BytesColumn) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Parse rows of the form [+-]digits[newline], up to 18 digits, all at once.
+
+    Returns:
+        The values, and bool `[rows]`: which rows have that form. The others' values mean nothing.
+    """
+    buffer = column.buffer
+    starts = column.starts.astype(np.int64)  # a copy: moved over the sign
+    ends = starts + column.lengths
+    filled = ends > starts
+    # Places in the buffer are kept inside it; what is read for an empty row is not used.
+    last = max(len(buffer) - 1, 0)
+    if not filled.any():
+        return np.zeros(len(starts), np.int64), filled
+    ends -= filled & (buffer[np.clip(ends - 1, 0, last)] == _NEWLINE)
+    first = buffer[np.clip(starts, 0, last)]
+    minus = filled & (first == _MINUS)
+    starts += minus | (filled & (first == _PLUS))
+    width = ends - starts
+    plain = (width >= 1) & (width <= _MAX_DIGITS)
+    columns = int(width[plain].max(initial=1))
+    # Rows are aligned at their last digit and filled with zeros on the left.
+    places = ends[:, None] + np.arange(-columns, 0)
+    digits = buffer[np.clip(places, 0, last)] - np.uint8(_ZERO)  # others wrap round to over 9
+    digits[places < starts[:, None]] = 0
+    plain &= (digits <= 9).all(axis=1)
+    values = digits.astype(np.int64) @ _POWERS[_MAX_DIGITS - columns :]
+    return np.where(minus, -values, values), plain
+
+
+def integer() -> Integer:
+    r"""Decode whole numbers in ASCII, as `int` reads them: sign, blanks and underscores allowed.
+
+    The value is an int of 64 bits; a batch is int64 `[B]`. `int` as a decoder means this.
+
+    Raises:
+        ValueError: (when called) it is no whole number, or does not fit into 64 bits.
+
+    Example:
+        >>> integer()(b" -42\n")
+        -42
+    """
+    return Integer()
+
+
+@dataclass(frozen=True, repr=False)
+class Floating:
+    """A decoder of decimal numbers; `floating` makes it."""
+
+    def __repr__(self) -> str:
+        return "floating()"
+
+    def __call__(self, data: bytes | memoryview) -> float:
+        """Decode one number."""
+        return float(bytes(data))
+
+    def decode_column(self, column: BytesColumn) -> NDArray[np.float64]:
+        """Decode a column without missing rows to float64 `[rows]`."""
+        _check_whole(column)
+        return np.array([float(bytes(value or b"")) for value in column], np.float64)
+
+
+def floating() -> Floating:
+    """Decode decimal numbers in ASCII, as `float` reads them: "0.5", "1e-3", "nan".
+
+    A batch is float64 `[B]`. `float` as a decoder means this.
+
+    Raises:
+        ValueError: (when called) it is no number.
+
+    Example:
+        >>> floating()(b"1e-3")
+        0.001
+    """
+    return Floating()
+
+
+@dataclass(frozen=True, repr=False)
+class Array:
+    """A decoder of raw arrays; `array` makes it.
+
+    Attributes:
+        dtype: name of the stored dtype, with its byte order.
+        shape: the shape, or None for one dimension of any length.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        told = repr(np.dtype(self.dtype).name)
+        if self.dtype.startswith(">"):
+            told = repr(self.dtype)
+        return f"array({told})" if self.shape is None else f"array({told}, {self.shape})"
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every value; None without a shape."""
+        return None if self.shape is None else (self.shape, self._native)
+
+    @functools.cached_property
+    def _native(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype).newbyteorder("=")
+
+    @functools.cached_property
+    def _stored(self) -> np.dtype[Any]:
+        # Bytes other than 0 and 1 are no valid bools: they are read as numbers and compared to 0.
+        return np.dtype("uint8" if self._native == np.bool_ else self.dtype)
+
+    def _shape_of(self, num_bytes: int) -> tuple[int, ...]:
+        """The shape of a payload; raises if its length is wrong."""
+        itemsize = self._stored.itemsize
+        if self.shape is None:
+            if num_bytes % itemsize:
+                raise ValueError(
+                    f"{num_bytes} bytes are no whole number of {self._native} values, "
+                    f"which take {itemsize} bytes each"
+                )
+            return (num_bytes // itemsize,)
+        expected = math.prod(self.shape) * itemsize
+        if num_bytes != expected:
+            raise ValueError(f"{self!r} needs {expected} bytes, the payload has {num_bytes}")
+        return self.shape
+
+    def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
+        """Decode one payload to an array that owns its data."""
+        out: NDArray[Any] = np.empty(self._shape_of(memoryview(data).nbytes), self._native)
+        self._copy(data, out)
+        return out
+
+    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
+        """Decode one payload into an array of `row`'s shape and dtype."""
+        shape = self._shape_of(memoryview(data).nbytes)
+        if (out.shape, out.dtype) != (shape, self._native):
+            raise ValueError(
+                f"{self!r} writes {self._native} of shape {shape}, "
+                f"the array to write into has {out.dtype} of shape {out.shape}"
+            )
+        self._copy(data, out)
+
+    def _copy(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
+        stored = np.frombuffer(data, self._stored) if out.size else np.empty(0, self._stored)
+        np.copyto(out, stored.reshape(out.shape), casting="unsafe")
+
+    def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[NDArray[Any]]:
+        """Decode a column without missing rows to `[rows, *shape]`.
+
+        Without a shape, rows of one length give `[rows, length]`, others a list of arrays.
+        """
+        _check_whole(column)
+        rows = column.rows()
+        if not len(column):
+            return np.empty((0, *(self.shape or ())), self._native)
+        if rows is None:
+            return [self(value) for value in column if value is not None]
+        shape = (len(rows), *self._shape_of(rows.shape[1]))
+        out = np.empty(shape, self._native)
+        if out.size:
+            np.copyto(out, rows.view(self._stored).reshape(shape), casting="unsafe")
+        return out
+
+
+def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:
+    r"""Decode the raw bytes of an array, row after row (C order), as they lie.
+
+    Args:
+        dtype: bool, integers, floats or complex numbers. Stored little-endian, on every machine,
+            unless the name says otherwise (">f4"). Values have the machine's own byte order.
+        shape: the shape; None for one dimension of any length.
+
+    Raises:
+        ValueError: (when called) the payload has another length. The message has both.
+
+    Example:
+        >>> array("uint16", (1, 2))(b"\x01\x00\x02\x00")
+        array([[1, 2]], dtype=uint16)
+    """
+    stored = np.dtype(dtype)
+    if stored.kind not in "biufc":
+        raise ValueError(
+            f"array(dtype={dtype!r}): raw bytes can hold numbers and bools, not {stored}"
+        )
+    named_big = isinstance(dtype, str | np.dtype) and stored.byteorder == ">"
+    stored = stored if named_big else stored.newbyteorder("<")
+    if shape is not None:
+        shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(map(int, shape))
+        if min(shape, default=0) < 0:
+            raise ValueError(f"array(shape={shape}): no side may be negative")
+    return Array(stored.str, shape)

@@ -1,0 +1,194 @@
+"""The conformance kit for decoders: what `shardwise.codecs.Decoder` promises, tried on samples.
+
+Imports numpy, columns and the codecs' protocol; needs no pytest.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from shardwise.codecs.protocol import ColumnDecoder, Decoder, RowDecoder
+from shardwise.columns import BytesColumn
+
+__all__ = ["check_decoder", "same_value"]
+
+_NUM_THREADS = 4
+_NUM_CUTS = 12
+
+
+def check_decoder(decoder: Decoder, samples: Sequence[bytes]) -> None:
+    """Check that a decoder keeps what the engine relies on.
+
+    It is pure and may run in threads; bytes and memoryviews give the same; its value owns its
+    data; it pickles; `row`, `decode_into` and `decode_column`, where it has them, agree with the
+    call bit by bit; a cut payload raises ValueError or gives a value of the same kind.
+
+    Args:
+        decoder: the decoder, or any callable of bytes and memoryviews.
+        samples: payloads that it decodes, best of different lengths and contents.
+
+    Raises:
+        AssertionError: it does not; the message says what differs, and for which sample.
+    """
+    if not samples:
+        raise ValueError("check_decoder needs at least one sample")
+    values = [decoder(data) for data in samples]
+    _check_pure(decoder, samples, values)
+    _check_owned(decoder, samples, values)
+    _check_pickle(decoder, samples, values)
+    _check_threads(decoder, samples, values)
+    if isinstance(decoder, RowDecoder) and decoder.row is not None:
+        _check_rows(decoder, samples, values)
+    if isinstance(decoder, ColumnDecoder):
+        _check_column(decoder, samples, values)
+    for number, (data, value) in enumerate(zip(samples, values, strict=True)):
+        _check_cut(decoder, number, data, value)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two decoded values are of one type and equal to the bit; NaN equals itself."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray | np.generic):
+        return bool(
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.tobytes() == other.tobytes()
+        )
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same_value(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    if isinstance(one, float):
+        return repr(one) == repr(other)
+    equal = one == other
+    # Tensors, and whatever else compares element by element.
+    return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
+
+
+def _expect(condition: bool, what: str, number: int, one: Any = None, other: Any = None) -> None:
+    assert condition, f"sample {number}: {what} ({_short(one)} against {_short(other)})"
+
+
+def _short(value: Any) -> str:
+    told = repr(value)
+    return told if len(told) <= 200 else f"{told[:200]}..."
+
+
+def _check_pure(decoder: Decoder, samples: Sequence[bytes], values: list[Any]) -> None:
+    for number, (data, value) in enumerate(zip(samples, values, strict=True)):
+        again = decoder(data)
+        _expect(same_value(value, again), "two calls differ", number, value, again)
+        # A read-only view at an odd place, as a source hands it on.
+        view = decoder(memoryview(b"\xff" + data)[1:])
+        _expect(same_value(value, view), "bytes and memoryview differ", number, value, view)
+
+
+def _check_owned(decoder: Decoder, samples: Sequence[bytes], values: list[Any]) -> None:
+    for number, (data, value) in enumerate(zip(samples, values, strict=True)):
+        buffer = bytearray(data)
+        kept = decoder(memoryview(buffer))
+        buffer[:] = b"\xa5" * len(buffer)
+        _expect(
+            same_value(value, kept),
+            "the value changed with the input's buffer",
+            number,
+            value,
+            kept,
+        )
+
+
+def _check_pickle(decoder: Decoder, samples: Sequence[bytes], values: list[Any]) -> None:
+    copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301 - made right here
+    for number, (data, value) in enumerate(zip(samples, values, strict=True)):
+        other = copy(data)
+        _expect(same_value(value, other), "a pickled copy differs", number, value, other)
+
+
+def _check_threads(decoder: Decoder, samples: Sequence[bytes], values: list[Any]) -> None:
+    numbers = list(range(len(samples))) * _NUM_THREADS
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        for number, other in zip(
+            numbers, pool.map(lambda number: decoder(samples[number]), numbers), strict=True
+        ):
+            _expect(
+                same_value(values[number], other), "threads differ", number, values[number], other
+            )
+
+
+def _check_rows(decoder: RowDecoder, samples: Sequence[bytes], values: list[Any]) -> None:
+    assert decoder.row is not None
+    shape, dtype = decoder.row
+    # Filled with ones first: a byte that is not written shows.
+    batch = np.full((len(samples), *shape), 1, dtype)
+    for number, (data, value) in enumerate(zip(samples, values, strict=True)):
+        told = (np.shape(value), np.asarray(value).dtype)
+        _expect(
+            told == (shape, dtype), "the value is not what `row` says", number, told, decoder.row
+        )
+        decoder.decode_into(memoryview(data), batch[number, ...])
+    for number, value in enumerate(values):
+        _expect(
+            batch[number, ...].tobytes() == np.asarray(value).tobytes(),
+            "decode_into differs from the call",
+            number,
+            batch[number, ...],
+            value,
+        )
+
+
+def _check_column(decoder: ColumnDecoder, samples: Sequence[bytes], values: list[Any]) -> None:
+    packed = BytesColumn.of(samples)
+    buffer = packed.buffer.copy()
+    columns = {
+        "decode_column": range(len(samples)),
+        "decode_column of a reversed column": range(len(samples))[::-1],
+        "decode_column of one row": range(1),
+    }
+    for what, order in columns.items():
+        rows = list(order)
+        decoded = decoder.decode_column(
+            BytesColumn(buffer, packed.starts[rows], packed.lengths[rows])
+        )
+        buffer[:] = 0xA5
+        assert len(decoded) == len(rows), f"{what}: {len(decoded)} values for {len(rows)} rows"
+        for value, number in zip(decoded, rows, strict=True):
+            expected = values[number]
+            same = np.asarray(value).tobytes() == np.asarray(expected).tobytes()
+            _expect(
+                same and np.shape(value) == np.shape(expected),
+                f"{what} differs from the call, or changed with the input's buffer",
+                number,
+                value,
+                expected,
+            )
+        buffer[:] = packed.buffer
+    empty = decoder.decode_column(packed[:0])
+    assert len(empty) == 0, f"decode_column of no row gives {len(empty)} values"
+
+
+def _check_cut(decoder: Decoder, number: int, data: bytes, value: Any) -> None:
+    for length in sorted({len(data) * cut // _NUM_CUTS for cut in range(_NUM_CUTS)}):
+        if length == len(data):
+            continue
+        try:
+            cut = decoder(data[:length])
+        except ValueError:
+            continue
+        except Exception as exc:
+            raise AssertionError(
+                f"sample {number}: cut to {length} of {len(data)} bytes it raises {exc!r}, "
+                "not a ValueError"
+            ) from exc
+        _expect(
+            type(cut) is type(value),
+            f"cut to {length} bytes it gives another kind of value",
+            number,
+            cut,
+            value,
+        )
