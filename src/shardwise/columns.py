@@ -36,7 +36,7 @@ class BytesColumn(Sequence[memoryview | None]):
         self.buffer = buffer
         self.starts = starts
         self.lengths = lengths
-        self._view = memoryview(buffer)
+        self._view = buffer.data
 
     @classmethod
     def of(cls, payloads: Sequence[bytes | None]) -> BytesColumn:

@@ -32,7 +32,10 @@ class ShardwiseError(Exception):
 
 def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again without calling its constructor."""
-    error = cls.__new__(cls, *args)
+    # Of two built-in bases, OSError is the one with a layout of its own, and insists on it.
+    error: Any = (
+        OSError.__new__(cls, *args) if issubclass(cls, OSError) else cls.__new__(cls, *args)
+    )
     error.args = args
     error.__dict__.update(state)
     return error

@@ -37,6 +37,5 @@ def stall_error(samples: Samples, work: Work, start: int, timeout: float, who: s
     """Say which sample a late batch waits for, and who has it."""
     what = f"no batch for {timeout:g} s: step {work.step} of epoch {work.epoch} waits for {who}"
     if start < len(work.ids):
-        index = int(work.ids[start])
-        what += f", whose first row is sample {index} of {samples.url_of(index)}"
+        what += f", whose first row is {samples.describe(int(work.ids[start]))}"
     return StallError(f"{what}; raise timeout= if reading or decoding may take this long")

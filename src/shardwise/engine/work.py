@@ -77,8 +77,8 @@ class Samples(Protocol):
         """Read, decode and transform samples: a column a field, "__key__" among them."""
         ...
 
-    def url_of(self, index: int) -> str:
-        """The shard that a sample lies in, for messages."""
+    def describe(self, index: int) -> str:
+        """Where a sample lies, for messages."""
         ...
 
 

@@ -1,0 +1,136 @@
+"""shardwise: distributed training data for PyTorch, every sample exactly once, in one order.
+
+    import shardwise as sw
+
+    ds = sw.tar("train/{000..099}.tar").decode(jpg=sw.image(size=224), cls=int)
+    for batch in sw.DataLoader(ds, batch_size=64, shuffle=True):
+        ...
+
+Names are imported when they are first used, so that `import shardwise` costs next to nothing and
+never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwise import testing, torch
+    from shardwise.codecs import (
+        array,
+        image,
+        json,
+        msgpack,
+        npy,
+        text,
+        torch_tensor,
+        unpickle,
+    )
+    from shardwise.dataset import Dataset
+    from shardwise.errors import (
+        DataError,
+        MissingExtraError,
+        MissingShardError,
+        RankError,
+        ShardwiseError,
+        StaleIndexError,
+        StallError,
+        StateError,
+        StorageError,
+        WorkerError,
+    )
+    from shardwise.formats import tar, wrap
+    from shardwise.loader import DataLoader
+    from shardwise.plan import Plan
+    from shardwise.sources.tar.writer import TarWriter
+
+    __version__: str
+
+__all__ = [
+    # Datasets.
+    "Dataset",
+    "tar",
+    "wrap",
+    # Decoders.
+    "array",
+    "image",
+    "json",
+    "msgpack",
+    "npy",
+    "text",
+    "torch_tensor",
+    "unpickle",
+    # Loading.
+    "DataLoader",
+    "Plan",
+    # Writing.
+    "TarWriter",
+    # Errors.
+    "DataError",
+    "MissingExtraError",
+    "MissingShardError",
+    "RankError",
+    "ShardwiseError",
+    "StaleIndexError",
+    "StallError",
+    "StateError",
+    "StorageError",
+    "WorkerError",
+    # Packages.
+    "testing",
+    "torch",
+    "__version__",
+]
+
+_PACKAGES = ("testing", "torch")
+_NAMES = {
+    "shardwise.codecs": (
+        "array",
+        "image",
+        "json",
+        "msgpack",
+        "npy",
+        "text",
+        "torch_tensor",
+        "unpickle",
+    ),
+    "shardwise.dataset": ("Dataset",),
+    "shardwise.errors": (
+        "DataError",
+        "MissingExtraError",
+        "MissingShardError",
+        "RankError",
+        "ShardwiseError",
+        "StaleIndexError",
+        "StallError",
+        "StateError",
+        "StorageError",
+        "WorkerError",
+    ),
+    "shardwise.formats": ("tar", "wrap"),
+    "shardwise.loader": ("DataLoader",),
+    "shardwise.plan": ("Plan",),
+    "shardwise.sources.tar.writer": ("TarWriter",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version(__name__)
+    else:
+        module = next((module for module, names in _NAMES.items() if name in names), None)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(module), name)
+    # The next look-up finds it at once.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,89 @@
+"""Sample ids of a dataset, checked, and what a subset of them is. Pure: numpy in, numpy out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["checked_ids", "subset_fingerprint", "subset_indices", "subset_shard_sizes"]
+
+
+def checked_ids(
+    indices: ArrayLike, num_samples: int, *, from_end: bool = False
+) -> NDArray[np.int64]:
+    """Check indices of samples: int64 `[rows]`, each in [0, num_samples).
+
+    Args:
+        indices: one dimension of integers.
+        num_samples: how many samples there are.
+        from_end: -1 means the last sample, and so on.
+
+    Raises:
+        IndexError: an index is out of range; the first bad one is named.
+        TypeError: they are no integers.
+        ValueError: more dimensions than one.
+    """
+    ids = np.asarray(indices)
+    if ids.dtype.kind not in "iu" and ids.size:
+        hint = ": take samples by a mask with subset()" if ids.dtype == np.bool_ else ""
+        raise TypeError(f"indices are integers, not {ids.dtype}{hint}")
+    if ids.ndim != 1:
+        raise ValueError(f"indices of shape {ids.shape}: give one dimension")
+    if not len(ids):
+        return np.empty(0, dtype=np.int64)
+    lowest = -num_samples if from_end else 0
+    if ids.min() < lowest or ids.max() >= num_samples:
+        place = int(((ids < lowest) | (ids >= num_samples)).argmax())
+        raise IndexError(
+            f"index {ids[place]}, number {place} of {len(ids)}, is not in [{lowest}, {num_samples})"
+        )
+    ids = ids.astype(np.int64, copy=False)
+    return np.where(ids < 0, ids + num_samples, ids) if from_end else ids
+
+
+def subset_indices(
+    indices: ArrayLike, num_samples: int, inner: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Indices or a mask of a dataset's samples as the source's ids, in an array of its own.
+
+    Args:
+        indices: one dimension of integers in [0, num_samples), or as many booleans.
+        num_samples: how many samples the dataset has.
+        inner: the source's ids of those samples; None where they are the same.
+
+    Raises:
+        IndexError: an index is out of range.
+        TypeError: neither integers nor booleans.
+        ValueError: a mask of another length, or more dimensions than one.
+    """
+    given = np.asarray(indices)
+    if given.dtype == np.bool_:
+        if given.shape != (num_samples,):
+            raise ValueError(
+                f"a mask of shape {given.shape} for {num_samples} samples: give each sample one "
+                "boolean"
+            )
+        given = np.flatnonzero(given)
+    taken = checked_ids(given, num_samples)
+    return taken.copy() if inner is None else inner[taken]
+
+
+def subset_fingerprint(fingerprint: str, indices: NDArray[np.int64]) -> str:
+    """The fingerprint of these samples, in this order, of a source: 16 hex digits."""
+    digest = hashlib.sha256(f"shardwise subset 1 {fingerprint}\n".encode())
+    digest.update(np.ascontiguousarray(indices, dtype="<i8").data)
+    return digest.hexdigest()[:16]
+
+
+def subset_shard_sizes(sizes: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:
+    """Samples that are left of each shard, int64 `[shards]`, if the indices ascend.
+
+    Others jump between shards, so that no run of them is a shard's: they count as one shard.
+    """
+    if (np.diff(indices) < 0).any():
+        return np.array([len(indices)], dtype=np.int64)
+    ends = np.searchsorted(indices, np.cumsum(sizes), side="left")
+    return np.diff(ends, prepend=0).astype(np.int64)

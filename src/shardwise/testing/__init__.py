@@ -1,0 +1,18 @@
+"""Conformance kits: what a new source, sampler, decoder or executor must keep.
+
+Each kit is one function that raises `AssertionError` with what differs; none needs pytest.
+"""
+
+from shardwise.testing.decoders import check_decoder
+from shardwise.testing.executors import assert_batches_equal, check_executor, check_resume
+from shardwise.testing.samplers import check_sampler
+from shardwise.testing.sources import check_source
+
+__all__ = [
+    "assert_batches_equal",
+    "check_decoder",
+    "check_executor",
+    "check_resume",
+    "check_sampler",
+    "check_source",
+]

@@ -1,0 +1,204 @@
+"""Any map-style dataset as a source."""
+
+import pickle
+from collections import UserDict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+
+import shardwise as sw
+from shardwise.errors import DataError
+from shardwise.sources.wrap import WrapSource
+from shardwise.testing.sources import check_source
+from tests.support.decoders import InPlace
+
+
+class Squares:
+    """Tuples (i, i * i); item `bad` raises."""
+
+    def __init__(self, num_items=10, *, bad=None):
+        self.num_items = num_items
+        self.bad = bad
+        self.asked = []
+
+    def __len__(self):
+        return self.num_items
+
+    def __getitem__(self, i):
+        self.asked.append(i)
+        if i == self.bad:
+            raise RuntimeError("the disk is on fire")
+        return i, i * i
+
+
+class Batched(Squares):
+    """Has torch's batched look-up."""
+
+    def __getitems__(self, indices):
+        assert type(indices) is list
+        return [self[i] for i in indices]
+
+
+@pytest.mark.parametrize("kind", [Squares, Batched])
+def test_it_keeps_what_a_source_keeps(kind):
+    expected = [{"__key__": str(i), "0": i, "1": i * i} for i in range(10)]
+    check_source(WrapSource(kind()), expected=expected)
+    check_source(WrapSource([{"x": 1}, {"x": None}, {"x": "a"}]))
+
+
+def test_its_manifest_is_one_shard_with_the_datasets_type():
+    source = WrapSource(Squares())
+    assert source.default_shuffle == "full"
+    assert [(s.url, s.num_samples) for s in source.manifest.shards] == [("wrap:Squares", 10)]
+    assert "Squares" in repr(source)
+
+
+@pytest.mark.parametrize(
+    ("items", "fields", "sample"),
+    [
+        ([(7, "a")], ("0", "1"), {"__key__": "0", "0": 7, "1": "a"}),
+        ([[7, "a"]], ("0", "1"), {"__key__": "0", "0": 7, "1": "a"}),
+        ([namedtuple("Pair", "x y")(7, "a")], ("0", "1"), {"__key__": "0", "0": 7, "1": "a"}),
+        ([{"x": 7, "y": "a"}], ("x", "y"), {"__key__": "0", "x": 7, "y": "a"}),
+        ([UserDict(x=7)], ("x",), {"__key__": "0", "x": 7}),
+        ([{"__key__": "cat", "x": 7}], ("x",), {"__key__": "cat", "x": 7}),
+        ([{"__key__": 31, "x": 7}], ("x",), {"__key__": "31", "x": 7}),
+        ([7], ("value",), {"__key__": "0", "value": 7}),
+        (["text"], ("value",), {"__key__": "0", "value": "text"}),
+        ([b"data"], ("value",), {"__key__": "0", "value": b"data"}),
+    ],
+)
+def test_items_become_samples(items, fields, sample):
+    ds = sw.wrap(items)
+    assert ds.fields == fields
+    assert ds[0] == sample
+
+
+def test_arrays_and_tensors_are_datasets_of_values():
+    ds = sw.wrap(np.arange(6).reshape(3, 2))
+    assert ds[2]["value"].tolist() == [4, 5]
+    pairs = torch.utils.data.TensorDataset(torch.arange(3), torch.arange(3) * 2)
+    assert [(int(s["0"]), int(s["1"])) for s in sw.wrap(pairs)] == [(0, 0), (1, 2), (2, 4)]
+
+
+def test_the_order_is_the_datasets_and_items_are_asked_for_once():
+    data = Squares()
+    ds = sw.wrap(data)
+    assert [sample["1"] for sample in ds.select("1")] == [i * i for i in range(10)]
+    # Item 0 twice: for the names of the fields.
+    assert data.asked == [0, *range(10)]
+    assert ds.load(np.array([3, 9, 3]))["__key__"] == ["3", "9", "3"]
+
+
+def test_iteration_asks_for_one_item_at_a_time():
+    data = Squares()
+    samples = iter(sw.wrap(data).select("1"))
+    data.asked.clear()
+    next(samples)
+    assert data.asked == [0]
+
+
+def test_a_batched_look_up_is_used_where_there_is_one():
+    data = Batched()
+    calls = []
+    data.__class__ = type(
+        "Counted",
+        (Batched,),
+        {"__getitems__": lambda s, ix: calls.append(ix) or Batched.__getitems__(s, ix)},
+    )
+    assert [s["1"] for s in sw.wrap(data)[[2, 5]]] == [4, 25]
+    assert calls == [[2, 5]]
+
+
+def test_a_batched_look_up_that_returns_too_few_is_an_error():
+    class Short(Batched):
+        def __getitems__(self, indices):
+            return super().__getitems__(indices[1:])
+
+    with pytest.raises(DataError, match="returned 1 items for 2 indices"):
+        sw.wrap(Short())[[2, 5]]
+
+
+@pytest.mark.parametrize("kind", [Squares, Batched])
+def test_an_item_that_raises_is_named(kind):
+    ds = sw.wrap(kind(bad=5)).subset([2, 5])
+    for read in (lambda: ds[1], lambda: ds.load(np.arange(2))):
+        with pytest.raises(
+            DataError, match=rf"{kind.__name__}\[5\] raised RuntimeError: the disk"
+        ) as caught:
+            read()
+        error = caught.value
+        assert isinstance(error.__cause__, RuntimeError)
+        assert (error.url, error.key, error.index) == (f"wrap:{kind.__name__}", "5", 1)
+
+
+def test_columns_are_the_objects_themselves():
+    items = [{"x": object()} for _ in range(3)]
+    columns = sw.wrap(items).load(np.array([2, 0]))
+    assert columns["x"][0] is items[2]["x"]
+    assert columns["x"][1] is items[0]["x"]
+
+
+def test_decoders_get_the_values():
+    ds = sw.wrap([("7", b"ab"), ("8", b"cd")]).decode(**{"0": int, "1": bytes.upper})
+    assert ds[1] == {"__key__": "1", "0": 8, "1": b"CD"}
+    assert ds.load(np.arange(2))["0"] == [7, 8]
+    assert sw.wrap([b"7"]).decode(value=InPlace()).layout() == {}
+    with pytest.raises(DataError, match="int raised ValueError: invalid literal") as caught:
+        sw.wrap(["7", "x"]).decode(value=int)[1]
+    assert caught.value.field == "value"
+    with pytest.raises(ValueError, match="'0', '1'"):
+        ds.decode()
+
+
+def test_none_is_a_field_that_the_sample_lacks():
+    ds = sw.wrap([{"x": 1}, {"x": None}, {}])
+    assert list(ds) == [
+        {"__key__": "0", "x": 1},
+        {"__key__": "1"},
+        {"__key__": "2"},
+    ]
+    assert ds.load(np.arange(3))["x"] == [1, None, None]
+    with pytest.raises(DataError, match="no field 'x'"):
+        ds.select("x").load(np.arange(3))
+
+
+def test_a_field_that_item_0_lacks_is_never_dropped_in_silence():
+    ds = sw.wrap([{"x": 1}, {"x": 2, "y": 3}])
+    with pytest.raises(
+        DataError, match=r"a field 'y', which item 0.*select\(\) some of 'x'"
+    ) as caught:
+        ds[1]
+    assert (caught.value.field, caught.value.index) == ("y", 1)
+    assert ds.select("x")[1] == {"__key__": "1", "x": 2}
+
+
+def test_names_of_fields_are_strings():
+    with pytest.raises(DataError, match="a field 3"):
+        sw.wrap([{3: 4}]).fields
+
+
+def test_an_empty_dataset_has_no_fields():
+    ds = sw.wrap([])
+    assert (len(ds), ds.fields, list(ds)) == (0, (), [])
+    assert ds.load(np.empty(0, dtype=np.int64)) == {"__key__": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "lacks"), [((i for i in range(3)), "__len__"), ({1, 2}, "__getitem__")]
+)
+def test_what_has_no_length_or_no_items_is_refused(data, lacks):
+    with pytest.raises(TypeError, match=lacks):
+        sw.wrap(data)
+
+
+def test_the_fingerprint_knows_type_and_length():
+    assert sw.wrap(Squares(3)).fingerprint == sw.wrap(Squares(3)).fingerprint
+    seen = {sw.wrap(d).fingerprint for d in (Squares(3), Squares(4), Batched(3), [1, 2, 3])}
+    assert len(seen) == 4
+
+
+def test_it_pickles_with_the_dataset():
+    ds = pickle.loads(pickle.dumps(sw.wrap(Squares(3))))
+    assert ds[2] == {"__key__": "2", "0": 2, "1": 4}

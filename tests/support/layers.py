@@ -1,0 +1,222 @@
+"""Reads the imports of a package from its source, and says which ones break its layers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
+
+# Each part may import parts of a lower level and itself, nothing else.
+LEVELS = {
+    "errors": 0,
+    "columns": 0,
+    "plan": 1,
+    "ranks": 1,
+    "storage": 2,
+    "codecs": 2,
+    "collate": 2,
+    "sources": 3,
+    # What a dataset is made of.
+    "fields": 4,
+    "subset": 4,
+    "transform": 5,
+    "recipe": 6,
+    "dataset": 7,
+    "formats": 8,
+    "engine": 9,
+    "loader": 10,
+    "torch": 11,
+    "compat": 11,
+    "testing": 12,
+    "cli": 12,
+    "__main__": 13,
+    "": 14,  # shardwise/__init__.py, the public names
+}
+# Who may find out ranks, and who may use the public names.
+USERS_OF = {
+    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
+    "": {"compat", "testing", "cli", "__main__"},
+}
+# What the parts of one format or one family of codecs share, and who may know them all.
+SHARED = {"sources": {"manifest", "protocol"}, "codecs": {"protocol"}}
+KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
+# Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
+READS_ENVIRONMENT = {"shardwise.ranks", "shardwise.engine.pool"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: what, on which line, and whether it runs when the module is imported."""
+
+    target: str
+    line: int
+    at_import: bool
+    for_types: bool
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module and what it imports."""
+
+    name: str
+    imports: tuple[Import, ...]
+    names: frozenset[str]  # attributes such as "os.environ"
+
+
+def load(root: Path) -> list[Module]:
+    """All modules of the package at `root`."""
+    modules = []
+    for path in sorted(root.rglob("*.py")):
+        parts = [root.name, *path.relative_to(root).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules.append(parse(name, path.read_text(), is_package=is_package))
+    return modules
+
+
+def parse(name: str, text: str, *, is_package: bool = False) -> Module:
+    """The imports in a module's text, relative ones made absolute."""
+    package = name if is_package else name.rpartition(".")[0]
+    imports: list[Import] = []
+    names: set[str] = set()
+
+    def visit(node: ast.AST, *, at_import: bool, for_types: bool) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            at_import = False
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.body:
+                visit(child, at_import=False, for_types=True)
+            for child in node.orelse:
+                visit(child, at_import=at_import, for_types=for_types)
+            return
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names.add(f"{node.value.id}.{node.attr}")
+        for target in _targets(node, package):
+            imports.append(Import(target, node.lineno, at_import, for_types))
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_import=at_import, for_types=for_types)
+
+    visit(ast.parse(text), at_import=True, for_types=False)
+    return Module(name, tuple(imports), frozenset(names))
+
+
+def _targets(node: ast.AST, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.name
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, *([base] if base else [])])
+        for alias in node.names:
+            # `from package import module` and `from module import name` look alike.
+            yield f"{base}.{alias.name}"
+
+
+def broken_rules(modules: list[Module]) -> list[str]:
+    """What breaks the layers, one line each; empty where they hold."""
+    known = {module.name for module in modules}
+    found = []
+    for module in modules:
+        for imported in module.imports:
+            target = _module_of(imported.target, known)
+            if target is None:
+                if imported.target.split(".")[0] == "torch":
+                    found += _torch_rule(module, imported)
+            else:
+                reason = _reason(module.name, target, imported)
+                if reason:
+                    found.append(f"{module.name}:{imported.line} imports {target}: {reason}")
+        reads = {"os.environ", "os.environb", "os.getenv", "os.getenvb"} & module.names
+        imports_it = any(i.target in ("os.environ", "os.getenv") for i in module.imports)
+        if (reads or imports_it) and module.name not in READS_ENVIRONMENT:
+            found.append(f"{module.name} reads environment variables: only shardwise.ranks does")
+    return found
+
+
+def _torch_rule(module: Module, imported: Import) -> list[str]:
+    if imported.at_import and _part(module.name) != "torch":
+        return [f"{module.name}:{imported.line} imports torch when it is imported"]
+    return []
+
+
+def _module_of(target: str, known: set[str]) -> str | None:
+    """The module of this package that an import names, itself or by a name in it."""
+    if target in known:
+        return target
+    parent = target.rpartition(".")[0]
+    return parent if parent in known else None
+
+
+def _part(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def _reason(importer: str, target: str, imported: Import) -> str | None:
+    mine, theirs = _part(importer), _part(target)
+    for part in (mine, theirs):
+        if part not in LEVELS:
+            return f"{part!r} has no layer: give it one in tests/support/layers.py"
+    if mine == theirs:
+        return _sideways(importer, target) if mine in SHARED else None
+    if theirs in USERS_OF and mine not in USERS_OF[theirs]:
+        return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
+    if mine == "loader" and theirs == "torch":
+        return "only inside a function" if imported.at_import else None
+    if mine == "engine" and (
+        theirs == "codecs"
+        or (theirs == "sources" and target.rpartition(".")[2] not in SHARED[theirs])
+    ):
+        return "the engine sees sources and decoders as protocols only"
+    if theirs and LEVELS[theirs] >= LEVELS[mine]:
+        return f"{theirs!r} does not lie under {mine!r}"
+    return None
+
+
+def _sideways(importer: str, target: str) -> str | None:
+    """Two formats, or two families of codecs, know nothing of each other."""
+    mine, theirs = ([*name.split(".")[2:], ""][0] for name in (importer, target))
+    part = _part(importer)
+    if mine in KNOWS_ALL[part] or theirs in SHARED[part] or _family(mine) == _family(theirs):
+        return None
+    return f"nothing goes sideways between two of {part}"
+
+
+def _family(name: str) -> str:
+    """`images` and `image_headers` are one family."""
+    return name.partition("_")[0].removesuffix("s")
+
+
+def cycles(modules: list[Module]) -> list[str]:
+    """Modules that import each other in a ring when they are imported, one ring a line."""
+    known = {module.name for module in modules}
+    graph = {
+        module.name: {
+            target
+            for imported in module.imports
+            if imported.at_import and (target := _module_of(imported.target, known))
+        }
+        - {module.name}
+        for module in modules
+    }
+    found: list[str] = []
+    state: dict[str, int] = {}
+
+    def walk(name: str, path: list[str]) -> None:
+        state[name] = 1
+        for target in sorted(graph[name]):
+            if state.get(target) == 1:
+                ring = [*path[path.index(target) :], target]
+                found.append(" -> ".join(ring))
+            elif target not in state:
+                walk(target, [*path, target])
+        state[name] = 2
+
+    for name in graph:
+        if name not in state:
+            walk(name, [name])
+    return found

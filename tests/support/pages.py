@@ -1,0 +1,73 @@
+"""Python blocks of Markdown pages, and the shards that they are run with."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.support.tars import write_tar
+
+__all__ = ["SHARD_SIZES", "Block", "blocks", "write_shards"]
+
+_FENCE = re.compile(
+    r"^(?P<before>[^\n]*)\n"
+    r"(?P<indent> *)```(?P<info>python[^\n]*)\n(?P<code>.*?)^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+SHARD_SIZES = (40, 25, 3, 60)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of Python; `title` is its file name, if it has one."""
+
+    code: str
+    line: int
+    title: str | None
+    runs: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    """The Python blocks of a page, in order."""
+    text = "\n" + page.read_text()
+    found = []
+    for match in _FENCE.finditer(text):
+        title = re.search(r'title="([^"]+)"', match["info"])
+        found.append(
+            Block(
+                code=textwrap.dedent(match["code"]),
+                line=text.count("\n", 0, match.start("code")),
+                title=title[1] if title else None,
+                runs="<!-- no-run -->" not in match["before"],
+            )
+        )
+    return found
+
+
+def write_shards(directory: Path) -> None:
+    """What the pages take to be there: `shards/train-000000.tar` to `-000003.tar`.
+
+    Each sample has a JPEG of about 64 x 48, a class and a JSON text.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    sample = 0
+    for shard, size in enumerate(SHARD_SIZES):
+        members: list[tuple[str, bytes]] = []
+        for _ in range(size):
+            picture = io.BytesIO()
+            pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(picture, format="JPEG")
+            members += [
+                (f"{sample:06d}.jpg", picture.getvalue()),
+                (f"{sample:06d}.cls", b"%d" % (sample % 10)),
+                (f"{sample:06d}.json", b'{"caption": "picture %d"}' % sample),
+            ]
+            sample += 1
+        write_tar(directory / f"train-{shard:06d}.tar", members)

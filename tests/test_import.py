@@ -1,0 +1,84 @@
+"""The package's public names: all there, imported when they are used."""
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+
+
+def python(code):
+    """Run code in a fresh interpreter; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_else():
+    heavy = ("numpy", "torch", "cv2", "click", "rich", "shardwise.errors", "shardwise.dataset")
+    code = f"import sys, shardwise; print([m for m in {heavy} if m in sys.modules])"
+    assert python(code) == "[]"
+
+
+def test_datasets_and_plans_are_had_without_torch_and_cv2():
+    heavy = ("torch", "cv2", "PIL", "simplejpeg", "click")
+    code = (
+        "import sys, shardwise as sw; ds = sw.wrap([(1, 2)]).map(dict); ds[0]; sw.Plan(10);"
+        f"sw.tar, sw.image(size=8); print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert python(code) == "[]"
+
+
+def test_subpackages_are_attributes():
+    assert python("import shardwise as sw; print(sw.torch.__name__)") == "shardwise.torch"
+    assert python("import shardwise as sw; print(sw.testing.__name__)") == "shardwise.testing"
+
+
+@pytest.mark.parametrize("name", sw.__all__)
+def test_every_public_name_is_there(name):
+    value = getattr(sw, name)
+    if name in ("torch", "testing"):
+        assert isinstance(value, types.ModuleType)
+    elif name != "__version__":
+        # A module of the same name must not take a function's place.
+        assert callable(value)
+        assert value.__module__.startswith("shardwise.")
+    assert getattr(sw, name) is value
+
+
+def test_the_version_is_the_distributions():
+    assert sw.__version__ == importlib.metadata.version("shardwise")
+
+
+def test_names_are_listed_before_they_are_imported():
+    code = "import shardwise as sw; print(sorted(set(sw.__all__) - set(dir(sw))))"
+    assert python(code) == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'shardwise' has no attribute 'tarr'"):
+        sw.tarr
+    with pytest.raises(ImportError):
+        from shardwise import tarr  # noqa: F401
+
+
+def test_type_checkers_see_the_names_that_are_there():
+    tree = ast.parse(Path(sw.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {"__version__"}
+    for node in block.body:
+        if isinstance(node, ast.ImportFrom):
+            seen.update(alias.name for alias in node.names)
+    assert seen == set(sw.__all__)
