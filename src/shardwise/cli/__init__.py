@@ -1,0 +1,126 @@
+"""The command `shardwise`: one file a command, and the one place where errors become messages.
+
+Exit codes: 0 all is well, 1 the data are not (or could not be read), 2 the command was not
+understood, 130 interrupted, 141 the reader of the output went away. A command's file is imported
+when the command runs, so that `shardwise --help` costs no numpy and nothing ever costs a torch.
+Imports click and the errors; the commands import the library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from shardwise.cli.options import JSON_KEY, TRACEBACK_KEY
+from shardwise.cli.output import clean, write_document, write_line
+from shardwise.errors import ShardwiseError
+
+__all__ = ["cli", "main"]
+
+# A command's module has this name and holds the click command under the same name.
+COMMANDS = {
+    "index": "Build or refresh the index of shards.",
+    "info": "Show shards, samples, fields, sizes and the state of the index.",
+    "plan": "Show which rank reads what, and prove that each sample is read once.",
+    "verify": "Read everything and check everything.",
+    "doctor": "Tell what is odd about these shards, with hints.",
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is run, and ends every error in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(  # click's signature
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"shardwise.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(  # click's signature
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; end what goes wrong with a message and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _let_go_of_closed_pipes()
+            ctx.exit(141)
+        except KeyboardInterrupt:
+            write_line("shardwise: interrupted", error=True)
+            ctx.exit(130)
+        except click.UsageError as error:
+            _show_traceback(ctx, error.__cause__)
+            raise
+        except (ShardwiseError, OSError) as error:
+            _show_traceback(ctx, error)
+            write_line(f"shardwise: {clean(str(error))}", error=True)
+            if ctx.meta.get(JSON_KEY):
+                write_document({"error": _describe(error)})
+            ctx.exit(1)
+        return result
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shardwise", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Tar shards for distributed training: index them, look into them, plan who reads what.
+
+    URLS are files, directories, globs and brace patterns such as 'train-{000..123}.tar'; quote
+    patterns, so that the shell leaves them alone.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and end it with the exit code."""
+    sys.exit(cli(prog_name="shardwise"))
+
+
+def _describe(error: Exception) -> dict[str, Any]:
+    """An error as a JSON object: its kind, its message and where it is."""
+    where = {
+        name: getattr(error, name)
+        for name in ("url", "key", "field", "offset", "index")
+        if getattr(error, name, None) is not None
+    }
+    return {"kind": type(error).__name__, "message": str(error), **where}
+
+
+def _show_traceback(ctx: click.Context, error: BaseException | None) -> None:
+    """Write where an error comes from, if the user asked for it."""
+    if error is not None and ctx.meta.get(TRACEBACK_KEY):
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            write_line(clean(line), error=True)
+
+
+def _let_go_of_closed_pipes() -> None:
+    """Point closed streams at nothing, or the interpreter complains when it flushes them."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)

@@ -1,0 +1,141 @@
+"""`shardwise index`: build the indexes of shards, or bring them up to date.
+
+Imports the tar source's indexing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.output import (
+    clean,
+    format_bytes,
+    format_count,
+    plural,
+    progress,
+    write_document,
+    write_line,
+    write_table,
+)
+from shardwise.cli.shards import list_shards
+from shardwise.sources.tar.build import BuildResult, build_indexes
+from shardwise.sources.tar.index import ShardIndex
+
+__all__ = ["index"]
+
+
+@click.command()
+@urls_argument
+@index_option
+@click.option("--digests", is_flag=True, help="Keep a CRC-32 of every payload: reads everything.")
+@click.option("--force", is_flag=True, help="Make fresh indexes again too.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: chosen]")
+@common_options
+def index(
+    urls: tuple[str, ...],
+    index: str | None,
+    digests: bool,
+    force: bool,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Build the index of each shard, or refresh those that do not fit their shard any more.
+
+    What is fresh is left as it is. Each index appears whole when its shard is done, so a run that
+    is stopped goes on from there the next time. Exit code 1 if a shard failed.
+    """
+    with usage_errors():
+        shards = list_shards(urls)
+    begin = time.perf_counter()
+    with progress("indexing", len(shards)) as report:
+        results = build_indexes(
+            shards,
+            index=index,
+            digests=digests,
+            force=force,
+            jobs=jobs,
+            progress=lambda done, _total, _url: report(done),
+        )
+    seconds = time.perf_counter() - begin
+    described = [_describe(result) for result in results]
+    totals = _sum_up(described, seconds)
+    if as_json:
+        write_document({**totals, "shards": described})
+    else:
+        _show(totals, results)
+    if totals["num_failed"]:
+        click.get_current_context().exit(1)
+
+
+def _describe(result: BuildResult) -> dict[str, Any]:
+    """One shard's result as JSON."""
+    document: dict[str, Any] = {
+        "url": result.url,
+        "index": result.path,
+        "status": result.status,
+        "num_samples": result.num_samples,
+    }
+    if result.error is not None:
+        return {**document, "error": str(result.error)}
+    made = ShardIndex.load(result.path, check=False)
+    rows = np.arange(made.num_samples)
+    return {
+        **document,
+        "fields": list(made.fields),
+        "num_members": sum(
+            int(np.count_nonzero(made.locate(field, rows)[1] >= 0)) for field in made.fields
+        ),
+        "num_bytes": made.num_bytes,
+        "index_bytes": Path(result.path).stat().st_size,
+    }
+
+
+def _sum_up(described: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """The run as a whole; the rate counts what was built now."""
+    by_status = {
+        status: [shard for shard in described if shard["status"] == status]
+        for status in ("built", "fresh", "failed")
+    }
+    good = [*by_status["built"], *by_status["fresh"]]
+    num_members = sum(shard["num_members"] for shard in by_status["built"])
+    return {
+        "num_shards": len(described),
+        **{f"num_{status}": len(shards) for status, shards in by_status.items()},
+        "num_samples": sum(shard["num_samples"] for shard in good),
+        "fields": list(
+            dict.fromkeys(name for shard in described for name in shard.get("fields", []))
+        ),
+        "num_bytes": sum(shard["num_bytes"] for shard in good),
+        "index_bytes": sum(shard["index_bytes"] for shard in good),
+        "num_members_built": num_members,
+        "seconds": round(seconds, 6),
+        "members_per_s": round(num_members / seconds, 1),
+    }
+
+
+def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
+    """Write the summary, and a line for each shard that failed."""
+    rate = format_count(round(totals["members_per_s"]))
+    shards = f"{totals['num_built']} built, {totals['num_fresh']} fresh"
+    if totals["num_failed"]:
+        shards += f", {totals['num_failed']} failed"
+    rows = [
+        ["samples", format_count(totals["num_samples"])],
+        ["fields", ", ".join(totals["fields"]) or "none"],
+        ["bytes", format_bytes(totals["num_bytes"])],
+        ["index", format_bytes(totals["index_bytes"])],
+    ]
+    if totals["num_built"]:
+        members = plural(totals["num_members_built"], "member")
+        rows.append(["speed", f"{members} in {totals['seconds']:.2f} s, {rate} members/s"])
+    write_table(["shards", shards], rows)
+    for result in results:
+        if result.error is not None:
+            write_line(f"shardwise: {clean(str(result.error))}", error=True)

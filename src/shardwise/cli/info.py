@@ -1,0 +1,174 @@
+"""`shardwise info`: shards, samples, fields and their sizes, the index and the fingerprint.
+
+Imports numpy, the manifest and the tar source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.output import (
+    clean,
+    format_bytes,
+    format_count,
+    plural,
+    progress,
+    write_document,
+    write_line,
+    write_table,
+)
+from shardwise.cli.shards import SeenShard, list_shards, look_at
+from shardwise.sources.manifest import Manifest, Shard
+
+__all__ = ["info"]
+
+
+@click.command()
+@urls_argument
+@index_option
+@click.option("--shards", "list_all", is_flag=True, help="List each shard.")
+@common_options
+def info(urls: tuple[str, ...], index: str | None, list_all: bool, as_json: bool) -> None:
+    """Show what is in the shards, without reading payloads and without writing anything.
+
+    Shards without a fresh index are scanned for this look. Exit code 1 if a shard is missing or
+    damaged.
+    """
+    with usage_errors():
+        names = list_shards(urls)
+    shards = []
+    sizes: dict[str, list[NDArray[np.int64]]] = {}
+    ignored: Counter[str] = Counter()
+    with progress("looking", len(names)) as report:
+        for done, url in enumerate(names, 1):
+            # One index at a time: each may hold a file open.
+            seen = look_at(url, index)
+            shards.append(_describe_shard(seen))
+            rows = np.arange(seen.index.num_samples)
+            for field in seen.index.fields:
+                sizes.setdefault(field, []).append(seen.index.locate(field, rows)[1])
+            ignored.update(seen.index.header.ignored)
+            report(done)
+    manifest = Manifest(
+        "tar", [Shard(shard["url"], shard["num_samples"], shard["num_bytes"]) for shard in shards]
+    )
+    states = Counter(shard["index_state"] for shard in shards)
+    document = {
+        "num_shards": len(shards),
+        "num_samples": manifest.num_samples,
+        "num_bytes": sum(shard["num_bytes"] for shard in shards),
+        "fingerprint": manifest.fingerprint,
+        "index": {
+            "directory": index,
+            "states": dict(states),
+            "num_bytes": sum(shard["index_bytes"] or 0 for shard in shards),
+            "num_with_digests": sum(shard["has_digests"] for shard in shards),
+        },
+        "fields": [_describe_field(field, found) for field, found in sizes.items()],
+        "ignored_members": dict(ignored),
+        "shards": shards,
+    }
+    if as_json:
+        write_document(document)
+    else:
+        _show(document)
+        if list_all:
+            write_line()
+            _show_shards(shards)
+
+
+def _describe_shard(seen: SeenShard) -> dict[str, Any]:
+    """One shard as JSON."""
+    index = seen.index
+    is_there = seen.state != "missing"
+    return {
+        "url": seen.url,
+        "num_samples": index.num_samples,
+        "num_bytes": index.num_bytes,
+        "fields": list(index.fields),
+        "index": seen.index_path,
+        "index_state": seen.state,
+        "index_bytes": Path(seen.index_path).stat().st_size if is_there else None,
+        "has_digests": seen.state == "fresh" and index.header.has_digests,
+    }
+
+
+def _describe_field(name: str, found: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
+    """One field as JSON: how many samples have it, and how large it is in these."""
+    sizes = np.concatenate(found)
+    sizes = sizes[sizes >= 0]
+    return {
+        "name": name,
+        "num_samples": len(sizes),
+        "min_bytes": int(sizes.min()),
+        "median_bytes": float(np.median(sizes)),
+        "max_bytes": int(sizes.max()),
+        "num_bytes": int(sizes.sum()),
+    }
+
+
+def _show(document: dict[str, Any]) -> None:
+    """Write the shards as a whole, and a row a field."""
+    index = document["index"]
+    states = ", ".join(f"{count} {state}" for state, count in index["states"].items())
+    digests = f", {index['num_with_digests']} with digests" if index["num_with_digests"] else ""
+    place = "beside the shards" if index["directory"] is None else f"in {clean(index['directory'])}"
+    rows = [
+        ["samples", format_count(document["num_samples"])],
+        ["bytes", format_bytes(document["num_bytes"])],
+        ["index", f"{place}: {states}{digests} ({format_bytes(index['num_bytes'])})"],
+        ["fingerprint", document["fingerprint"]],
+    ]
+    if document["ignored_members"]:
+        left_out = document["ignored_members"].items()
+        rows.append(["left out", ", ".join(f"{what}: {count}" for what, count in left_out)])
+    write_table(["shards", format_count(document["num_shards"])], rows)
+    if document["fields"]:
+        write_line()
+        write_table(
+            ["field", ">samples", ">min", ">median", ">max", ">total"],
+            [
+                [
+                    field["name"],
+                    format_count(field["num_samples"]),
+                    *(
+                        format_bytes(field[f"{which}_bytes"])
+                        for which in ("min", "median", "max", "num")
+                    ),
+                ]
+                for field in document["fields"]
+            ],
+        )
+    if set(index["states"]) - {"fresh"}:
+        write_line()
+        write_line(f"{plural(_num_unfit(index), 'index', 'indexes')} to make: `shardwise index`")
+
+
+def _num_unfit(index: dict[str, Any]) -> int:
+    """How many shards have no index that fits."""
+    return sum(count for state, count in index["states"].items() if state != "fresh")
+
+
+def _show_shards(shards: Sequence[dict[str, Any]]) -> None:
+    """Write a row a shard."""
+    write_table(
+        ["shard", ">samples", ">bytes", "fields", "index"],
+        [
+            [
+                shard["url"],
+                format_count(shard["num_samples"]),
+                format_bytes(shard["num_bytes"]),
+                ",".join(shard["fields"]),
+                shard["index_state"],
+            ]
+            for shard in shards
+        ],
+    )

@@ -1,0 +1,77 @@
+"""Arguments and options that several commands share. Imports click and the errors only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from shardwise.errors import ShardwiseError
+
+__all__ = [
+    "JSON_KEY",
+    "TRACEBACK_KEY",
+    "common_options",
+    "index_option",
+    "urls_argument",
+    "usage_errors",
+]
+
+# Where the context keeps what the user asked for, for the one place that shows errors.
+JSON_KEY = "shardwise.json"
+TRACEBACK_KEY = "shardwise.traceback"
+
+urls_argument = click.argument("urls", nargs=-1, required=True, metavar="URLS...")
+
+index_option = click.option(
+    "--index",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Directory of the index files; beside the shards if not given.",
+)
+
+
+def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`, given to the command as `as_json`, and `--traceback`."""
+    function = click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_keep(TRACEBACK_KEY),
+        help="Show where an error comes from.",
+    )(function)
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=_keep(JSON_KEY),
+        help="Print one JSON document on standard output.",
+    )(function)
+
+
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
+    """An option's callback that leaves its value in the context."""
+
+    def callback(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+        context.meta[key] = value
+        return value
+
+    return callback
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn a plain ValueError of the library into a usage error (exit code 2).
+
+    For calls that take what the user typed. Errors of the data (also ValueErrors) pass.
+    """
+    try:
+        yield
+    except ShardwiseError:
+        raise
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,184 @@
+"""What the commands write: lines, tables and bars on a terminal, or one JSON document.
+
+Standard output carries the result alone; progress and messages go to standard error. Where the
+output is no terminal it is plain text, uncut, without control codes. Whatever stands in the data
+(urls, keys) is shown with its control characters escaped: a name in a shard can't steer a
+terminal. Imports click, and rich when a table is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from shutil import get_terminal_size
+from typing import Any
+
+import click
+
+__all__ = [
+    "bar",
+    "bar_legend",
+    "bar_width",
+    "clean",
+    "format_bytes",
+    "format_count",
+    "plural",
+    "progress",
+    "write_document",
+    "write_line",
+    "write_table",
+]
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = ".:-=+*#@"
+PLAIN_WIDTH = 60
+# Wide enough that no table is cut where another program reads the output.
+UNCUT_WIDTH = 100_000
+
+
+def clean(text: str) -> str:
+    r"""The text on one line, with control and format characters as escapes.
+
+    >>> print(clean("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+        else character
+        for character in text
+    )
+
+
+def format_count(count: int) -> str:
+    """A count with thousands marked: 1,234,567."""
+    return f"{count:,}"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size in decimal units: 999 B, 1.2 kB, 34.5 MB."""
+    if num_bytes < 1000:
+        return f"{num_bytes:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        num_bytes /= 1000
+        if num_bytes < 999.95:
+            return f"{num_bytes:.1f} {unit}"
+    return f"{num_bytes / 1000:.1f} PB"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: "1 shard", "1,200 shards".
+
+    >>> plural(2, "batch", "batches")
+    '2 batches'
+    """
+    return f"{format_count(count)} {one if count == 1 else many or one + 's'}"
+
+
+def write_line(text: str = "", *, error: bool = False) -> None:
+    """Write a line; characters that the stream can't encode are written as escapes."""
+    stream = sys.stderr if error else sys.stdout
+    encoding = stream.encoding or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=error)
+
+
+def write_document(document: Mapping[str, Any]) -> None:
+    """Write one JSON document: what a command prints with `--json`, and nothing beside it."""
+    click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table.
+
+    Args:
+        titles: a title for each column; ">size" is the column `size`, its values to the right.
+        rows: a text for each column. Texts too long for a terminal are folded, never cut.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width = None if sys.stdout.isatty() else UNCUT_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    # Columns side by side, without lines: what other programs read as well.
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(
+            Text(title.removeprefix(">")),
+            justify="right" if title.startswith(">") else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    # Captured, so that a closed pipe is met at one place: write_line.
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        write_line(line.rstrip())
+
+
+def bar(shares: Sequence[float]) -> str:
+    """A character for each share in [0, 1]: blank for nothing at all, a full block for all.
+
+    What lies between is rounded to the nearest block, so that equal parts look equal.
+
+    >>> len(bar([0.0, 0.01, 1.0]))
+    3
+    """
+    blocks = BLOCKS if _draws_blocks() else ASCII_BLOCKS
+    return "".join(_block(share, blocks) for share in shares)
+
+
+def _block(share: float, blocks: str) -> str:
+    """The character of one share."""
+    if share <= 0:
+        return " "
+    if share >= 1:
+        return blocks[-1]
+    return blocks[min(max(round(share * len(blocks)), 1), len(blocks) - 1) - 1]
+
+
+def bar_legend() -> tuple[str, str]:
+    """The characters for the smallest and for the whole share."""
+    blocks = BLOCKS if _draws_blocks() else ASCII_BLOCKS
+    return blocks[0], blocks[-1]
+
+
+def bar_width(beside: int) -> int:
+    """How many characters a bar may have beside `beside` others on its line."""
+    if not sys.stdout.isatty():
+        return PLAIN_WIDTH
+    return max(8, min(PLAIN_WIDTH, get_terminal_size().columns - beside))
+
+
+def _draws_blocks() -> bool:
+    """Whether standard output can show more than ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error; nothing where that is no terminal.
+
+    Yields a function that takes how many of `total` are done now, in all.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda done: shown.update(task, completed=done)

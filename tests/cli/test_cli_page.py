@@ -1,0 +1,93 @@
+"""The page on commands shows what the commands print: each of its examples is run again.
+
+Run as a program (`python -m tests.cli.test_cli_page`), it writes the outputs into the page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shardwise.cli import COMMANDS, cli
+from tests.support.tars import make_shards, write_tar
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+EXAMPLE = re.compile(
+    r"(?<=^```console\n)\$ (?P<command>.*)\n(?P<output>(?:(?!```$).*\n)*)(?=^```$)", re.M
+)
+ECHO = '; echo "exit code $?"'
+
+# What differs from run to run.
+VOLATILE = [
+    (re.compile(r"[\d,]+ members/s"), "N members/s"),
+    (re.compile(r"[\d.]+ [kMGT]?B/s"), "N MB/s"),
+    (re.compile(r"\b[\d.]+ s\b"), "T s"),
+    (re.compile(r'("seconds"|"bytes_per_s"): [\d.e-]+'), r"\1: N"),
+]
+
+
+def make_data(directory: Path) -> None:
+    """What the page says that its examples run on."""
+    make_shards(directory / "data", [40, 0, 35, 30])
+    (directory / "odd").mkdir()
+    write_tar(
+        directory / "odd" / "a.tar",
+        [("1.JPG", b"image"), ("1.txt", b"one"), ("2.jpg", b"image"), ("README", b"hello")],
+    )
+    write_tar(directory / "odd" / "b.tar", [(f"{i}.txt", b"text") for i in range(3, 9)])
+    os.truncate(directory / "odd" / "b.tar", 4000)
+
+
+def run_example(command: str) -> str:
+    """What a command prints on both streams, with its exit code if that is asked for."""
+    program, *arguments = shlex.split(command.removesuffix(ECHO))
+    assert program == "shardwise"
+    result = CliRunner().invoke(cli, arguments, prog_name=program, catch_exceptions=False)
+    code = f"exit code {result.exit_code}\n" if command.endswith(ECHO) else ""
+    return result.output + code
+
+
+def normalised(output: str) -> str:
+    for pattern, replacement in VOLATILE:
+        output = pattern.sub(replacement, output)
+    return output
+
+
+def test_each_example_prints_what_the_page_shows(tmp_path, monkeypatch):
+    make_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text(encoding="utf-8")
+    examples = list(EXAMPLE.finditer(page))
+    assert len(examples) == page.count("```console") >= 10
+    for example in examples:
+        shown, printed = normalised(example["output"]), normalised(run_example(example["command"]))
+        assert printed == shown, example["command"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_part_with_an_example(name):
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"\n## {name}\n" in page
+    assert f"\n$ shardwise {name} " in page
+
+
+def test_what_differs_from_run_to_run_is_not_compared():
+    assert normalised("9 members in 0.01 s, 1,234 members/s") == ("9 members in T s, N members/s")
+    assert normalised("20.5 kB in 0.02 s, 1.0 MB/s") == "20.5 kB in T s, N MB/s"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        make_data(Path(directory))
+        written = EXAMPLE.sub(
+            lambda example: f"$ {example['command']}\n{run_example(example['command'])}",
+            PAGE.read_text(encoding="utf-8"),
+        )
+        PAGE.write_text(written, encoding="utf-8")

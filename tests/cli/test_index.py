@@ -1,0 +1,113 @@
+"""`shardwise index`: builds what is missing, refreshes what is stale, reports what fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from shardwise.sources.tar.index import ShardIndex, index_path
+from tests.support.commands import document, run, spawn
+from tests.support.tars import make_shards
+
+GUARD_S = 120
+
+
+def test_the_first_run_builds_and_the_second_finds_everything_fresh(tmp_path):
+    paths = make_shards(tmp_path, [3, 0, 2])
+    first = document("index", tmp_path)
+    assert (first["num_built"], first["num_fresh"], first["num_failed"]) == (3, 0, 0)
+    assert first["num_samples"] == 5
+    assert first["fields"] == ["bin", "cls", "txt"]
+    assert first["num_members_built"] == 15
+    assert first["num_bytes"] == sum(Path(path).stat().st_size for path in paths)
+    assert [shard["url"] for shard in first["shards"]] == paths
+    second = document("index", tmp_path)
+    assert (second["num_built"], second["num_fresh"]) == (0, 3)
+    assert second["num_samples"] == 5
+    assert second["num_members_built"] == 0
+
+
+def test_a_shard_that_changed_is_indexed_again_and_only_that(tmp_path):
+    make_shards(tmp_path, [3, 2])
+    run("index", tmp_path)
+    make_shards(tmp_path / "new", [4])
+    (tmp_path / "new" / "part-000.tar").replace(tmp_path / "part-000.tar")
+    found = document("index", tmp_path)
+    assert [shard["status"] for shard in found["shards"]] == ["built", "fresh"]
+    assert found["num_samples"] == 6
+
+
+def test_the_indexes_go_into_the_directory_that_is_named(tmp_path):
+    (path,) = make_shards(tmp_path / "data", [3])
+    found = document("index", path, "--index", tmp_path / "made" / "here")
+    made = index_path(path, str(tmp_path / "made" / "here"))
+    assert found["shards"][0]["index"] == made
+    assert ShardIndex.load(made).num_samples == 3
+    assert list((tmp_path / "data").iterdir()) == [Path(path)]
+
+
+def test_digests_and_force_make_fresh_ones_again(tmp_path):
+    (path,) = make_shards(tmp_path, [3])
+    run("index", path)
+    assert document("index", path, "--digests")["num_built"] == 1
+    assert ShardIndex.load(path + ".swi").header.has_digests
+    assert document("index", path, "--digests")["num_fresh"] == 1
+    assert document("index", path, "--force")["num_built"] == 1
+
+
+def test_processes_make_the_same_indexes(tmp_path):
+    paths = make_shards(tmp_path, [3, 2, 4])
+    run("index", tmp_path, "--jobs", 1)
+    alone = [Path(path + ".swi").read_bytes() for path in paths]
+    run("index", tmp_path, "--force", "--jobs", 2)
+    assert [Path(path + ".swi").read_bytes() for path in paths] == alone
+
+
+def test_a_damaged_shard_is_named_and_the_others_are_indexed(tmp_path):
+    paths = make_shards(tmp_path, [3, 2])
+    Path(paths[0]).write_bytes(Path(paths[0]).read_bytes()[:700])
+    result = run("index", tmp_path, exit_code=1)
+    assert "1 built, 0 fresh, 1 failed" in result.stdout
+    assert result.stderr.startswith("shardwise: the shard is cut short")
+    assert paths[0] in result.stderr
+    assert result.stderr.count("\n") == 1
+    found = document("index", tmp_path, exit_code=1)
+    assert [shard["status"] for shard in found["shards"]] == ["failed", "fresh"]
+    assert "cut short" in found["shards"][0]["error"]
+
+
+def test_a_shard_that_is_not_there_is_named(tmp_path):
+    (path,) = make_shards(tmp_path, [2])
+    found = document("index", path, tmp_path / "gone.tar", exit_code=1)
+    assert [shard["status"] for shard in found["shards"]] == ["built", "failed"]
+
+
+def test_a_summary_for_people_has_a_speed_only_where_something_was_built(tmp_path):
+    make_shards(tmp_path, [3])
+    assert "9 members in " in run("index", tmp_path).stdout
+    assert "members/s" not in run("index", tmp_path).stdout
+
+
+@pytest.mark.parametrize("jobs", [1])
+def test_an_interrupt_leaves_whole_indexes_and_one_line(tmp_path, jobs):
+    (first,) = make_shards(tmp_path, [2])
+    # A minute's reading, of zeros that take no space.
+    header = tarfile.TarInfo("1.bin")
+    header.size = 1 << 36
+    with (tmp_path / "part-001.tar").open("wb") as file:
+        file.write(header.tobuf(tarfile.GNU_FORMAT))
+        file.truncate(512 + header.size + 1024)
+    process = spawn("index", tmp_path, "--digests", "--jobs", jobs)
+    while not Path(first + ".swi").exists():
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=GUARD_S)
+    assert (process.returncode, out, err) == (130, b"", b"shardwise: interrupted\n")
+    assert ShardIndex.load(first + ".swi").num_samples == 2
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".swi", ".tar", ".tar"]

@@ -1,0 +1,192 @@
+"""`shardwise plan`: the numbers are counted, and a plan that breaks its word is found out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.plan import Plan
+from tests.support.commands import document, run
+from tests.support.tars import make_shards
+
+
+def test_a_plan_without_data_proves_that_each_sample_is_read_once():
+    result = run(
+        "plan", "--num-samples", 105, "--shards", 5, "--world-size", 4, "--batch-size", 8,
+        "--shuffle", "window", "--remainder", "uneven",
+    )  # fmt: skip
+    assert "105 samples in 5 shards" in result.stdout
+    assert "4 ranks x batches of 8 = global batches of 32" in result.stdout
+    assert "proved, each of 105 samples exactly once" in result.stdout
+    assert "counted over 4 ranks x 4 steps" in result.stdout
+
+
+def test_what_is_dropped_is_counted():
+    result = run(
+        "plan", "--num-samples", 105, "--world-size", 4, "--batch-size", 8, "--shuffle", "full"
+    )
+    assert "96 of 105 samples exactly once, 9 dropped (" in result.stdout
+
+
+def test_what_is_padded_is_counted():
+    found = document(
+        "plan", "--num-samples", 105, "--world-size", 4, "--batch-size", 8, "--remainder", "pad"
+    )
+    assert found["num_steps"] == 4
+    assert found["num_padded"] == 128 - 105
+    assert found["coverage"]["num_padded"] == 128 - 105
+    assert found["coverage"]["proved"]
+    assert found["coverage"]["num_distinct"] == 105
+    assert sum(rank["num_samples"] for rank in found["ranks"]) == 105
+
+
+@settings(max_examples=40)
+@given(
+    num_samples=st.integers(1, 400),
+    num_shards=st.integers(1, 12),
+    world_size=st.integers(1, 6),
+    batch_size=st.integers(1, 20),
+    shuffle=st.sampled_from(["none", "full", "window"]),
+    remainder=st.sampled_from(["drop", "pad", "uneven"]),
+    seed=st.integers(-5, 5),
+    epoch=st.integers(0, 3),
+)
+def test_the_counts_of_every_plan_agree_with_its_promises(
+    num_samples, num_shards, world_size, batch_size, shuffle, remainder, seed, epoch
+):
+    found = document(
+        "plan", "--num-samples", num_samples, "--shards", num_shards, "--world-size", world_size,
+        "--batch-size", batch_size, "--shuffle", shuffle, "--remainder", remainder,
+        "--seed", seed, "--epoch", epoch,
+    )  # fmt: skip
+    coverage = found["coverage"]
+    assert coverage["proved"]
+    assert coverage["num_distinct"] + coverage["num_never"] == num_samples
+    assert coverage["num_never"] == found["num_dropped"]
+    assert coverage["num_repeats"] == 0
+    by_shard = np.zeros(num_shards, dtype=int)
+    for rank in found["ranks"]:
+        assert sum(rank["shards"].values()) == rank["num_samples"]
+        for shard, count in rank["shards"].items():
+            by_shard[int(shard)] += count
+    assert by_shard.sum() == num_samples - found["num_dropped"]
+
+
+def test_a_plan_that_reads_a_sample_twice_is_found_out(monkeypatch):
+    honest = Plan.indices
+
+    def careless(self, epoch, step, rank):
+        ids = honest(self, epoch, step, rank)
+        return np.where(ids == 17, 16, ids)
+
+    monkeypatch.setattr(Plan, "indices", careless)
+    result = run("plan", "--num-samples", 100, "--batch-size", 10, exit_code=1)
+    assert "BROKEN, 1 repeat (" in result.stdout
+    found = document("plan", "--num-samples", 100, "--batch-size", 10, exit_code=1)
+    assert not found["coverage"]["proved"]
+    assert found["coverage"]["num_repeats"] == 1
+    assert found["coverage"]["num_never"] == 1
+
+
+def test_a_plan_that_reads_what_is_not_there_is_found_out(monkeypatch):
+    honest = Plan.indices
+    monkeypatch.setattr(Plan, "indices", lambda self, *place: honest(self, *place) + 1)
+    result = run("plan", "--num-samples", 100, "--batch-size", 10, exit_code=1)
+    assert "1 read of samples that don't exist" in result.stdout
+
+
+def test_a_plan_with_a_short_batch_is_found_out(monkeypatch):
+    indices, valid = Plan.indices, Plan.valid
+
+    def short(rows):
+        return lambda self, *place: rows(self, *place)[: -1 if place[1] == 3 else None]
+
+    monkeypatch.setattr(Plan, "indices", short(indices))
+    monkeypatch.setattr(Plan, "valid", short(valid))
+    result = run("plan", "--num-samples", 100, "--batch-size", 10, exit_code=1)
+    assert "99 reads, not 100" in result.stdout
+    assert "1 batch of less than 10 samples" in result.stdout
+
+
+def test_too_many_samples_are_planned_but_nothing_is_claimed():
+    result = run("plan", "--num-samples", 10**9, "--world-size", 64, "--shuffle", "full")
+    assert "244,140 steps on every rank" in result.stdout
+    assert "not proved" in result.stdout
+    assert "--max-proof" in result.stdout
+    found = document("plan", "--num-samples", 10**9, "--world-size", 64)
+    assert found["coverage"] is None
+    assert found["ranks"] is None
+
+
+def test_a_virtual_epoch_is_counted_as_the_part_that_it_is():
+    found = document(
+        "plan", "--num-samples", 105, "--epoch-size", 40, "--batch-size", 8, "--shuffle", "full"
+    )
+    assert found["epoch_samples"] == 40
+    assert found["coverage"]["proved"]
+    assert found["coverage"]["num_distinct"] == 40
+    result = run("plan", "--num-samples", 105, "--epoch-size", 40, "--batch-size", 8)
+    assert "40 of 105 samples exactly once, 65 in other virtual epochs" in result.stdout
+
+
+def test_a_virtual_epoch_over_the_border_of_two_permutations_says_so():
+    result = run(
+        "plan", "--num-samples", 50, "--epoch-size", 40, "--batch-size", 8, "--epoch", 1,
+        "--shuffle", "full",
+    )  # fmt: skip
+    assert "reads of the next permutation" in result.stdout
+
+
+def test_the_shards_of_data_are_planned_with_their_own_sizes(tmp_path):
+    make_shards(tmp_path, [3, 0, 7, 5])
+    found = document("plan", tmp_path, "--world-size", 3, "--batch-size", 2)
+    assert found["num_samples"] == 15
+    assert found["num_shards"] == 4
+    assert found["coverage"]["proved"]
+    read = {shard for rank in found["ranks"] for shard in rank["shards"]}
+    assert read == {"0", "2", "3"}
+
+
+def test_an_unshuffled_plan_shows_ranks_as_rows_and_shards_as_columns():
+    result = run("plan", "--num-samples", 40, "--shards", 4, "--world-size", 2, "--batch-size", 5)
+    rows = [line.split() for line in result.stdout.splitlines() if line.startswith("   ")]
+    assert rows == [["0", "20", "0", "4", "▄▄▄▄"], ["1", "20", "0", "4", "▄▄▄▄"]]
+
+
+def test_many_shards_and_ranks_fit_a_screen(monkeypatch):
+    result = run(
+        "plan", "--num-samples", 20_000, "--shards", 1500, "--world-size", 100, "--batch-size", 4,
+        "--shuffle", "window",
+    )  # fmt: skip
+    assert max(map(len, result.stdout.splitlines())) < 120
+    assert len(result.stdout.splitlines()) < 50
+    assert "68 more ranks" in result.stdout
+
+
+def test_shards_are_counted_in_groups_where_a_table_of_all_would_be_too_large(monkeypatch):
+    monkeypatch.setattr("shardwise.cli.plan.MAX_CELLS", 100)
+    found = document(
+        "plan", "--num-samples", 1000, "--shards", 77, "--world-size", 10, "--batch-size", 4
+    )
+    assert found["coverage"]["proved"]
+    assert found["ranks"][3]["shards"] is None
+    assert found["ranks"][3]["num_samples"] == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give either URLS or --num-samples"),
+        (["x.tar", "--num-samples", 5], "give either URLS or --num-samples"),
+        (["x.tar", "--shards", 5], "--shards goes with --num-samples"),
+        (["--num-samples", 0], "--num-samples"),
+        (["--num-samples", 5, "--batch-size", 0], "--batch-size"),
+        (["--num-samples", 5, "--shuffle", "some"], "--shuffle"),
+        (["--num-samples", 5, "--remainder", "lose"], "--remainder"),
+        (["--num-samples", 5, "--epoch", -1], "--epoch"),
+    ],
+)
+def test_what_cannot_be_planned_is_a_usage_error(arguments, says):
+    assert says in run("plan", *arguments, exit_code=2).stderr
