@@ -28,7 +28,7 @@ class BytesColumn(Sequence[memoryview | None]):
     `column[i]` is a memoryview of row i (None where it is missing) and copies nothing.
     """
 
-    __slots__ = ("buffer", "lengths", "starts", "_view")
+    __slots__ = ("_view", "buffer", "lengths", "starts")
 
     def __init__(
         self, buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]

@@ -11,7 +11,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,7 +94,7 @@ class Dataset:
         return self._source.fields if selected is None else selected
 
     @property
-    def default_shuffle(self) -> str:
+    def default_shuffle(self) -> Literal["full", "window"]:
         """What `shuffle=True` means here: "full" or "window"."""
         return self._source.default_shuffle
 

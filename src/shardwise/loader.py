@@ -18,7 +18,7 @@ from shardwise.engine.maker import BatchMaker
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.stages import Stages
 from shardwise.engine.work import Batch, Executor
-from shardwise.plan import LoaderState, Plan
+from shardwise.plan import LoaderState, Plan, Remainder, Shuffle
 from shardwise.ranks import discover, local_world_size
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def plan_for(
     *,
     batch_size: int,
     world_size: int,
-    shuffle: bool | str,
+    shuffle: Shuffle,
     seed: int,
-    remainder: str,
+    remainder: Remainder,
     epoch_size: int | None,
 ) -> Plan:
     """Make the plan of a dataset; True shuffles in the way that suits its source.
@@ -157,9 +157,9 @@ class DataLoader:
         dataset: Dataset,
         *,
         batch_size: int = 64,
-        shuffle: bool | str = False,
+        shuffle: Shuffle = False,
         seed: int = 0,
-        remainder: str = "drop",
+        remainder: Remainder = "drop",
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
@@ -293,7 +293,7 @@ class DataLoader:
         return TorchDataLoader(self)
 
     def close(self) -> None:
-        """Give up what is under way and give back threads and processes; iterating starts them anew."""
+        """End threads and processes with what is under way; iterating starts them anew."""
         self._executor.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -254,10 +254,10 @@ def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
         children = descendants(program)
         assert len(children) == 2
         os.kill(program.pid, how)
-        out, err = program.communicate(timeout=120)
+        _, err = program.communicate(timeout=120)
         assert program.returncode == -how if how != signal.SIGINT else program.returncode != 0
         assert err.count("KeyboardInterrupt") == (1 if how == signal.SIGINT else 0), err
-        gone, alive = psutil.wait_procs(children, timeout=60)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert not alive
     finally:
         if program.poll() is None:

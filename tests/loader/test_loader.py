@@ -310,9 +310,7 @@ def test_dropping_is_counted():
 
 
 def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
-    loaders = [
-        make(batch_size=26, remainder="uneven", rank=r, world_size=4) for r in range(4)
-    ]
+    loaders = [make(batch_size=26, remainder="uneven", rank=r, world_size=4) for r in range(4)]
     last = [list(loader)[-1] for loader in loaders]
     assert [len(b["__index__"]) for b in last] == [1, 0, 0, 0]
     assert all(list(b) == list(last[0]) for b in last)
@@ -384,7 +382,11 @@ def test_frameworks_find_what_they_look_for():
     assert not isinstance(loader, torch.utils.data.DataLoader)
     assert len(loader.dataset) == NUM_SAMPLES
     assert (loader.batch_sampler, loader.batch_size, loader.drop_last) == (None, 4, True)
-    assert (loader.num_workers, loader.pin_memory, loader.multiprocessing_context) == (0, False, None)
+    assert (loader.num_workers, loader.pin_memory, loader.multiprocessing_context) == (
+        0,
+        False,
+        None,
+    )
     assert loader.use_stateful_dataloader
     assert loader._is_accelerate_prepared
     loader.sampler.set_epoch(3)

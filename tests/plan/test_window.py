@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,20 @@ def test_a_lane_moves_through_its_section_by_windows() -> None:
             assert np.abs(moved).mean() > window / 5
 
 
+def test_each_window_is_shuffled_in_its_own_way() -> None:
+    lanes, window, size = 4, 32, 3_200
+    sampler = WindowSampler([size] * lanes, lanes=lanes, window=window)
+    by_lane = epoch_of(sampler).reshape(size, lanes)
+    ways = set()
+    for lane in range(lanes):
+        seen = by_lane[:, lane] - by_lane[:, lane].min()
+        ends = np.flatnonzero(np.maximum.accumulate(seen) == np.arange(size)) + 1
+        for begin, end in pairwise(ends.tolist()):
+            if end - begin == window:
+                ways.add((seen[begin:end] - begin).tobytes())
+    assert len(ways) > 350
+
+
 def test_borders_of_windows_move_with_epoch_and_lane() -> None:
     lanes, window, size = 4, 32, 320
     sampler = WindowSampler([size] * lanes, lanes=lanes, window=window)
@@ -96,6 +112,27 @@ def test_a_batch_mixes_samples_of_as_many_shards_as_it_has_room_for() -> None:
     sampler = WindowSampler([1000] * num_shards)
     ids = sampler.indices(0, np.arange(500_000, 500_256))
     assert np.unique(ids // 1000).size > 200
+
+
+def test_a_lane_meets_the_shards_in_another_order_each_epoch() -> None:
+    num_shards = 32
+    sampler = WindowSampler([100] * num_shards, lanes=2, window=10)
+    orders = []
+    for epoch in range(5):
+        shards = epoch_of(sampler, epoch)[::2] // 100
+        _, first = np.unique(shards, return_index=True)
+        orders.append(shards[np.sort(first)])
+    assert len({order.tobytes() for order in orders}) == 5
+    # Neither are they neighbours in storage; one pair in a random order is expected to be.
+    assert all((np.diff(order) == 1).sum() < 5 for order in orders)
+
+
+def test_the_lanes_of_a_small_batch_are_drawn_from_all_over_the_line() -> None:
+    # One shard, so that the line has one order; 32 lanes of 100 samples, a batch of 8.
+    sampler = WindowSampler([3200], lanes=32, window=10)
+    sections = [sampler.indices(epoch, np.arange(8)) // 100 for epoch in range(10)]
+    assert len({tuple(row.tolist()) for row in sections}) == 10
+    assert all(np.ptp(row) > 8 for row in sections)
 
 
 def test_the_epochs_tail_is_as_mixed_as_its_middle() -> None:

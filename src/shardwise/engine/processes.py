@@ -157,9 +157,7 @@ class ProcessExecutor:
                 start = min(batch.out)
                 holder = started.pool.board.holder(batch.number, start)
                 who = "a free worker" if holder is None else f"worker process {holder}"
-                raise stall_error(
-                    self.maker.dataset, batch.draft.work, start, self.timeout, who
-                )
+                raise stall_error(self.maker.dataset, batch.draft.work, start, self.timeout, who)
 
 
 def _take(batch: _Pending, answer: Answer) -> None:
@@ -206,7 +204,7 @@ class _Started:
         return slot, RowLayout(self._layout).views(self._slots.lend(slot), num_rows)
 
     def settled(self, draft: Draft) -> Draft:
-        """The batch in memory that the user may keep: its slot, or a copy where slots are scarce."""
+        """The batch in memory that the user may keep: a copy where slots are scarce."""
         if self._slots is not None and self._slots.scarce:
             draft.rows = {name: rows.copy() for name, rows in draft.rows.items()}
         return draft

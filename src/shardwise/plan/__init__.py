@@ -2,7 +2,7 @@
 
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import Permutation, mix, mix_array
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, Shuffle
 from shardwise.plan.sampler import (
     FullSampler,
     ResamplingSampler,
@@ -25,6 +25,7 @@ __all__ = [
     "ResamplingSampler",
     "Sampler",
     "SequentialSampler",
+    "Shuffle",
     "SubsetSampler",
     "VirtualEpochs",
     "WindowSampler",

@@ -16,7 +16,9 @@ from shardwise.plan.arguments import whole
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.sampler import Sampler, make_sampler
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Shuffle"]
+
+Shuffle = bool | Literal["full", "window"]
 
 # Rows that are planned in one go: a step of 64 alone costs 1 to 3 µs a row, in such a block
 # 0.15 to 0.3.
@@ -52,7 +54,7 @@ class Plan:
         batch_size: SupportsIndex = 64,
         world_size: SupportsIndex = 1,
         seed: SupportsIndex = 0,
-        shuffle: bool | Literal["full", "window"] = False,
+        shuffle: Shuffle = False,
         remainder: Remainder = "drop",
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
         epoch_size: SupportsIndex | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class Source(Protocol):
     """
 
     @property
-    def default_shuffle(self) -> str:
+    def default_shuffle(self) -> Literal["full", "window"]:
         """What `shuffle=True` means for this source: "full" or "window"."""
         ...
 

@@ -8,7 +8,7 @@ the manifest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class WrapSource:
 
     # Decoders are applied to objects as they are; nothing is laid out in bytes.
     holds_objects = True
-    default_shuffle = "full"
+    default_shuffle: Literal["full"] = "full"
 
     def __init__(self, dataset: Any) -> None:
         kind = type(dataset).__name__
