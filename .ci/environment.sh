@@ -1,0 +1,58 @@
+# Shared by ./demo and ./test: makes .venv at the repository's root and installs into it.
+# Source it from a bash script that has set ROOT and changed into it.
+
+say() { printf '%s\n' "$*"; }
+
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# Prints the first Python that is new enough; PYTHON names another one.
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+      printf '%s\n' "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# ensure_environment EXTRAS GROUP...: after it, $VENV_PYTHON has shardwise (editable, with the
+# extras) and the dependency groups. Does nothing if that was done for this pyproject.toml already;
+# the stamp also holds the checkout's path, because an editable install points there.
+ensure_environment() {
+  local extras=$1 group python stamp wanted
+  shift
+  VENV_PYTHON="$ROOT/.venv/bin/python"
+  stamp="$ROOT/.venv/installed-$extras"
+  for group in "$@"; do stamp+="-$group"; done
+
+  if ! "$VENV_PYTHON" -m pip --version >/dev/null 2>&1; then
+    python=$(find_python) || die "needs Python 3.11 or newer: none of python3, python3.13, python3.12, python3.11 is one (PYTHON=/path/to/python names another)"
+    say "making .venv with $("$python" --version)"
+    "$python" -m venv "$ROOT/.venv" || die "could not make .venv (on Debian and Ubuntu the package python3-venv is needed)"
+  fi
+  "$VENV_PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die ".venv holds $("$VENV_PYTHON" --version), and 3.11 or newer is needed: remove .venv and start again"
+
+  wanted=$("$VENV_PYTHON" -c '
+import hashlib, sys
+print(hashlib.sha256(sys.argv[1].encode() + open("pyproject.toml", "rb").read()).hexdigest())
+' "$ROOT")
+  if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+    return 0
+  fi
+
+  say "installing shardwise[$extras] and the groups $* into .venv (the first time takes minutes)"
+  # Dependency groups need pip 25.1.
+  "$VENV_PYTHON" -m pip install --quiet --quiet --disable-pip-version-check --upgrade 'pip>=25.1' ||
+    die "could not upgrade pip in .venv"
+  local groups=()
+  for group in "$@"; do groups+=(--group "$group"); done
+  "$VENV_PYTHON" -m pip install --quiet --quiet --disable-pip-version-check \
+    --editable ".[$extras]" "${groups[@]}" || die "could not install into .venv"
+  printf '%s\n' "$wanted" >"$stamp"
+}

@@ -1,0 +1,115 @@
+"""Draws plan.svg, the picture in concepts.md, from a real plan: python docs/images/plan.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from shardwise.plan import Plan
+from shardwise.plan.window import WindowSampler
+
+SHARDS = (7, 2, 6, 1, 8)
+LANES, WINDOW, EPOCH = 4, 3, 0
+RANKS, BATCH = 2, 3
+COLOURS = ("#8ecae6", "#ffb703", "#95d5b2", "#f28482", "#cdb4db")
+BOX, LEFT, WIDTH = 22, 150, 760
+
+
+class Drawing:
+    """Boxes and texts, from the top down."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def text(self, x: float, y: float, text: str, *, kind: str = "label") -> None:
+        self.parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(text)}</text>')
+
+    def box(self, x: float, y: float, sample: int) -> None:
+        """A sample, in its shard's colour."""
+        shard = int(np.searchsorted(np.cumsum(SHARDS), sample, side="right"))
+        self.parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{BOX - 2}" height="{BOX - 2}" rx="3" '
+            f'fill="{COLOURS[shard]}"/>'
+        )
+        self.text(x + BOX / 2 - 1, y + BOX / 2 + 3, str(sample), kind="id")
+
+    def boxes(self, x: float, y: float, samples: list[int], *, group: int = 0) -> None:
+        """Samples behind one another, with a gap after each group."""
+        for i, sample in enumerate(samples):
+            gap = 6 * (i // group) if group else 0
+            self.box(x + i * BOX + gap, y, sample)
+
+    def svg(self, height: int) -> str:
+        style = (
+            "text{font-family:sans-serif;fill:#222}.label{font-size:13px}.small{font-size:11px;"
+            "fill:#555}.id{font-size:10px;text-anchor:middle}"
+        )
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+            'aria-label="From shards to the batches of two ranks">\n'
+            f"<style>{style}</style>\n"
+            f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n'
+            + "\n".join(self.parts)
+            + "\n</svg>\n"
+        )
+
+
+def draw() -> str:
+    """The picture as SVG."""
+    sampler = WindowSampler(SHARDS, window=WINDOW, lanes=LANES)
+    count = sum(SHARDS)
+    order = sampler.indices(EPOCH, np.arange(count)).tolist()
+    plan = Plan(count, batch_size=BATCH, world_size=RANKS, sampler=sampler)
+    picture = Drawing()
+    y = 16
+
+    def row(title: str, small: str) -> None:
+        picture.text(10, y + 14, title)
+        picture.text(10, y + 28, small, kind="small")
+
+    row("the manifest", "5 shards, ids 0 to 23")
+    picture.boxes(LEFT, y, list(range(count)))
+    y += 60
+
+    row("the epoch's line", "shards in another order")
+    # The line is the sections of the lanes, behind one another, before windows are shuffled.
+    line = sampler._line(EPOCH)
+    shards = np.searchsorted(line.ends, np.arange(count), side="right")
+    places = (np.arange(count) + line.to_id[shards]).tolist()
+    for lane, start in enumerate(line.starts.tolist()):
+        size = int(line.sizes[lane])
+        x = LEFT + start * BOX + 6 * (start // size)
+        picture.boxes(x, y, places[start : start + size])
+        picture.text(x, y + BOX + 11, f"to lane {lane}", kind="small")
+    y += 72
+
+    row("lanes", "shuffled in windows")
+    for lane in range(LANES):
+        picture.text(LEFT, y + 14, f"lane {lane}", kind="small")
+        picture.boxes(LEFT + 50, y, order[lane::LANES])
+        y += BOX + 2
+    y += 28
+
+    row("the epoch's order", "the lanes in turn")
+    picture.boxes(LEFT, y, order, group=plan.global_batch_size)
+    for step in range(plan.num_steps):
+        x = LEFT + step * (plan.global_batch_size * BOX + 6)
+        picture.text(x, y + BOX + 11, f"global batch {step}", kind="small")
+    y += 72
+
+    row("ranks", "positions in turn")
+    for rank in range(RANKS):
+        picture.text(LEFT, y + 14, f"rank {rank}", kind="small")
+        for step in range(plan.num_steps):
+            x = LEFT + 50 + step * (BATCH * BOX + 24)
+            picture.boxes(x, y, plan.indices(EPOCH, step, rank).tolist())
+            if rank == RANKS - 1:
+                picture.text(x, y + BOX + 11, f"step {step}", kind="small")
+        y += BOX + 2
+    return picture.svg(y + 24)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_suffix(".svg").write_text(draw())

@@ -1,0 +1,49 @@
+"""What holds for all tests: hypothesis without deadlines, no ranks from outside, no orphans."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A loaded machine is slow, not wrong: neither deadlines nor the check for slow generation.
+_COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("local", **_COMMON)
+settings.register_profile("ci", derandomize=True, database=None, **_COMMON)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+_RANK_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_ranks_from_outside() -> Iterator[None]:
+    """The tests mean the same inside a cluster job: its rank variables are taken away."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name in _RANK_VARIABLES or name.startswith(_RANK_PREFIXES):
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_orphans() -> Iterator[None]:
+    """A test file ends with no more child processes than it began with."""
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    yield
+    left = [p for p in me.children(recursive=True) if p not in before and not _is_helper(p)]
+    _, alive = psutil.wait_procs(left, timeout=60)
+    assert not alive, f"child processes were left behind: {[p.cmdline() for p in alive]}"
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    """Whether it is multiprocessing's own: one each, kept to the end of the interpreter."""
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
+    return "resource_tracker" in command or "multiprocessing.forkserver" in command

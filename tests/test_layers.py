@@ -1,0 +1,101 @@
+"""Imports point one way, and importing the library is cheap; see docs/architecture.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.layers import broken_rules, cycles, load, parse
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "shardwise"
+
+
+def test_all_imports_keep_the_layers() -> None:
+    assert broken_rules(load(PACKAGE)) == []
+
+
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    assert cycles(load(PACKAGE)) == []
+
+
+def test_no_file_is_called_utils() -> None:
+    names = {path.stem for path in PACKAGE.rglob("*.py")} | {p.name for p in PACKAGE.iterdir()}
+    assert not names & {"utils", "util", "helpers", "misc", "common"}
+
+
+@pytest.mark.parametrize("heavy", ["torch", "cv2", "PIL", "simplejpeg", "rich", "click"])
+def test_importing_shardwise_does_not_import(heavy: str) -> None:
+    code = f"import shardwise, sys; sys.exit({heavy!r} in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, check=False, timeout=120
+    )
+    assert done.returncode == 0, f"import shardwise imported {heavy}"
+
+
+# The rules themselves: each must be able to fail.
+_EMPTY = [
+    parse(name, "", is_package=True)
+    for name in (
+        "shardwise", "shardwise.plan", "shardwise.storage", "shardwise.codecs",
+        "shardwise.codecs.image", "shardwise.codecs.text", "shardwise.sources",
+        "shardwise.sources.tar", "shardwise.sources.tar.index", "shardwise.sources.wrap",
+        "shardwise.sources.manifest", "shardwise.engine", "shardwise.loader", "shardwise.torch",
+        "shardwise.ranks", "shardwise.cli",
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("importer", "text"),
+    [
+        ("shardwise.plan.new", "from shardwise.storage import open_file"),
+        ("shardwise.plan.new", "from shardwise import storage"),
+        ("shardwise.plan.new", "from ..storage import open_file"),
+        ("shardwise.plan.new", "import shardwise.storage"),
+        ("shardwise.plan.new", "def f():\n    import shardwise.storage"),
+        ("shardwise.storage.new", "import shardwise.codecs"),
+        ("shardwise.sources.new", "from shardwise.sources.tar import index"),
+        ("shardwise.sources.tar.new", "from shardwise.sources.wrap import WrapSource"),
+        ("shardwise.codecs.text", "from shardwise.codecs.image import image"),
+        ("shardwise.codecs.text", "from shardwise.codecs import image"),
+        ("shardwise.codecs.text", "from shardwise.codecs import other"),
+        ("shardwise.engine.new", "from shardwise.sources.tar import TarSource"),
+        ("shardwise.engine.new", "from shardwise.codecs import image"),
+        ("shardwise.engine.new", "from shardwise.ranks import discover"),
+        ("shardwise.engine.new", "import shardwise"),
+        ("shardwise.loader", "from shardwise.torch import tensors"),
+        ("shardwise.loader", "import torch"),
+        ("shardwise.loader", "class A:\n    from torch import nn"),
+        ("shardwise.plan.new", "import os\nos.environ['A']"),
+        ("shardwise.plan.new", "from os import environ"),
+        ("shardwise.novelty", "import shardwise.plan"),
+    ],
+)
+def test_a_rule_notices(importer: str, text: str) -> None:
+    assert broken_rules([*_EMPTY, parse(importer, text)]) != []
+
+
+@pytest.mark.parametrize(
+    ("importer", "text"),
+    [
+        ("shardwise.loader", "def f():\n    from shardwise.torch import tensors"),
+        ("shardwise.sources.tar.new", "from shardwise.sources.tar import index"),
+        ("shardwise.sources.tar.new", "from shardwise.sources.manifest import Manifest"),
+        ("shardwise.engine.new", "from shardwise.sources.manifest import Manifest"),
+        ("shardwise.codecs.image_headers", "from shardwise.codecs.image import image"),
+        ("shardwise.engine.new", "def f():\n    import torch"),
+        ("shardwise.torch.new", "import torch"),
+        ("shardwise.ranks", "import os\nos.environ['A']"),
+    ],
+)
+def test_what_is_allowed_passes(importer: str, text: str) -> None:
+    assert broken_rules([*_EMPTY, parse(importer, text)]) == []
+
+
+def test_a_ring_of_imports_is_found() -> None:
+    ring = [parse("shardwise.a", "import shardwise.b"), parse("shardwise.b", "import shardwise.a")]
+    assert len(cycles(ring)) == 1
