@@ -1,0 +1,263 @@
+"""Rank and world size: found once, in the process that builds the loader, or refused.
+
+Keeps I10, no surprise ranks. What is found travels with the pickled loader, so that a worker,
+however it was started, never looks again. Where the signs don't settle it, `RankError` says which
+values were seen and what to set: reading everything on every rank is the one mistake that nobody
+notices.
+
+The only module that reads environment variables. It imports the standard library and
+`shardwise.errors`; torch is looked at where the program has imported it already, never imported
+here, and torch.distributed is never initialised.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.errors import RankError
+
+__all__ = ["Ranks", "discover", "local_world_size"]
+
+# Slurm numbers what is no srun step from here up: the batch script, an interactive shell, extern.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+_REMEDY = (
+    "start the program with torchrun or srun, call torch.distributed.init_process_group first, "
+    "or pass rank= and world_size="
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which of how many readers this process is.
+
+    Attributes:
+        rank: in [0, world_size).
+        world_size: how many processes share the data, at least 1.
+        source: what said so, for messages: "arguments", "group", "torch.distributed",
+            the names of two environment variables, or "default".
+    """
+
+    rank: int
+    world_size: int
+    source: str
+
+
+def discover(rank: int | None = None, world_size: int | None = None, *, group: Any = None) -> Ranks:
+    """Find rank and world size; the first of these that speaks is believed.
+
+    1. The arguments, both or neither.
+    2. `group`: a torch process group, or one dimension of a device mesh (`mesh["dp"]`).
+    3. torch.distributed, where it is initialised. It wins over the environment.
+    4. `RANK` and `WORLD_SIZE`, as torchrun sets them.
+    5. `SLURM_PROCID` and `SLURM_NTASKS`, in a step that srun started with more than one task.
+    6. `OMPI_COMM_WORLD_RANK` and `_SIZE` (Open MPI), `PMI_RANK` and `PMI_SIZE` (MPICH, Intel MPI).
+    7. Nothing speaks: rank 0 of 1.
+
+    Args:
+        rank: this process's rank, or None to find it.
+        world_size: the number of ranks, or None to find it.
+        group: what the data is to be divided over, where that is not the whole world.
+
+    Raises:
+        ValueError: arguments that are incomplete, out of range or contradict each other.
+        TypeError: an argument is of a wrong type.
+        RankError: the environment is incomplete or contradicts itself; Slurm allots several tasks
+            but srun did not start this process; this process is no member of `group`; or this is
+            a worker of torch's DataLoader, where only arguments or a group count.
+
+    >>> discover(1, 4)
+    Ranks(rank=1, world_size=4, source='arguments')
+    """
+    if rank is not None or world_size is not None:
+        return _from_arguments(rank, world_size, group)
+    if group is not None:
+        return _from_group(group)
+    _refuse_loader_worker()
+    return _from_torch_distributed() or _from_environment(os.environ)
+
+
+def local_world_size() -> int:
+    """How many ranks share this machine, as far as the launcher tells; 1 where it doesn't.
+
+    Looks at `LOCAL_WORLD_SIZE` (torchrun), `SLURM_STEP_TASKS_PER_NODE` and
+    `SLURM_NTASKS_PER_NODE` (in a step of srun), `OMPI_COMM_WORLD_LOCAL_SIZE` (Open MPI) and
+    `MPI_LOCALNRANKS` (MPICH, Intel MPI). It sizes thread pools and divides no data.
+
+    Raises:
+        RankError: a variable does not hold a positive integer.
+    """
+    env = os.environ
+    names = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]
+    if _slurm_step(env):
+        layout = env.get("SLURM_STEP_TASKS_PER_NODE", "")
+        if "LOCAL_WORLD_SIZE" not in env and layout:
+            return _tasks_of_node(layout, _integer(env, "SLURM_NODEID", default=0))
+        names.insert(1, "SLURM_NTASKS_PER_NODE")
+    for name in names:
+        if name in env:
+            size = _integer(env, name)
+            if size < 1:
+                raise RankError(f"{name}={size}: expected a positive integer; correct or unset it")
+            return size
+    return 1
+
+
+def _from_arguments(rank: int | None, world_size: int | None, group: Any) -> Ranks:
+    if rank is None or world_size is None:
+        raise ValueError(
+            f"rank={rank} with world_size={world_size}: give both, or neither to have them found"
+        )
+    if group is not None:
+        raise ValueError(
+            f"rank={rank}, world_size={world_size} and group={group!r}: "
+            "give either rank and world_size, or group"
+        )
+    try:
+        rank, world_size = operator.index(rank), operator.index(world_size)
+    except TypeError as error:
+        raise TypeError(
+            f"rank={rank!r}, world_size={world_size!r}: both must be integers"
+        ) from error
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank={rank} with world_size={world_size}: rank must lie in [0, world_size)"
+        )
+    return Ranks(rank, world_size, "arguments")
+
+
+def _from_group(group: Any) -> Ranks:
+    """A process group has rank() and size(); a device mesh get_local_rank() and dimensions."""
+    if callable(getattr(group, "get_local_rank", None)):
+        if group.ndim != 1:
+            names = group.mesh_dim_names
+            example = names[0] if names else "dp"
+            raise ValueError(
+                f"group is a device mesh of {group.ndim} dimensions, {names or 'without names'}: "
+                f'pass the one that the data is divided over, such as mesh["{example}"]'
+            )
+        rank, size = group.get_local_rank(), group.size()
+    elif callable(getattr(group, "rank", None)) and callable(getattr(group, "size", None)):
+        rank, size = group.rank(), group.size()
+    else:
+        raise TypeError(
+            f"group={group!r} is neither a torch process group that this process is a member of, "
+            "nor a dimension of a device mesh"
+        )
+    if not 0 <= rank < size:
+        raise RankError(
+            f"this process is no member of the group (rank {rank} of {size}): build the loader "
+            "on the group's members only, or pass rank= and world_size="
+        )
+    return Ranks(rank, size, "group")
+
+
+def _refuse_loader_worker() -> None:
+    """Workers that were not forked have no process group: only what travelled with them counts."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    if info is not None:
+        raise RankError(
+            f"rank and world size were asked for in worker {info.id} of {info.num_workers} of a "
+            "torch DataLoader, where they can't be told for certain: build the loader or dataset "
+            "in the main process (they travel with it), or pass rank= and world_size="
+        )
+
+
+def _from_torch_distributed() -> Ranks | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _from_environment(env: Mapping[str, str]) -> Ranks:
+    found = _pair(env, "RANK", "WORLD_SIZE")
+    if found is None and _slurm_step(env):
+        found = _from_slurm(env)
+    if found is None:
+        found = _pair(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if found is None:
+        found = _pair(env, "PMI_RANK", "PMI_SIZE")
+    if found is not None:
+        return found
+    num_tasks = _integer(env, "SLURM_NTASKS", default=1)
+    if num_tasks > 1 and not _slurm_step(env):
+        # An salloc shell, or a batch script without srun: one process, or several that something
+        # else started. Only the user knows.
+        raise RankError(
+            f"SLURM_NTASKS={num_tasks}, but srun did not start this process, so that its rank is "
+            f"unknown: {_REMEDY} (rank=0, world_size=1 for a single process)"
+        )
+    return Ranks(0, 1, "default")
+
+
+def _slurm_step(env: Mapping[str, str]) -> bool:
+    """Whether srun started this process, as one of the tasks of a numbered step."""
+    if "SLURM_STEP_ID" not in env:
+        return False
+    return _integer(env, "SLURM_STEP_ID") < _FIRST_SPECIAL_STEP
+
+
+def _from_slurm(env: Mapping[str, str]) -> Ranks | None:
+    found = _pair(env, "SLURM_PROCID", "SLURM_NTASKS")
+    if found is None:
+        return None
+    num_tasks = _integer(env, "SLURM_STEP_NUM_TASKS", default=found.world_size)
+    if num_tasks != found.world_size:
+        raise RankError(
+            f"SLURM_NTASKS={found.world_size}, but SLURM_STEP_NUM_TASKS={num_tasks}: {_REMEDY}"
+        )
+    # A step of one task may hold an mpirun: its variables, if any, say more.
+    return found if found.world_size > 1 else None
+
+
+def _pair(env: Mapping[str, str], rank_name: str, size_name: str) -> Ranks | None:
+    given = {name: env[name] for name in (rank_name, size_name) if name in env}
+    if not given:
+        return None
+    if len(given) == 1:
+        (present,) = given
+        missing = size_name if present == rank_name else rank_name
+        raise RankError(
+            f"{present}={given[present]!r} is set but {missing} is not: set {missing} too, unset "
+            f"{present}, or pass rank= and world_size="
+        )
+    rank, size = _integer(env, rank_name), _integer(env, size_name)
+    if not 0 <= rank < size:
+        raise RankError(
+            f"{rank_name}={rank} with {size_name}={size}: the rank must lie in [0, {size_name}); "
+            "correct them, or pass rank= and world_size="
+        )
+    return Ranks(rank, size, f"{rank_name}, {size_name}")
+
+
+def _integer(env: Mapping[str, str], name: str, *, default: int | None = None) -> int:
+    if default is not None and name not in env:
+        return default
+    try:
+        return int(env[name])
+    except ValueError:
+        raise RankError(f"{name}={env[name]!r} is not an integer: correct or unset it") from None
+
+
+def _tasks_of_node(layout: str, node: int) -> int:
+    """Tasks of one node from Slurm's run-length form: "4(x2),3" is 4, 4, 3."""
+    first = 0
+    for part in layout.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            break
+        first += int(match[2] or 1)
+        if node < first and int(match[1]) > 0:
+            return int(match[1])
+    raise RankError(
+        f"SLURM_STEP_TASKS_PER_NODE={layout!r} says no number of tasks for SLURM_NODEID={node}: "
+        "correct it, or set LOCAL_WORLD_SIZE"
+    )

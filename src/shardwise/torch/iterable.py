@@ -1,0 +1,274 @@
+"""Ready batches for torch's own DataLoader, in the same global order for any number of workers.
+
+Worker w of V makes the steps s with s mod V = w, because DataLoader takes its workers in turn
+(I3). Rank and world size are found where the dataset is built and travel with it, so that the way
+workers are started does not matter (I10). Imports torch, the engine and the plan.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.data
+
+from shardwise.engine.choice import choose_executor
+from shardwise.engine.maker import BatchMaker
+from shardwise.engine.schedule import epoch_works
+from shardwise.errors import StateError
+from shardwise.loader import plan_for
+from shardwise.plan import LoaderState, Remainder, Shuffle
+from shardwise.ranks import discover
+from shardwise.torch.shared import Place, SharedPlace
+from shardwise.torch.tensors import to_tensors
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
+
+__all__ = ["IterableDataset"]
+
+_OUTPUTS = ("torch", "numpy")
+
+
+class _Run:
+    """One pass over an epoch in this process: how many batches it has yielded."""
+
+    __slots__ = ("num_given",)
+
+    def __init__(self) -> None:
+        self.num_given = 0
+
+
+class IterableDataset(torch.utils.data.IterableDataset[Any]):
+    """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.
+
+    Args:
+        dataset: a `shardwise.Dataset`.
+        batch_size: samples a rank in each batch.
+        shuffle: False, True (the way that suits the source), "full" or "window".
+        seed: makes another order, and other randomness in transforms.
+        remainder: "drop", "pad" or "uneven", as in `shardwise.DataLoader`.
+        rank: this process's rank; found, together with world_size, when both are None.
+        world_size: how many ranks share the data.
+        group: a process group or one dimension of a device mesh to take both from.
+        epoch_size: samples in an epoch, over all ranks, where that is not all samples.
+        collate: None for a dict of columns, else a function from a list of samples to a batch.
+        on_error: "raise", "skip" or "replace".
+        output: "torch" for tensors, "numpy" for arrays. DataLoader makes tensors of arrays
+            unless it gets a `collate_fn` that leaves them alone.
+        num_threads: threads that read and decode in each worker; 0 for none.
+
+    Batches are those of `shardwise.DataLoader` with the same options, in the same order, for any
+    `num_workers`, start method and `persistent_workers`. DataLoader needs `batch_size=None`,
+    since these are batches already, and its `in_order=True`, which is the default.
+
+    Nothing but `set_epoch` moves on to another epoch: call it before each `iter(loader)`. Workers
+    read ahead of the program and end at times of their own, so that none of them could tell when
+    an epoch is over on all ranks. A shuffled epoch that is read again warns once.
+
+    Raises:
+        ValueError: an option is not usable, or no rank would get a single batch.
+        RankError: rank and world size can't be told for certain.
+
+    Example:
+        >>> import shardwise as sw
+        >>> from torch.utils.data import DataLoader
+        >>> it = sw.torch.IterableDataset(sw.wrap(range(6)), batch_size=3)
+        >>> for batch in DataLoader(it, batch_size=None):
+        ...     print(batch["__index__"])
+        tensor([0, 1, 2])
+        tensor([3, 4, 5])
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int = 64,
+        shuffle: Shuffle = False,
+        seed: int = 0,
+        remainder: Remainder = "drop",
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: Any = None,
+        epoch_size: int | None = None,
+        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+        on_error: str = "raise",
+        output: str = "torch",
+        num_threads: int = 0,
+    ) -> None:
+        if output not in _OUTPUTS:
+            raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
+        if num_threads < 0:
+            raise ValueError(f"num_threads={num_threads}: use 0 or more")
+        ranks = discover(rank, world_size, group=group)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.rank = ranks.rank
+        self.world_size = ranks.world_size
+        self.output = output
+        self.num_threads = num_threads
+        self.plan = plan_for(
+            dataset,
+            batch_size=batch_size,
+            world_size=ranks.world_size,
+            shuffle=shuffle,
+            seed=seed,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
+        self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
+        # The place as this process knows it travels by pickle and fork: what is set while new
+        # workers still start can't split them. Workers that live on read the shared one.
+        self._place = Place()
+        self._shared = SharedPlace()
+        self._lives_on = False
+        self._run: _Run | None = None
+
+    def __len__(self) -> int:
+        """Batches in an epoch on this rank: the same on every rank, and after a resume."""
+        return self.plan.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through this worker's steps of the epoch, or through all steps without workers."""
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            self._shared.mark_workers()
+            if self._lives_on:
+                self._place = self._shared.read()
+            self._lives_on = True
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if number == 0 and self.shuffle is not False and self._shared.first_repeat(self._place):
+            warnings.warn(
+                f"epoch {self._place.epoch} is read again, in the same order: call "
+                f"set_epoch({self._place.epoch + 1}) on the dataset before the next epoch",
+                stacklevel=2,
+            )
+        return self._batches(self._place, number, num_workers)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iterator goes through."""
+        return self._place.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next `iter(loader)`, also for workers that live on.
+
+        The epoch that a loaded state stands in goes on at its position; any other begins at 0.
+        What is being iterated goes on unchanged.
+        """
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch}: use 0 or more")
+        if epoch == self._place.epoch:
+            self._move(epoch, self._place.start)
+        else:
+            self._move(epoch, 0)
+            self._run = None
+
+    def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
+        """The position after some batches of the iteration under way, equal on all ranks.
+
+        Args:
+            num_batches: how many batches the program has taken since `iter(loader)`, in the epoch
+                that was set last. None counts what was yielded in this process, which is right
+                for `num_workers=0` only: worker processes read ahead, so that nothing here knows
+                what came out of them.
+
+        Returns:
+            JSON, under 1 KB: what `load_state_dict` of any rank takes, here or in a
+            `shardwise.DataLoader`, with any world size, batch size and number of workers.
+
+        Raises:
+            StateError: called in a worker process, or with workers and without num_batches.
+            ValueError: num_batches is not in [0, batches left in the epoch].
+        """
+        self._refuse_worker("state_dict")
+        if num_batches is None:
+            if self._shared.has_workers():
+                raise StateError(
+                    "worker processes read this dataset ahead of the program: pass "
+                    "state_dict(num_batches=...), the batches taken since iter(loader)"
+                )
+            num_batches = 0 if self._run is None else self._run.num_given
+        epoch, start, _ = self._place
+        plan = self.plan.resumed(start)
+        if not 0 <= num_batches <= plan.num_steps:
+            raise ValueError(
+                f"num_batches={num_batches}: epoch {epoch} has {plan.num_steps} batches from "
+                f"position {start} on; count anew after each iter(loader)"
+            )
+        if 0 < num_batches == plan.num_steps:
+            return self._state(epoch + 1, 0).to_dict()
+        return self._state(epoch, start + num_batches * plan.global_batch_size).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next `iter(loader)` go on where a state was taken.
+
+        Raises:
+            StateError: called in a worker process, or the state belongs to other data, another
+                seed or another order.
+        """
+        self._refuse_worker("load_state_dict")
+        loaded = LoaderState.from_dict(state)
+        own = self._state(0, 0)
+        loaded.check(own.fingerprint, own.num_samples, own.order)
+        self._move(loaded.epoch, loaded.position)
+        self._run = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Rank, world size and place travel (I10); what was yielded here was not yielded there."""
+        return {**self.__dict__, "_run": None}
+
+    def _batches(self, place: Place, number: int, num_workers: int) -> Generator[Any, None, None]:
+        run = self._run = _Run()
+        works = epoch_works(
+            self.plan.resumed(place.start),
+            epoch=place.epoch,
+            rank=self.rank,
+            first_step=number,
+            stride=num_workers,
+        )
+        executor = choose_executor(
+            self._maker,
+            executor=None,
+            num_workers=0,
+            num_threads=self.num_threads,
+            num_ranks=1,
+            prefetch_factor=2,
+            timeout=None,
+        )
+        with closing(executor), closing(executor.run(works)) as batches:
+            for batch in batches:
+                run.num_given += 1
+                if self.output == "torch" and isinstance(batch.data, dict):
+                    yield to_tensors(batch.data)
+                else:
+                    yield batch.data
+        if number == 0:
+            self._shared.mark_end(place)
+
+    def _move(self, epoch: int, start: int) -> None:
+        self._place = Place(epoch, start, self._place.times_set + 1)
+        self._shared.write(self._place)
+
+    def _refuse_worker(self, name: str) -> None:
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            raise StateError(
+                f"{name} was called in worker {worker.id}, which knows its own batches only: call "
+                "it in the main process, or use shardwise.DataLoader, which keeps its own state"
+            )
+
+    def _state(self, epoch: int, position: int) -> LoaderState:
+        return LoaderState(
+            epoch=epoch,
+            position=position,
+            fingerprint=self.dataset.fingerprint,
+            num_samples=self.plan.num_samples,
+            order=self.plan.sampler.spec(),
+        )

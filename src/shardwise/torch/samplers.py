@@ -1,0 +1,291 @@
+"""Indices for torch's own DataLoader over any map-style dataset: one by one, or in batches.
+
+Both samplers walk the plan's order, so that all ranks take equal steps (I2) through one global
+order (I3), with a state that any number of ranks takes up (I4). They run in the main process: the
+number of loader workers and their start method mean nothing to them. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch.utils.data
+from numpy.typing import NDArray
+
+from shardwise.engine.schedule import epoch_works
+from shardwise.plan import Partition, Plan, Remainder, make_sampler
+from shardwise.ranks import discover
+from shardwise.torch.order import Cursor, Order, Shuffle, check_count, shuffle_of
+
+__all__ = ["BatchSampler", "DistributedSampler"]
+
+# Indices that are computed at a time: a numpy call costs as much as some thousand of them.
+_BLOCK = 8192
+
+
+class DistributedSampler(torch.utils.data.DistributedSampler[int]):
+    """torch's DistributedSampler, exact: one rank's indices, in an order that no rank count moves.
+
+    Args:
+        dataset: anything with a length. The shuffle and the fingerprint of a `shardwise.Dataset`
+            are used.
+        num_replicas: how many ranks share the data; found, together with rank, when both are
+            None.
+        rank: this process's rank.
+        shuffle: True (the way that suits the dataset, "full" if it doesn't say), False, "full"
+            or "window".
+        seed: makes another order.
+        drop_last: leave out what does not fill all ranks, instead of repeating samples for it.
+        group: a process group or one dimension of a device mesh to take the ranks from.
+
+    Rank r gets every num_replicas-th index from the r-th on. All ranks get `len(sampler)` of them.
+    With drop_last=False the last ones of some ranks may be repeats: `num_padded` is their number
+    over all ranks, `valid` says which they are here, so that an evaluation can leave them out.
+
+    As with torch's, an epoch is read in the same order until `set_epoch` names another.
+
+    Raises:
+        ValueError: an option is not usable.
+        RankError: rank and world size can't be told for certain.
+
+    Example:
+        >>> sampler = DistributedSampler(range(10), num_replicas=4, rank=3, shuffle=False)
+        >>> list(sampler), sampler.valid.tolist(), sampler.num_padded
+        ([3, 7, 1], [True, True, False], 2)
+    """
+
+    def __init__(  # noqa: PLR0917 - torch's signature
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: Shuffle = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        group: Any = None,
+    ) -> None:
+        ranks = discover(rank, num_replicas, group=group)
+        # torch's constructor only sets attributes, which frameworks read.
+        super().__init__(
+            dataset,  # type: ignore[arg-type]
+            num_replicas=ranks.world_size,
+            rank=ranks.rank,
+            shuffle=bool(shuffle),
+            seed=seed,
+            drop_last=drop_last,
+        )
+        num_samples = len(dataset)
+        kind, shard_sizes = shuffle_of(dataset, shuffle, None)
+        sampler = make_sampler(num_samples, shuffle=kind, seed=seed, shard_sizes=shard_sizes)
+        self._order = Order(dataset, num_samples, sampler)
+        # One index a step, so that nothing but the ranks must be filled.
+        self._partition = Partition(
+            num_samples, 1, ranks.world_size, "drop" if drop_last else "pad"
+        )
+        self._cursor = Cursor()
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this rank's indices of the epoch, from where a loaded state stands."""
+        cursor = self._cursor = self._cursor.again()
+        return self._indices(cursor)
+
+    @property
+    def num_padded(self) -> int:
+        """Repeated indices in a whole epoch, over all ranks."""
+        return self._partition.num_padded
+
+    @property
+    def num_dropped(self) -> int:
+        """Samples that a whole epoch leaves out, over all ranks."""
+        return self._partition.num_dropped
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Bool, one for each index that the next iterator yields: False where it is a repeat."""
+        left = self._left(self._cursor)
+        if not left.num_steps:
+            return np.empty(0, dtype=np.bool_)
+        return left.block(0, left.num_steps, self.rank)[1]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        self._cursor = self._cursor.moved_to(epoch)
+        self.epoch = self._cursor.epoch
+
+    def state_dict(self, num_samples: int | None = None) -> dict[str, Any]:
+        """The position after some samples of the pass under way: JSON, equal on all ranks.
+
+        Args:
+            num_samples: how many samples of this rank the program has taken since
+                `iter(loader)`. None counts the indices that were yielded: with workers,
+                DataLoader takes them ahead of the program, prefetch_factor batches a worker.
+
+        Raises:
+            ValueError: num_samples is not in [0, what is left of the epoch].
+        """
+        cursor = self._cursor
+        num_samples = cursor.num_given if num_samples is None else num_samples
+        count = self._left(cursor).num_steps
+        check_count("num_samples", num_samples, count, cursor)
+        if 0 < num_samples == count:
+            return self._order.state(cursor.epoch + 1, 0).to_dict()
+        position = cursor.start + num_samples * self.num_replicas
+        return self._order.state(cursor.epoch, position).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterator go on where a state was taken, on any number of ranks.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another order.
+        """
+        self._cursor = self._order.cursor(state)
+        self.epoch = self._cursor.epoch
+
+    def _indices(self, cursor: Cursor) -> Iterator[int]:
+        left = self._left(cursor)
+        for first in range(0, left.num_steps, _BLOCK):
+            last = min(first + _BLOCK, left.num_steps)
+            positions, _ = left.block(first, last, self.rank)
+            for index in self._order.sampler.indices(cursor.epoch, positions).tolist():
+                cursor.num_given += 1
+                yield index
+
+    def _left(self, cursor: Cursor) -> Partition:
+        """What is left of the epoch from where the cursor began."""
+        return replace(self._partition, start=cursor.start)
+
+
+class BatchSampler(torch.utils.data.Sampler[list[int]]):
+    """Batches of indices of one rank, for `DataLoader(dataset, batch_sampler=...)`.
+
+    Args:
+        dataset: anything with a length, or the number of samples.
+        batch_size: samples a rank in each batch.
+        shuffle: False, True (the way that suits the dataset, "full" if it doesn't say), "full" or
+            "window".
+        seed: makes another order.
+        remainder: "drop"; "pad" repeats samples, see `valid`; "uneven" gives each sample exactly
+            once, and the last batch of some ranks is shorter, possibly an empty list, which
+            DataLoader's default `collate_fn` does not take.
+        rank: this process's rank; found, together with world_size, when both are None.
+        world_size: how many ranks share the data.
+        group: a process group or one dimension of a device mesh to take both from.
+        shard_sizes: samples a shard, for shuffle="window"; the dataset's own if it has some.
+        epoch_size: samples in an epoch, over all ranks, where that is not all samples.
+
+    The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
+    An epoch is read in the same order until `set_epoch` names another.
+
+    Raises:
+        ValueError: an option is not usable, or no rank would get a single batch.
+        RankError: rank and world size can't be told for certain.
+
+    Example:
+        >>> list(BatchSampler(10, 2, rank=1, world_size=2))
+        [[1, 3], [5, 7]]
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        batch_size: int,
+        *,
+        shuffle: Shuffle = False,
+        seed: int = 0,
+        remainder: Remainder = "drop",
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: Any = None,
+        shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
+        epoch_size: int | None = None,
+    ) -> None:
+        ranks = discover(rank, world_size, group=group)
+        num_samples = dataset if isinstance(dataset, int) else len(dataset)
+        kind, shard_sizes = shuffle_of(dataset, shuffle, shard_sizes)
+        self.rank = ranks.rank
+        self.world_size = ranks.world_size
+        self.batch_size = batch_size
+        self.drop_last = remainder == "drop"
+        self.plan = Plan(
+            num_samples,
+            batch_size=batch_size,
+            world_size=ranks.world_size,
+            seed=seed,
+            shuffle=kind,
+            remainder=remainder,
+            shard_sizes=shard_sizes,
+            epoch_size=epoch_size,
+        )
+        if self.plan.num_steps == 0:
+            raise ValueError(
+                f"no batch to give: {self.plan.num_samples} samples do not fill one global batch "
+                f"of batch_size={batch_size} x world_size={ranks.world_size}; use a smaller "
+                "batch_size, or remainder='pad' or 'uneven'"
+            )
+        self._order = Order(dataset, self.plan.num_samples, self.plan.sampler)
+        self._cursor = Cursor()
+
+    def __len__(self) -> int:
+        """Batches in an epoch on this rank: the same on every rank, and after a resume."""
+        return self.plan.num_steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this rank's batches of the epoch, from where a loaded state stands."""
+        cursor = self._cursor = self._cursor.again()
+        return self._batches(cursor)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iterator goes through."""
+        return self._cursor.epoch
+
+    @property
+    def sampler(self) -> BatchSampler:
+        """This object: frameworks look for `batch_sampler.sampler.set_epoch`."""
+        return self
+
+    def valid(self, step: int) -> NDArray[np.bool_]:
+        """Bool, one for each index of a step of the whole epoch: False where it is a repeat."""
+        return self.plan.valid(self.epoch, step, self.rank)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        self._cursor = self._cursor.moved_to(epoch)
+
+    def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
+        """The position after some batches of the pass under way: JSON, equal on all ranks.
+
+        Args:
+            num_batches: how many batches the program has taken since `iter(loader)`. None counts
+                the batches that were yielded: with workers, DataLoader takes them ahead of the
+                program, prefetch_factor a worker.
+
+        Raises:
+            ValueError: num_batches is not in [0, batches left in the epoch].
+        """
+        cursor = self._cursor
+        num_batches = cursor.num_given if num_batches is None else num_batches
+        plan = self.plan.resumed(cursor.start)
+        check_count("num_batches", num_batches, plan.num_steps, cursor)
+        if 0 < num_batches == plan.num_steps:
+            return self._order.state(cursor.epoch + 1, 0).to_dict()
+        position = cursor.start + num_batches * plan.global_batch_size
+        return self._order.state(cursor.epoch, position).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterator go on where a state was taken, with any ranks and batch size.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another order.
+        """
+        self._cursor = self._order.cursor(state)
+
+    def _batches(self, cursor: Cursor) -> Iterator[list[int]]:
+        plan = self.plan.resumed(cursor.start)
+        for work in epoch_works(plan, epoch=cursor.epoch, rank=self.rank):
+            cursor.num_given += 1
+            yield work.ids.tolist()

@@ -1,0 +1,67 @@
+"""Arrays to tensors, without a copy where torch can hold the memory as it is.
+
+Imports numpy and torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["to_tensors"]
+
+
+def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[str, Any]:
+    """Turn a batch of arrays into a batch of tensors.
+
+    An array becomes a tensor of the same shape and dtype on the same memory. It is copied only
+    where torch can't share it: read-only arrays, negative strides, foreign byte order. Arrays of
+    dtypes that torch lacks (strings, dates, objects, records, long doubles) stay as they are. A
+    list of tensors of one shape and dtype is stacked to `[len(list), ...]`; other lists, and
+    whatever else a batch holds, stay as they are.
+
+    Args:
+        batch: a dict of arrays and lists.
+        pin_memory: put the tensors into page-locked memory; as in torch's DataLoader, nothing
+            happens where there is no accelerator.
+
+    >>> to_tensors({"x": np.arange(3, dtype=np.float32), "__key__": ["a", "b", "c"]})
+    {'x': tensor([0., 1., 2.]), '__key__': ['a', 'b', 'c']}
+    """
+    pin = pin_memory and torch.accelerator.is_available()
+    tensors: dict[str, Any] = {}
+    for name, column in batch.items():
+        value = column
+        if isinstance(column, np.ndarray):
+            value = _from_array(column)
+        elif isinstance(column, list) and _alike(column):
+            value = torch.stack(column)
+        tensors[name] = value.pin_memory() if pin and isinstance(value, torch.Tensor) else value
+    return tensors
+
+
+def _from_array(array: NDArray[Any]) -> torch.Tensor | NDArray[Any]:
+    native = array.dtype.newbyteorder("=")
+    try:
+        torch.from_numpy(np.empty(0, dtype=native))
+    except TypeError:
+        return array
+    if not array.flags.writeable or array.dtype != native or min(array.strides, default=0) < 0:
+        # order="C": astype would else keep the negative strides.
+        array = array.astype(native, order="C")
+    return torch.from_numpy(array)
+
+
+def _alike(column: list[Any]) -> bool:
+    """Whether it is a list of tensors that `torch.stack` takes and that loses nothing by it."""
+    if not column or not all(isinstance(value, torch.Tensor) for value in column):
+        return False
+    first = column[0]
+    return all(
+        value.shape == first.shape and value.dtype == first.dtype and value.device == first.device
+        for value in column
+    )
