@@ -1,0 +1,266 @@
+"""Making indexes: one shard at a time, or many in parallel.
+
+Keeps I8: each index is published whole when its shard is done, so a killed run leaves whole
+indexes only and the next one goes on from there. Imports the standard library, `shardwise.errors`,
+`shardwise.storage` and this package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError, ShardwiseError, WorkerError
+from shardwise.sources.tar.compressed import refuse_compressed
+from shardwise.sources.tar.digests import payload_digests
+from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index_file import IndexHeader
+from shardwise.sources.tar.members import scan_members
+from shardwise.sources.tar.samples import SampleTable
+from shardwise.sources.tar.scan import Scan
+from shardwise.storage import FileStat, LocalFile, expand, local_path, open_file
+
+__all__ = ["BuildResult", "build_index", "build_indexes", "save_index", "usable_cores"]
+
+# Below this, starting processes costs more than they save.
+_PARALLEL_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What became of one shard.
+
+    Attributes:
+        url: the shard.
+        path: its index.
+        status: "built"; "fresh" if the index that was there fits the shard; "failed".
+        num_samples: samples in the shard; 0 if it failed.
+        error: why it failed, else None.
+    """
+
+    url: str
+    path: str
+    status: str
+    num_samples: int = 0
+    error: Exception | None = None
+
+
+def build_index(url: str, *, digests: bool = False) -> ShardIndex:
+    """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
+
+    Args:
+        url: the shard.
+        digests: whether to keep a CRC-32 of every payload, which reads the whole shard. Each read
+            is checked against it later.
+
+    Raises:
+        DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
+        StorageError: it could not be read.
+    """
+    refuse_compressed(url)
+    file = open_file(url)
+    before = file.stat()
+    scan = Scan(file, before.num_bytes, url=url)
+    ignored: Counter[str] = Counter()
+    table = SampleTable(url, ignored)
+    for members in scan_members(scan, ignored):
+        table.add(members)
+    columns, optional = table.finish(has_end=scan.has_end)
+    header = IndexHeader(
+        name=url.rpartition("/")[2],
+        num_bytes=before.num_bytes,
+        mtime_ns=before.mtime_ns,
+        num_samples=table.num_samples,
+        fields=table.fields,
+        optional=optional,
+        key_length=table.key_length,
+        has_end=scan.has_end,
+        ignored={what: count for what, count in ignored.items() if count},
+    )
+    index = ShardIndex(header, columns)
+    if digests:
+        index = _with_digests(index, columns, file)
+    after = file.stat()
+    if after != before:
+        raise DataError(
+            f"the shard changed while it was indexed ({_described(before)}, then "
+            f"{_described(after)}): wait until its writer is done",
+            url=url,
+        )
+    return index
+
+
+def _with_digests(
+    index: ShardIndex, columns: dict[str, NDArray[Any]], file: LocalFile
+) -> ShardIndex:
+    found = {field: np.zeros(index.num_samples, np.uint32) for field in index.fields}
+    for field, rows, digests in payload_digests(file, index):
+        found[field][rows] = digests
+    columns = columns | {f"crc32:{field}": values for field, values in found.items()}
+    return ShardIndex(replace(index.header, has_digests=True), columns)
+
+
+def _described(stat: FileStat) -> str:
+    return f"{stat.num_bytes} bytes of time {stat.mtime_ns}"
+
+
+def build_indexes(
+    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    index: str | os.PathLike[str] | None = None,
+    digests: bool = False,
+    force: bool = False,
+    jobs: int | None = None,
+    progress: Callable[[int, int, str], object] | None = None,
+) -> list[BuildResult]:
+    """Bring the indexes of shards up to date, in parallel; what is fresh is left as it is.
+
+    Each index is published when its shard is done: a run that is stopped or killed goes on from
+    there the next time. A shard that fails does not stop the others.
+
+    Args:
+        urls: shards, as `shardwise.tar` takes them.
+        index: a directory for the index files (made if need be), or None: beside the shards.
+        digests: whether to keep a CRC-32 of every payload; an index without is not fresh then.
+        force: whether to make fresh ones again too.
+        jobs: processes, spawned; 1 works in this one; None chooses.
+        progress: called here as `progress(num_done, num_shards, url)` after each shard.
+
+    Returns:
+        A result a shard, in the order of the URLs: look at `error`.
+
+    Raises:
+        WorkerError: an indexing process died.
+        ValueError: `jobs` is below 1.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs}: at least one process; None chooses")
+    shards = expand(urls)
+    directory = None if index is None else os.fspath(index)
+    bring = partial(_bring_up_to_date, index_dir=directory, digests=digests, force=force)
+    jobs = min(_choose_jobs(shards) if jobs is None else jobs, len(shards))
+    results: dict[str, BuildResult] = {}
+    for result in map(bring, shards) if jobs == 1 else _in_processes(bring, shards, jobs):
+        results[result.url] = result
+        if progress is not None:
+            progress(len(results), len(shards), result.url)
+    return [results[url] for url in shards]
+
+
+def _choose_jobs(shards: Sequence[str]) -> int:
+    num_bytes = 0
+    for url in shards:
+        # A shard that can't be looked at is no reason for processes; it will be reported later.
+        with contextlib.suppress(ShardwiseError):
+            num_bytes += LocalFile(local_path(url)).stat().num_bytes
+        if num_bytes >= _PARALLEL_BYTES:
+            return usable_cores()
+    return 1
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_processes(
+    bring: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
+) -> Iterator[BuildResult]:
+    """Results as they come. Spawned: a fork of a process with threads may hang."""
+    pool = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
+    try:
+        with _interrupts_held_back():
+            futures = [pool.submit(bring, url) for url in shards]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise WorkerError(
+            "an indexing process died; what is done is kept, so run it again. A script that calls "
+            "this needs `if __name__ == '__main__':` around it, and jobs=1 works without processes"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start, and in them until `_start_worker`.
+
+    It goes to the whole process group, and a worker that is still importing would answer it with a
+    traceback. This process meets it at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_worker() -> None:
+    """Let Ctrl-C end this worker at once and silently: its parent is the one that answers."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _end_with_parent()
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is gone, however that died: nobody else would."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="shardwise-parent-watch", daemon=True).start()
+
+
+def _bring_up_to_date(
+    url: str, *, index_dir: str | None, digests: bool, force: bool
+) -> BuildResult:
+    path = index_path(url, index_dir)
+    try:
+        fresh = None if force else _fresh_header(url, path)
+        if fresh is not None and (fresh.has_digests or not digests):
+            return BuildResult(url, path, "fresh", fresh.num_samples)
+        built = build_index(url, digests=digests)
+        save_index(built, path)
+    except (ShardwiseError, OSError) as error:
+        return BuildResult(url, path, "failed", error=error)
+    return BuildResult(url, path, "built", built.num_samples)
+
+
+def _fresh_header(url: str, path: str) -> IndexHeader | None:
+    """The header of a sound index that fits its shard."""
+    try:
+        header = ShardIndex.load(path).header
+    except (DataError, FileNotFoundError):
+        return None
+    return header if open_file(url).stat() == (header.num_bytes, header.mtime_ns) else None
+
+
+def save_index(index: ShardIndex, path: str) -> None:
+    """Publish an index, in a directory that need not exist yet.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    index.save(path)

@@ -1,0 +1,45 @@
+"""Compressed shards: refused, with the command that unpacks them.
+
+Single samples can't be read out of the middle of a compressed stream. Imports `shardwise.errors`.
+"""
+
+from __future__ import annotations
+
+from shardwise.errors import DataError
+
+__all__ = ["refuse_compressed", "refuse_compressed_start"]
+
+_COMMANDS = {"gzip": "gzip -d", "bzip2": "bzip2 -d", "xz": "xz -d", "zstd": "zstd -d"}
+_SUFFIXES = {
+    ".gz": "gzip",
+    ".tgz": "gzip",
+    ".bz2": "bzip2",
+    ".tbz2": "bzip2",
+    ".xz": "xz",
+    ".txz": "xz",
+    ".zst": "zstd",
+    ".tzst": "zstd",
+}
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def refuse_compressed(url: str) -> None:
+    """Raise `DataError` if the name is that of a compressed tar; the message says what to do."""
+    for suffix, what in _SUFFIXES.items():
+        if url.lower().endswith(suffix):
+            raise _refusal(what, url)
+
+
+def refuse_compressed_start(start: bytes, url: str) -> None:
+    """Raise `DataError` if a file that begins so is compressed, whatever it is called."""
+    for magic, what in _MAGIC.items():
+        if start.startswith(magic):
+            raise _refusal(what, url)
+
+
+def _refusal(what: str, url: str) -> DataError:
+    return DataError(
+        f"the shard is compressed ({what}): single samples can't be read from it; unpack it with "
+        f"`{_COMMANDS[what]} {url}` (images and video are compressed already)",
+        url=url,
+    )

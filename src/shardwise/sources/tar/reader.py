@@ -1,0 +1,218 @@
+"""Reading samples from indexed shards: rows to byte ranges, ranges to columns.
+
+Keeps I6: a payload that can't be read whole, or fails its digest, is an error that names url, key,
+field and offset. Imports numpy, `shardwise.errors`, columns, storage and this package.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Columns
+from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.sources.tar.ranges import GAP_BYTES, plan_reads
+from shardwise.sources.tar.shards import ShardSet
+from shardwise.storage import FilePool, LocalFile, local_path
+
+__all__ = ["read_one", "read_rows"]
+
+# So few rows of one shard cost less one by one than as arrays.
+_FEW_ROWS = 6
+
+
+@dataclass
+class _Request:
+    """Where the wanted payloads lie.
+
+    Attributes:
+        ids: int64 `[rows]`, the samples' ids.
+        names: the fields.
+        keys: the samples' keys.
+        shard_of: int64 `[rows]`, the number of each sample's shard.
+        row_of: int64 `[rows]`, its row in there.
+        offsets: int64 `[fields, rows]`, bytes from the shard's beginning.
+        sizes: int64 `[fields, rows]`, bytes, or -1 where the sample lacks the field.
+        has_digests: whether a shard among them has digests.
+    """
+
+    ids: NDArray[np.int64]
+    names: tuple[str, ...]
+    keys: list[str]
+    shard_of: NDArray[np.int64]
+    row_of: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    has_digests: bool = False
+
+
+def read_one(
+    shards: ShardSet, pool: FilePool, ids: NDArray[np.int64], names: tuple[str, ...]
+) -> Columns | None:
+    """Read one sample by one read.
+
+    None if its fields lie too far apart for that, or something is wrong: `read_rows` says what.
+    """
+    shard, row = shards.locate(ids.item())
+    index = shards.index(shard)
+    own = index.fields
+    found = [index.locate_one(name, row) if name in own else (0, -1) for name in names]
+    begin, end, total = 1 << 62, 0, 0
+    for offset, size in found:
+        if size > 0:
+            begin, end, total = min(begin, offset), max(end, offset + size), total + size
+    if end - begin > total + GAP_BYTES:
+        return None
+    try:
+        data = pool.get(shards.manifest.shards[shard].url).read(begin, end - begin) if end else b""
+    except (DataError, StorageError):
+        return None
+    # A starting place and a length for each field, in one array.
+    flat = [n for offset, size in found for n in (offset - begin if size > 0 else 0, size)]
+    places = np.array(flat, dtype=np.int64)
+    buffer = np.frombuffer(data, np.uint8)
+    columns: dict[str, Sequence[Any]] = {}
+    for i, name in enumerate(names):
+        place = 2 * i
+        column = BytesColumn(buffer, places[place : place + 1], places[place + 1 : place + 2])
+        columns[name] = column
+        digests = index.digests(name)
+        if digests is not None and zlib.crc32(column[0] or b"") != digests.item(row):
+            return None
+    return Columns(ids, [index.keys[row]], columns, len(data))
+
+
+def read_rows(
+    shards: ShardSet, pool: FilePool, ids: NDArray[np.int64], names: tuple[str, ...]
+) -> Columns:
+    """Read samples, by few reads, into columns that share one buffer.
+
+    Raises:
+        DataError: a payload can't be read whole, or fails its digest.
+        StorageError: bytes could not be read.
+    """
+    request = _locate(shards, ids, names)
+    sizes, shape = request.sizes.ravel(), request.sizes.shape
+    plan = plan_reads(
+        np.broadcast_to(request.shard_of, shape).ravel(), request.offsets.ravel(), sizes
+    )
+    buffer = np.empty(plan.num_bytes, np.uint8)
+    view = buffer.data
+    begin, opened, file = 0, -1, None
+    for shard, offset, end in zip(
+        plan.files.tolist(), plan.offsets.tolist(), plan.ends.tolist(), strict=True
+    ):
+        try:
+            if file is None or shard != opened:
+                file, opened = pool.get(shards.manifest.shards[shard].url), shard
+            file.read_into(offset, view[begin:end])
+        except (DataError, StorageError) as error:
+            _explain(error, shards, request, range(offset, offset + end - begin), shard=shard)
+        begin = end
+    places = plan.places.reshape(shape)
+    columns = {
+        name: BytesColumn(buffer, places[i], request.sizes[i]) for i, name in enumerate(names)
+    }
+    if request.has_digests:
+        _check_digests(shards, request, columns)
+    return Columns(ids, request.keys, dict(columns), plan.num_bytes)
+
+
+def _locate(shards: ShardSet, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
+    shard_of, row_of = shards.manifest.locate(ids)
+    shape = (len(names), len(ids))
+    request = _Request(
+        ids=ids,
+        names=names,
+        keys=[""] * len(ids),
+        shard_of=shard_of,
+        row_of=row_of,
+        offsets=np.zeros(shape, np.int64),
+        sizes=np.full(shape, -1, np.int64),
+    )
+    # Where the payloads of rows that are located one by one belong, and offset, size, offset, ...
+    singles: list[int] = []
+    found: list[int] = []
+    order = np.argsort(shard_of, kind="stable")
+    breaks = np.flatnonzero(np.diff(shard_of[order])) + 1
+    for places in np.split(order, breaks) if len(ids) else ():
+        index = shards.index(int(shard_of[places[0]]))
+        request.has_digests |= index.header.has_digests
+        rows = row_of[places]
+        own = [(i, name) for i, name in enumerate(names) if name in index.fields]
+        if len(places) < _FEW_ROWS:
+            for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+                request.keys[place] = index.keys[row]
+                for i, name in own:
+                    singles.append(i * len(ids) + place)
+                    found += index.locate_one(name, row)
+        else:
+            for place, key in zip(places.tolist(), index.keys.take(rows), strict=True):
+                request.keys[place] = key
+            for i, name in own:
+                request.offsets[i, places], request.sizes[i, places] = index.locate(name, rows)
+    if singles:
+        offsets_and_sizes = np.array(found, dtype=np.int64).reshape(-1, 2)
+        request.offsets.ravel()[singles] = offsets_and_sizes[:, 0]
+        request.sizes.ravel()[singles] = offsets_and_sizes[:, 1]
+    return request
+
+
+def _check_digests(shards: ShardSet, request: _Request, columns: dict[str, BytesColumn]) -> None:
+    for row, shard in enumerate(request.shard_of.tolist()):
+        index = shards.index(shard)
+        for i, name in enumerate(request.names):
+            digests, data = index.digests(name), columns[name][row]
+            if digests is None or data is None:
+                continue
+            if zlib.crc32(data) != digests.item(int(request.row_of[row])):
+                raise DataError(
+                    "the payload is not the one that was indexed: its CRC-32 differs; get the "
+                    "shard anew or, if it's right as it is, make its index anew with `shardwise "
+                    "index --force --digests`",
+                    url=shards.manifest.shards[shard].url,
+                    key=request.keys[row],
+                    field=name,
+                    offset=int(request.offsets[i, row]),
+                    index=int(request.ids[row]),
+                )
+
+
+def _explain(
+    error: DataError | StorageError,
+    shards: ShardSet,
+    request: _Request,
+    read: range,
+    *,
+    shard: int,
+) -> NoReturn:
+    """Raise anew, with the sample and the field that a failed read misses first."""
+    url = shards.manifest.shards[shard].url
+    offsets, sizes = request.offsets, request.sizes
+    is_hit = (
+        (request.shard_of == shard) & (sizes > 0) & (offsets >= read.start) & (offsets < read.stop)
+    )
+    if isinstance(error, DataError) and not isinstance(error, MissingShardError):
+        num_bytes = LocalFile(local_path(url)).stat().num_bytes
+        is_cut = is_hit & (offsets + sizes > num_bytes)
+        is_hit = is_cut if is_cut.any() else is_hit
+    first = int(np.where(is_hit, offsets, 1 << 62).argmin())
+    field, row = divmod(first, sizes.shape[1])
+    key, name = request.keys[row], request.names[field]
+    offset = int(offsets[field, row])
+    if isinstance(error, StorageError):
+        raise StorageError(
+            f"{error} (while reading key {key!r}, field {name!r}, offset {offset})"
+        ) from error
+    reason = (
+        f"the payload of {sizes[field, row]} bytes can't be read whole, though it could when the "
+        f"shard was opened: {error.reason}"
+    )
+    raise type(error)(
+        reason, url=url, key=key, field=name, offset=offset, index=int(request.ids[row])
+    ) from error

@@ -1,0 +1,167 @@
+"""Verifying a shard: everything is read, everything that can be checked is checked.
+
+What can't be known: whether the last samples of a shard were replaced by zeros before it was ever
+indexed; such a shard is a whole, shorter one. Imports numpy, `shardwise.errors`, storage and this
+package.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.errors import DataError, ShardwiseError
+from shardwise.sources.tar.build import build_index
+from shardwise.sources.tar.digests import payload_digests
+from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.storage import open_file
+
+__all__ = ["Problem", "problem_of", "verify_shard"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong or odd.
+
+    Attributes:
+        url: the shard or its index.
+        message: what it is, with the values.
+        hint: what to do about it; "" where the message says so.
+        key: the sample, if it is one's.
+        field: its field.
+        offset: the byte in the shard.
+    """
+
+    url: str
+    message: str
+    hint: str = ""
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None
+
+
+def verify_shard(url: str, *, index: str | os.PathLike[str] | None = None) -> list[Problem]:
+    """Read a shard and its index whole and hold them against each other.
+
+    The headers with their checksums, the end, what the index says of each sample and, where the
+    index has digests, every payload.
+
+    Args:
+        url: the shard.
+        index: the directory of the index files; None for beside the shards.
+
+    Returns:
+        All problems that were found; an empty list if there is none.
+    """
+    path = index_path(url, None if index is None else os.fspath(index))
+    found: list[Problem] = []
+    saved = built = None
+    try:
+        saved = ShardIndex.load(path)
+        now = open_file(url).stat()
+        if now != (saved.num_bytes, saved.mtime_ns):
+            message = (
+                f"the shard has changed since it was indexed: {saved.num_bytes} bytes, changed at "
+                f"{saved.mtime_ns} ns then, {now.num_bytes} bytes, {now.mtime_ns} ns now"
+            )
+            hint = f"get the shard anew, or bring the index up to date: `shardwise index {url}`"
+            found.append(Problem(url, message, hint))
+            saved = None
+    except FileNotFoundError as error:
+        # Without an index the shard is checked by itself; without the shard there's no more to say.
+        if isinstance(error, DataError):
+            return [problem_of(error, url)]
+    except ShardwiseError as error:
+        found.append(problem_of(error, url))
+    except OSError as error:
+        found.append(Problem(path, f"the index can't be read: {error.strerror}"))
+    try:
+        built = build_index(url)
+    except ShardwiseError as error:
+        found.append(problem_of(error, url))
+    if built is not None and not built.header.has_end:
+        message = (
+            "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut"
+        )
+        hint = (
+            f"if it holds all it should ({built.num_samples} samples), end it with `truncate "
+            f"--size=+1024 {url}` and index it again"
+        )
+        found.append(Problem(url, message, hint, offset=built.num_bytes))
+    if saved is not None and built is not None:
+        found += _differences(url, saved, built)
+    whole = built if saved is None else saved
+    if whole is not None:
+        found += _payload_problems(url, whole)
+    return found
+
+
+def problem_of(error: ShardwiseError, url: str) -> Problem:
+    """An error as a problem of a shard."""
+    if isinstance(error, DataError):
+        return Problem(
+            error.url or url, error.reason, key=error.key, field=error.field, offset=error.offset
+        )
+    return Problem(url, str(error))
+
+
+def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> list[Problem]:
+    """Where the index says something else of the samples than the shard."""
+    hint = f"get the shard anew, or make its index anew with `shardwise index --force {url}`"
+    if (saved.num_samples, saved.fields) != (built.num_samples, built.fields):
+        return [
+            Problem(
+                url,
+                f"the index says {saved.num_samples} samples with the fields {saved.fields}, the "
+                f"shard has {built.num_samples} with {built.fields}",
+                hint,
+            )
+        ]
+    problems = []
+    for row, (said, found) in enumerate(zip(saved.keys, built.keys, strict=True)):
+        if said != found:
+            message = f"sample {row} has the key {said!r} in the index and {found!r} in the shard"
+            problems.append(Problem(url, message, hint, key=found))
+    rows = np.arange(saved.num_samples)
+    for field in saved.fields:
+        (said_at, said_size), (at, size) = (i.locate(field, rows) for i in (saved, built))
+        wrong = np.flatnonzero((said_size != size) | ((said_at != at) & (size >= 0)))
+        problems += [
+            Problem(
+                url,
+                f"the index says {said_size[row]} bytes at {said_at[row]}, the shard has "
+                f"{size[row]} at {at[row]} (-1: no such field)",
+                hint,
+                key=built.keys[row],
+                field=field,
+                offset=int(at[row]),
+            )
+            for row in wrong.tolist()
+        ]
+    return problems
+
+
+def _payload_problems(url: str, index: ShardIndex) -> list[Problem]:
+    """Read all payloads: those that can't be read, or differ from their digests."""
+    problems = []
+    try:
+        for field, rows, digests in payload_digests(open_file(url), index):
+            wanted = index.digests(field)
+            wrong = rows[:0] if wanted is None else rows[wanted[rows] != digests]
+            offsets, _ = index.locate(field, wrong)
+            for row, offset in zip(wrong.tolist(), offsets.tolist(), strict=True):
+                problems.append(
+                    Problem(
+                        url,
+                        "the payload is not the one that was indexed: its CRC-32 differs",
+                        "get the shard anew",
+                        key=index.keys[row],
+                        field=field,
+                        offset=offset,
+                    )
+                )
+    except ShardwiseError as error:
+        problems.append(problem_of(error, url))
+    return problems
