@@ -93,7 +93,7 @@ def test_a_summary_for_people_has_a_speed_only_where_something_was_built(tmp_pat
     assert "members/s" not in run("index", tmp_path).stdout
 
 
-@pytest.mark.parametrize("jobs", [1])
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupt_leaves_whole_indexes_and_one_line(tmp_path, jobs):
     (first,) = make_shards(tmp_path, [2])
     # A minute's reading, of zeros that take no space.

@@ -1,0 +1,132 @@
+"""Rates of shardwise, of its peers and of the machine's floor, in one run, in turn, several times.
+
+The peers are installed from their packages into an environment of their own, beside this library.
+Prints a table of medians with ratios: to the best peer as documented, and to the floor.
+
+    python -m benchmarks.throughput [--scale 0.25] [--rounds 3] [--seconds 5] [--task image-batch]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.corpora import make
+from benchmarks.tasks import BATCH, LOADERS
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ("webdataset==1.0.2", "wids==0.1.11", "litdata==0.2.76")
+OURS = "shardwise"
+
+
+def environment(directory: Path) -> Path:
+    """Make the peers' environment once; its Python."""
+    python = directory / "bin" / "python"
+    done = directory / "peers.txt"
+    if not done.exists() or done.read_text().split() != list(PEERS):
+        venv.create(directory, with_pip=True)
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "torch==2.13.0", "scikit-learn"], check=True)
+        subprocess.run([*install, "--editable", f"{ROOT}[image]", *PEERS], check=True)
+        done.write_text("\n".join(PEERS))
+    return python
+
+
+def measure(
+    python: Path, loader: str, task: str, corpora: Path, seconds: float
+) -> dict[str, float]:
+    command = [str(python), "-m", "benchmarks.tasks", loader, task, str(corpora)]
+    done = subprocess.run(
+        [*command, "--seconds", str(seconds)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise RuntimeError(f"{loader}, {task}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(lines[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpora", type=Path, default=Path(tempfile.gettempdir()) / "sw-corpora")
+    parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "sw-peers")
+    parser.add_argument("--scale", type=float, default=0.25)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--task", choices=list(BATCH), action="append")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    arguments.corpora.mkdir(parents=True, exist_ok=True)
+    make(arguments.corpora, scale=arguments.scale)
+    python = environment(arguments.peers)
+
+    tasks = arguments.task or list(BATCH)
+    plan = [
+        (task, loader)
+        for task in tasks
+        for loader in ("floor", *LOADERS)
+        if not (task == "tiny-raw" and (loader == "floor" or "decoder" in loader))
+        and not (task == "tiny-raw" and loader == "shardwise processes")
+        and not (task == "tiny-batch" and "decoder" in loader)
+    ]
+    results: dict[tuple[str, str], list[dict[str, float]]] = {}
+    console = Console(stderr=True)
+    with Progress(console=console) as progress:
+        bar = progress.add_task("measuring", total=len(plan) * arguments.rounds)
+        for _ in range(arguments.rounds):
+            for task, loader in plan:
+                progress.update(bar, description=f"{task}: {loader}")
+                result = measure(python, loader, task, arguments.corpora, arguments.seconds)
+                results.setdefault((task, loader), []).append(result)
+                progress.advance(bar)
+
+    medians = {key: statistics.median(r["rate"] for r in runs) for key, runs in results.items()}
+    if arguments.json:
+        json.dump({f"{task}: {name}": rate for (task, name), rate in medians.items()}, sys.stdout)
+        return
+    for task in tasks:
+        show(task, medians, results)
+    Console().print(f"{platform.machine()}, Python {platform.python_version()}; {', '.join(PEERS)}")
+
+
+def show(
+    task: str,
+    medians: dict[tuple[str, str], float],
+    results: dict[tuple[str, str], list[dict[str, float]]],
+) -> None:
+    rates = {name: rate for (of, name), rate in medians.items() if of == task}
+    best = max(r for n, r in rates.items() if not n.startswith((OURS, "floor")) and "our" not in n)
+    floor = rates.get("floor")
+    table = Table(title=f"{task}, batches of {BATCH[task]}, 2 workers, medians")
+    for column in ("loader", "samples/s", "x best peer", "of the floor", "first batch, s"):
+        table.add_column(column, justify="left" if column == "loader" else "right")
+    for name, rate in sorted(rates.items(), key=lambda item: -item[1]):
+        firsts = [r["first_batch_s"] for r in results[task, name] if "first_batch_s" in r]
+        table.add_row(
+            name,
+            f"{rate:,.0f}",
+            f"{rate / best:.2f}",
+            f"{rate / floor:.2f}" if floor else "-",
+            f"{statistics.median(firsts):.2f}" if firsts else "-",
+        )
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
