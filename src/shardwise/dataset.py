@@ -230,6 +230,20 @@ class Dataset:
         layouts = {field.name: in_place(field) for field in self._fields}
         return {name: layout for name, layout in layouts.items() if layout is not None}
 
+    @cached_property
+    def light_row_bytes(self) -> float | None:
+        """Mean bytes of a sample in storage, if reading is all it costs; None where it costs more.
+
+        So it is where every field stays bytes or is decoded by whole columns, without a `map()`.
+        """
+        if self._recipe.transforms or self._holds_objects:
+            return None
+        decoders = [field.decoder for field in self._fields if field.decoder is not None]
+        if not all(hasattr(decoder, "decode_column") for decoder in decoders):
+            return None
+        manifest = self.manifest
+        return sum(shard.num_bytes for shard in manifest.shards) / max(1, manifest.num_samples)
+
     def load(
         self,
         ids: NDArray[np.int64],

@@ -8,16 +8,18 @@ run ahead of the user, but the state counts the batches that were handed out. It
 from __future__ import annotations
 
 import operator
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from shardwise.engine.choice import choose_executor
+from shardwise.engine.cores import usable_cores
+from shardwise.engine.counts import Counts
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.schedule import epoch_works
-from shardwise.engine.stages import Stages
-from shardwise.engine.work import Batch, Executor
+from shardwise.engine.work import Batch, Executor, Work
 from shardwise.plan import LoaderState, Plan, Remainder, Shuffle
 from shardwise.ranks import discover, local_world_size
 
@@ -125,6 +127,9 @@ class DataLoader:
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None waits for ever.
         output: "torch" for tensors, "numpy" for arrays.
+        device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
+            next batch is copied there while the program computes on the one it has. None leaves
+            them in host memory.
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
     each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
@@ -173,6 +178,7 @@ class DataLoader:
         pin_memory: bool = False,
         timeout: float | None = None,
         output: str = "torch",
+        device: Any = None,
     ) -> None:
         if output not in _OUTPUTS:
             raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
@@ -182,6 +188,8 @@ class DataLoader:
             raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
         if pin_memory and output != "torch":
             raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")
+        if device is not None and output != "torch":
+            raise ValueError(f"device={str(device)!r} is for tensors, not output={output!r}")
         ranks = discover(rank, world_size, group=group)
         self.dataset = dataset
         self.batch_size = batch_size
@@ -194,7 +202,10 @@ class DataLoader:
         self.collate_fn = collate
         self.timeout = timeout
         self.output = output
+        self.device: Any = None if device is None else _checked_device(device)
         self.sampler = EpochSampler(self)
+        self._counts = Counts(dataset)
+        began = time.perf_counter()
         self.plan = plan_for(
             dataset,
             batch_size=batch_size,
@@ -204,6 +215,7 @@ class DataLoader:
             remainder=remainder,
             epoch_size=epoch_size,
         )
+        self._counts.opened(time.perf_counter() - began)
         self._executor: Executor = choose_executor(
             BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error),
             executor=executor,
@@ -216,7 +228,7 @@ class DataLoader:
         self._epoch = 0
         self._start = 0
         self._run: _Run | None = None
-        self._counts = _Counts()
+        self._copier: Any = None
 
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank, and the same after a resume."""
@@ -226,20 +238,25 @@ class DataLoader:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         run = self._run = _Run(self._epoch, self._start, self.plan.resumed(self._start))
         works = epoch_works(run.plan, epoch=run.epoch, rank=self.rank)
-        with closing(self._executor.run(works)) as batches:
+        self._counts.begin()
+        with closing(self._made(works)) as batches:
             while True:
                 if self._run is not run:
                     raise RuntimeError(
                         "another iterator of this loader has begun, or its state was set: only "
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
-                began = time.perf_counter()
-                batch = next(batches, None)
+                asked = time.perf_counter()
+                with self._named("shardwise.next"):
+                    batch = next(batches, None)
                 if batch is None:
                     break
-                self._counts.add(batch, time.perf_counter() - began)
+                made = time.perf_counter()
+                with self._named("shardwise.to_tensors"):
+                    output = self._output(batch)
+                self._counts.add(batch, asked=asked, made=made, given=time.perf_counter())
                 run.num_given += 1
-                yield self._output(batch)
+                yield output
             self._epoch, self._start = run.epoch + 1, 0
             self._run = None
             self._counts.end_epoch(run.plan)
@@ -275,16 +292,29 @@ class DataLoader:
         loaded.check(own.fingerprint, own.num_samples, own.order)
         self._epoch, self._start, self._run = loaded.epoch, loaded.position, None
 
-    def stats(self) -> dict[str, Any]:
-        """What was handed out so far, and what it took.
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What was handed out so far, what it took, and what the limit is.
+
+        Args:
+            reset: count from zero after this, to see one part of a run.
 
         Returns:
-            `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage,
-            summed over threads; `wait_s`, seconds that the caller waited for batches; `bytes`
-            read; `retries` of storage requests; `skipped` and `replaced` damaged samples of
-            this rank; `dropped` and `padded`, samples over all ranks of the epochs that ended.
+            `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage
+            ("open", "read", "decode", "transform", "collate", "hand over"), summed over
+            threads, and `cpu_s` of them on a core while loading; `wait_s`, seconds that the
+            caller waited for batches, of `wall_s` seconds in all; `rate`, samples a second;
+            `queue_depth`, the mean number of batches that were ready when one was asked for;
+            `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; `retries` of
+            storage requests; `skipped` and `replaced` damaged samples of this rank; `dropped`
+            and `padded`, samples over all ranks of the epochs that ended; `executor`,
+            `num_workers` and `num_threads` as chosen; `bound_by` and `verdict`, what limits
+            the loader, as a word and as a line. JSON.
         """
-        return self._counts.to_dict()
+        num_cores = usable_cores(num_ranks=local_world_size())
+        stats = self._counts.to_dict(self._executor.hands, num_cores=num_cores)
+        if reset:
+            self._counts.clear()
+        return stats
 
     def as_torch_dataloader(self) -> Any:
         """This loader as an instance of `torch.utils.data.DataLoader`, for code that insists."""
@@ -299,7 +329,7 @@ class DataLoader:
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         epoch, position = self._position()
-        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
+        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None, "_copier": None}
 
     def __enter__(self) -> DataLoader:
         return self
@@ -319,45 +349,38 @@ class DataLoader:
             order=self.plan.sampler.spec(),
         )
 
+    def _made(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
+        batches = self._executor.run(works)
+        if not self._copies:
+            return batches
+        from shardwise.torch.device import copier_for, look_ahead
+
+        # Made here and not before: the program may choose its device after making the loader.
+        self._copier = self._copier or copier_for(self.device)
+        return look_ahead(batches, self._copier)
+
+    @property
+    def _copies(self) -> bool:
+        """Whether batches are to be copied: they are made in host memory."""
+        return self.device is not None and self.device.type != "cpu"
+
+    def _named(self, name: str) -> AbstractContextManager[object]:
+        """A range of torch's profiler, where there is one that could be recording."""
+        if self.output != "torch" or "torch" not in sys.modules:
+            return nullcontext()
+        from shardwise.torch.profiling import named_range
+
+        return named_range(name)
+
     def _output(self, batch: Batch) -> Any:
-        if self.output == "numpy" or not isinstance(batch.data, dict):
+        if self.output == "numpy" or self._copies or not isinstance(batch.data, dict):
             return batch.data
         from shardwise.torch.tensors import to_tensors
 
         return to_tensors(batch.data, pin_memory=self.pin_memory)
 
 
-class _Counts:
-    """Sums over the batches handed out."""
+def _checked_device(device: Any) -> Any:
+    from shardwise.torch.device import checked_device
 
-    def __init__(self) -> None:
-        self.num_samples = self.num_batches = 0
-        self.num_skipped = self.num_replaced = self.num_dropped = self.num_padded = 0
-        self.wait_s = 0.0
-        self.stages = Stages()
-
-    def add(self, batch: Batch, wait_s: float) -> None:
-        self.num_batches += 1
-        self.num_samples += batch.num_rows
-        self.num_skipped += batch.num_skipped
-        self.num_replaced += batch.num_replaced
-        self.wait_s += wait_s
-        self.stages.merge(batch.stages)
-
-    def end_epoch(self, plan: Plan) -> None:
-        self.num_dropped += plan.num_dropped
-        self.num_padded += plan.num_padded
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "samples": self.num_samples,
-            "batches": self.num_batches,
-            "seconds": dict(self.stages.seconds),
-            "wait_s": self.wait_s,
-            "bytes": self.stages.num_bytes,
-            "retries": 0,
-            "skipped": self.num_skipped,
-            "replaced": self.num_replaced,
-            "dropped": self.num_dropped,
-            "padded": self.num_padded,
-        }
+    return checked_device(device)

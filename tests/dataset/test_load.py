@@ -284,3 +284,12 @@ def test_what_is_no_error_passes(stop):
 def test_what_is_no_decoder_is_refused():
     with pytest.raises((TypeError, ValueError)):
         make().decode(cls=3)
+
+
+def test_samples_that_are_only_read_are_light():
+    whole = Dataset(MemorySource(numbered_samples(40)))
+    mean = whole.manifest.shards[0].num_bytes / 40
+    assert whole.light_row_bytes == mean
+    assert whole.select("cls").decode(cls=int).light_row_bytes == mean
+    assert whole.decode(cls=lambda data: int(bytes(data))).light_row_bytes is None
+    assert whole.map(dict).light_row_bytes is None

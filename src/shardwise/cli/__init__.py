@@ -28,6 +28,7 @@ COMMANDS = {
     "info": "Show shards, samples, fields, sizes and the state of the index.",
     "plan": "Show which rank reads what, and prove that each sample is read once.",
     "verify": "Read everything and check everything.",
+    "bench": "Measure how fast samples load here, and name what limits it.",
     "doctor": "Tell what is odd about these shards, with hints.",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
+from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.work import Batch, Work
 
@@ -16,10 +17,17 @@ class InlineExecutor:
     def __init__(self, maker: BatchMaker) -> None:
         self.maker = maker
 
+    @property
+    def hands(self) -> Hands:
+        """The caller's own."""
+        return Hands("inline")
+
     def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
         """Yield one batch for each work."""
         for work in works:
-            yield self.maker.make(work)
+            batch = self.maker.make(work)
+            batch.num_ready = 0
+            yield batch
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -106,15 +106,21 @@ class BatchMaker:
         out = {name: rows[start:stop] for name, rows in draft.rows.items()}
         ids = draft.work.ids[start:stop]
         stages = Stages()
+        began = time.thread_time()
         try:
             columns = self._load(ids, draft.work.epoch, out, stages)
         except DataError:
             if self.on_error == "raise":
+                # Of several the first one is told of, however the batch was cut into pieces.
+                for row in range(len(ids)):
+                    place = {name: rows[row : row + 1] for name, rows in out.items()}
+                    self._load(ids[row : row + 1], draft.work.epoch, place, stages)
                 raise
-            draft.pieces[start] = self._fill_singly(draft.work, ids, out, stages)
+            piece = self._fill_singly(draft.work, ids, out, stages)
         else:
-            kept = np.ones(len(ids), dtype=np.bool_)
-            draft.pieces[start] = Piece(ids, [columns], kept, 0, stages)
+            piece = Piece(ids, [columns], np.ones(len(ids), dtype=np.bool_), 0, stages)
+        stages.cpu_s = time.thread_time() - began
+        draft.pieces[start] = piece
 
     def finish(self, draft: Draft) -> Batch:
         """Put the pieces together."""
@@ -139,6 +145,7 @@ class BatchMaker:
             num_skipped=int(len(kept) - kept.sum()),
             num_replaced=sum(piece.num_replaced for piece in pieces),
             stages=stages,
+            pieces=[(piece.ids, piece.stages.total()) for piece in pieces],
         )
 
     def _load(

@@ -13,13 +13,15 @@ import os
 import pickle
 import time
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker, Draft
 from shardwise.engine.memory import RowLayout, Slot, SlotPool
 from shardwise.engine.pool import WorkerPool
@@ -72,6 +74,17 @@ class ProcessExecutor:
         self._num_runs = 0
         self._num_batches = 0
 
+    @property
+    def hands(self) -> Hands:
+        """The processes and their threads; a collate of the user's runs in them, too."""
+        return Hands(
+            "processes",
+            num_workers=self.num_workers,
+            num_threads=self.num_threads,
+            num_prefetch=self.num_prefetch,
+            collate=self.maker.collate is not None,
+        )
+
     def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
         """Yield one batch for each work, in order; processes start at the first `next`."""
         started = self._start()
@@ -79,10 +92,14 @@ class ProcessExecutor:
         run = started.pool.board.run = self._num_runs
         pending: dict[int, _Pending] = {}
         window = self.num_prefetch
+        num_ready: int | None = None
         try:
             while True:
                 if started.pool.board.run != run:
                     raise RuntimeError("a newer iterator of this executor has begun")
+                if pending:
+                    _take(started.pool.answers(0), pending)
+                    num_ready = _num_ready(pending)
                 while len(pending) < window:
                     work = next(works, None)
                     if work is None:
@@ -95,7 +112,10 @@ class ProcessExecutor:
                 oldest = pending[next(iter(pending))]
                 self._wait(started, oldest, pending)
                 del pending[oldest.number]
-                yield oldest.made or self.maker.finish(started.settled(oldest.draft))
+                made = oldest.made or self.maker.finish(started.settled(oldest.draft))
+                made.num_ready = num_ready
+                num_ready = 0
+                yield made
         except (WorkerError, StallError):
             # Of the processes one is gone or stuck: the next run starts new ones.
             self.close()
@@ -131,7 +151,11 @@ class ProcessExecutor:
             started.pool.send(run, Task(run, number, 0, work, num_rows, whole=True), None)
             return _Pending(number, Draft(work, {}), None, {0})
         slot, rows = started.rows(num_rows)
-        pieces = piece_ranges(num_rows, self.num_workers * self.num_threads)
+        pieces = piece_ranges(
+            num_rows,
+            self.num_workers * self.num_threads,
+            light_row_bytes=self.maker.dataset.light_row_bytes,
+        )
         for start, stop in pieces:
             piece = Work(work.epoch, work.step, work.ids[start:stop])
             if slot is None:
@@ -147,29 +171,37 @@ class ProcessExecutor:
         while batch.out:
             left = None if deadline is None else deadline - time.monotonic()
             answers = started.pool.answers(left)
-            for answer in answers:
-                # Answers to iterators that were given up are nobody's.
-                if answer.batch in pending:
-                    _take(pending[answer.batch], answer)
-            if batch.error is not None:
-                raise batch.error
+            _take(answers, pending)
             if not answers and self.timeout is not None:
                 start = min(batch.out)
                 holder = started.pool.board.holder(batch.number, start)
                 who = "a free worker" if holder is None else f"worker process {holder}"
                 raise stall_error(self.maker.dataset, batch.draft.work, start, self.timeout, who)
+        if batch.error is not None:
+            raise batch.error
 
 
-def _take(batch: _Pending, answer: Answer) -> None:
-    """Put an answer in its place."""
-    batch.out.discard(answer.start)
-    if answer.error is not None:
-        # Raised when the batch is the oldest one: errors keep the order of batches, too.
-        batch.error = batch.error or pickle.loads(answer.error)  # noqa: S301 - our own worker's
-    elif isinstance(answer.value, Batch):
-        batch.made = answer.value
-    else:
-        batch.draft.pieces[answer.start] = answer.value
+def _take(answers: Iterable[Answer], pending: Mapping[int, _Pending]) -> None:
+    """Put answers in their places."""
+    for answer in answers:
+        batch = pending.get(answer.batch)
+        if batch is None or answer.start not in batch.out:
+            continue  # to an iterator that was given up, or behind an error
+        batch.out.discard(answer.start)
+        if answer.error is not None:
+            # Raised when the batch is the oldest one: errors keep the order of batches, too.
+            batch.error = pickle.loads(answer.error)  # noqa: S301 - our own worker's
+            # Of several that of the first piece is raised: what is behind it is for nobody.
+            batch.out = {start for start in batch.out if start < answer.start}
+        elif isinstance(answer.value, Batch):
+            batch.made = answer.value
+        else:
+            batch.draft.pieces[answer.start] = answer.value
+
+
+def _num_ready(pending: Mapping[int, _Pending]) -> int:
+    """How many batches are filled, from the oldest on."""
+    return sum(1 for _ in takewhile(lambda batch: not batch.out, pending.values()))
 
 
 class _Started:

@@ -17,6 +17,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker, Draft
 from shardwise.engine.window import piece_ranges, stall_error, window_size
 from shardwise.engine.work import Batch, Work
@@ -30,6 +31,9 @@ class _Pending:
 
     draft: Draft
     pieces: list[tuple[int, Future[None]]]
+
+    def is_filled(self) -> bool:
+        return all(future.done() for _, future in self.pieces)
 
     def cancel(self) -> None:
         for _, future in self.pieces:
@@ -61,12 +65,23 @@ class ThreadExecutor:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = 0
 
+    @property
+    def hands(self) -> Hands:
+        """The threads of the pool."""
+        return Hands("threads", num_threads=self.num_threads, num_prefetch=self.num_prefetch)
+
     def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
         """Yield one batch for each work, in order; the window fills at the first `next`."""
         pending: deque[_Pending] = deque()
         window = self.num_prefetch
+        num_ready: int | None = None
         try:
             while True:
+                # From the oldest on, and each batch looked at once when it is filled.
+                while num_ready is not None and num_ready < len(pending):
+                    if not pending[num_ready].is_filled():
+                        break
+                    num_ready += 1
                 while len(pending) < window:
                     work = next(works, None)
                     if work is None:
@@ -77,6 +92,8 @@ class ThreadExecutor:
                     return
                 self._wait(pending[0])
                 batch = self.maker.finish(pending.popleft().draft)
+                batch.num_ready = num_ready
+                num_ready = max(0, (num_ready or 0) - 1)
                 yield batch
         finally:
             for waiting in pending:
@@ -98,9 +115,14 @@ class ThreadExecutor:
             self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="shardwise")
             self._pid = os.getpid()
         draft = self.maker.begin(work)
+        ranges = piece_ranges(
+            len(work.ids),
+            self.num_threads,
+            light_row_bytes=self.maker.dataset.light_row_bytes,
+        )
         pieces = [
             (start, self._pool.submit(self.maker.fill, draft, start, stop))
-            for start, stop in piece_ranges(len(work.ids), self.num_threads)
+            for start, stop in ranges
         ]
         return _Pending(draft, pieces)
 

@@ -13,17 +13,27 @@ from shardwise.errors import StallError
 __all__ = ["piece_ranges", "stall_error", "window_size"]
 
 _MIN_PIECE, _MAX_PIECE = 16, 64
+# Of samples that cost next to nothing, so many bytes are a piece: fewer calls for the same rows.
+_LIGHT_PIECE_BYTES, _MAX_LIGHT_PIECE = 2 << 20, 1024
 # Batches that are ready or under way may hold this much; two are always allowed.
 _MAX_WINDOW_BYTES = 2 << 30
 
 
-def piece_ranges(num_rows: int, num_hands: int) -> list[tuple[int, int]]:
+def piece_ranges(
+    num_rows: int, num_hands: int, *, light_row_bytes: float | None = None
+) -> list[tuple[int, int]]:
     """Cut a batch into pieces `(start, stop)` for so many threads.
 
     16 to 64 rows each: small enough that several hands fill the first batch, large enough that a
-    task costs little beside its rows. An empty batch has one empty piece, which brings its columns.
+    task costs little beside its rows. Rows that are only read, of `light_row_bytes` on the mean,
+    make larger pieces. An empty batch has one empty piece, which brings its columns.
     """
-    size = min(_MAX_PIECE, max(_MIN_PIECE, -(-num_rows // num_hands)))
+    least, most = _MIN_PIECE, _MAX_PIECE
+    if light_row_bytes is not None:
+        rows = int(_LIGHT_PIECE_BYTES / max(light_row_bytes, 1.0))
+        least = max(_MIN_PIECE, min(rows, _MAX_LIGHT_PIECE))
+        most = max(_MAX_PIECE, least)
+    size = min(most, max(least, -(-num_rows // num_hands)))
     return [(start, min(start + size, num_rows)) for start in range(0, max(1, num_rows), size)]
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.engine.hands import Hands
 from shardwise.engine.stages import Stages
 
 __all__ = ["Batch", "Executor", "Samples", "Work"]
@@ -45,6 +46,9 @@ class Batch:
         num_skipped: rows left out because of errors.
         num_replaced: rows whose sample was replaced because of errors.
         stages: seconds, rows and bytes by stage.
+        pieces: the ids of each piece, int64, and the seconds that loading it took.
+        num_ready: batches that could be had without waiting when this one was asked for, itself
+            among them; None where it was the first one.
     """
 
     data: Any
@@ -52,6 +56,8 @@ class Batch:
     num_skipped: int = 0
     num_replaced: int = 0
     stages: Stages = field(default_factory=Stages)
+    pieces: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
+    num_ready: int | None = None
 
 
 class Samples(Protocol):
@@ -77,6 +83,11 @@ class Samples(Protocol):
         """Read, decode and transform samples: a column a field, "__key__" among them."""
         ...
 
+    @property
+    def light_row_bytes(self) -> float | None:
+        """Mean bytes of a sample in storage, if reading is all it costs; else None."""
+        ...
+
     def describe(self, index: int) -> str:
         """Where a sample lies, for messages."""
         ...
@@ -89,6 +100,11 @@ class Executor(Protocol):
     the iterator gives up what is under way. `close` ends threads and processes; a later `run`
     starts them again.
     """
+
+    @property
+    def hands(self) -> Hands:
+        """Who makes the batches, and how many of them."""
+        ...
 
     def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
         """Yield one batch for each work, in order; an error is raised in its batch's place."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import stat as mode_bits
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
 
 __all__ = ["FileStat", "LocalFile"]
 
@@ -115,6 +116,32 @@ class LocalFile:
         view = memoryview(buffer).cast("B")
         _check_range(offset, len(view))
         self._fill(self._descriptor(), offset, view, done=0)
+
+    def read_spans(
+        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
+    ) -> None:
+        """Fill a buffer from `begin` on with several ranges of the file, one behind the other.
+
+        The same as `read_into` for each, in less time a range. Range i begins at `offsets[i]` in
+        the file and ends at `ends[i]` in the buffer; it begins where the one before ends.
+
+        Raises:
+            DataError: the file ends before a range does.
+            MissingShardError: the file is not there.
+            StorageError: it could not be read.
+        """
+        held = self._descriptor()
+        fd, preadv = held.fd, os.preadv
+        try:
+            for offset, end in zip(offsets, ends, strict=True):
+                view = buffer[begin:end]
+                if preadv(fd, [view], offset) != end - begin:
+                    self._fill(held, offset, view, done=0)
+                begin = end
+        except OSError as error:
+            if isinstance(error, ShardwiseError):
+                raise
+            raise _explained(error, self.url, "read") from error
 
     def close(self) -> None:
         """Let go of the descriptor; the next read opens the file again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,12 @@ class ReadPlan:
     offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
     places: NDArray[np.int64]
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Yield `(file, stop)` for each file: its reads are those from the last stop to this."""
+        if len(self.files):
+            last = np.append(np.flatnonzero(np.diff(self.files)), len(self.files) - 1)
+            yield from zip(self.files[last].tolist(), (last + 1).tolist(), strict=True)
 
     @property
     def num_bytes(self) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Columns
 from shardwise.errors import DataError, MissingShardError, StorageError
-from shardwise.sources.tar.ranges import GAP_BYTES, plan_reads
+from shardwise.sources.tar.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.shards import ShardSet
 from shardwise.storage import FilePool, LocalFile, local_path
 
@@ -102,18 +102,10 @@ def read_rows(
         np.broadcast_to(request.shard_of, shape).ravel(), request.offsets.ravel(), sizes
     )
     buffer = np.empty(plan.num_bytes, np.uint8)
-    view = buffer.data
-    begin, opened, file = 0, -1, None
-    for shard, offset, end in zip(
-        plan.files.tolist(), plan.offsets.tolist(), plan.ends.tolist(), strict=True
-    ):
-        try:
-            if file is None or shard != opened:
-                file, opened = pool.get(shards.manifest.shards[shard].url), shard
-            file.read_into(offset, view[begin:end])
-        except (DataError, StorageError) as error:
-            _explain(error, shards, request, range(offset, offset + end - begin), shard=shard)
-        begin = end
+    try:
+        _read(shards, pool, plan, buffer.data)
+    except (DataError, StorageError):
+        _read_singly(shards, pool, request, plan, buffer.data)
     places = plan.places.reshape(shape)
     columns = {
         name: BytesColumn(buffer, places[i], request.sizes[i]) for i, name in enumerate(names)
@@ -181,6 +173,30 @@ def _check_digests(shards: ShardSet, request: _Request, columns: dict[str, Bytes
                     offset=int(request.offsets[i, row]),
                     index=int(request.ids[row]),
                 )
+
+
+def _read(shards: ShardSet, pool: FilePool, plan: ReadPlan, view: memoryview) -> None:
+    offsets, ends = plan.offsets.tolist(), plan.ends.tolist()
+    at = begin = 0
+    for shard, stop in plan.runs():
+        file = pool.get(shards.manifest.shards[shard].url)
+        file.read_spans(offsets[at:stop], ends[at:stop], view, begin)
+        at, begin = stop, ends[stop - 1]
+
+
+def _read_singly(
+    shards: ShardSet, pool: FilePool, request: _Request, plan: ReadPlan, view: memoryview
+) -> None:
+    """Do the reads of a plan one by one, to say which of them fails."""
+    begin = 0
+    for shard, offset, end in zip(
+        plan.files.tolist(), plan.offsets.tolist(), plan.ends.tolist(), strict=True
+    ):
+        try:
+            pool.get(shards.manifest.shards[shard].url).read_into(offset, view[begin:end])
+        except (DataError, StorageError) as error:
+            _explain(error, shards, request, range(offset, offset + end - begin), shard=shard)
+        begin = end
 
 
 def _explain(

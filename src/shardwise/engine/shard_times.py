@@ -1,0 +1,91 @@
+"""Which shard's samples load slowly: mean seconds a sample, by shard.
+
+A piece is timed as a whole. Where its samples lie in one shard, as without shuffling, the time is
+that shard's; where they are mixed, each of its shards gets the piece's mean, and a slow shard
+stands out less. Costs two microseconds a piece and 16 bytes a shard. Imports numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Sharded", "ShardTimes"]
+
+# Pieces are kept until there are this many, and then looked up in one go.
+_MAX_PIECES = 256
+# Samples of a piece that are looked up; they stand for the others.
+_MAX_LOOKED_UP = 8
+
+
+class Sharded(Protocol):
+    """What is asked of a dataset."""
+
+    @property
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples a shard, in the order of the ids."""
+        ...
+
+    def url_of(self, index: int) -> str:
+        """The url of the shard that holds a sample."""
+        ...
+
+
+class ShardTimes:
+    """Sums by shard; nothing where there is only one shard to compare."""
+
+    def __init__(self, dataset: Sharded) -> None:
+        self._dataset = dataset
+        self._pieces: list[tuple[NDArray[np.int64], float]] = []
+        self._ends: NDArray[np.int64] | None = None
+        self._seconds = self._rows = np.zeros(0)
+
+    def add(self, ids: NDArray[np.int64], seconds: float) -> None:
+        """Count a piece: its ids in the dataset, and what reading to transforming them took."""
+        if len(ids):
+            stride = -(-len(ids) // _MAX_LOOKED_UP)
+            # Copied: a view would keep the ids of many steps.
+            self._pieces.append((ids[::stride].copy(), seconds / len(ids)))
+            if len(self._pieces) >= _MAX_PIECES:
+                self._fold()
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._pieces.clear()
+        self._seconds, self._rows = np.zeros_like(self._seconds), np.zeros_like(self._rows)
+
+    def slowest(self, count: int) -> list[dict[str, Any]]:
+        """The slowest shards of those that were read, slowest first.
+
+        Returns:
+            dicts with `url` and `seconds_a_sample`; none where there are less than two shards.
+        """
+        self._fold()
+        seen = np.flatnonzero(self._rows)
+        if self._ends is None or len(seen) < 2:
+            return []
+        means = self._seconds[seen] / self._rows[seen]
+        order = np.argsort(-means, kind="stable")[:count]
+        return [
+            {"url": self._dataset.url_of(int(self._ends[shard]) - 1), "seconds_a_sample": mean}
+            for shard, mean in zip(seen[order].tolist(), means[order].tolist(), strict=True)
+        ]
+
+    def _fold(self) -> None:
+        """Add the pieces that were kept to the sums."""
+        if not self._pieces:
+            return
+        if self._ends is None:
+            self._ends = np.cumsum(self._dataset.shard_sizes)
+            self._seconds, self._rows = np.zeros(len(self._ends)), np.zeros(len(self._ends))
+        if len(self._ends) > 1:
+            lengths = [len(ids) for ids, _ in self._pieces]
+            means = np.repeat([mean for _, mean in self._pieces], lengths)
+            shards = np.searchsorted(
+                self._ends, np.concatenate([ids for ids, _ in self._pieces]), side="right"
+            )
+            np.add.at(self._seconds, shards, means)
+            np.add.at(self._rows, shards, 1.0)
+        self._pieces.clear()
