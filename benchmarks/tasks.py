@@ -134,7 +134,7 @@ def litdata_loader(directory: Path, task: str, *, decode: Any = decode_pil) -> I
     name = "images" if task == "image-batch" else "tiny"
     converted = directory / f"litdata-{name}"
     if not (converted / "index.json").exists():
-        from litdata.streaming import BinaryWriter
+        from litdata.streaming.writer import BinaryWriter
 
         import shardwise as sw
 

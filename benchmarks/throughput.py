@@ -37,8 +37,9 @@ def environment(directory: Path) -> Path:
     if not done.exists() or done.read_text().split() != list(PEERS):
         venv.create(directory, with_pip=True)
         install = [str(python), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*install, "torch==2.13.0", "scikit-learn"], check=True)
-        subprocess.run([*install, "--editable", f"{ROOT}[image]", *PEERS], check=True)
+        # In one go: torch is pinned, so that no peer pulls another build of it.
+        ours = ["torch==2.13.0", "scikit-learn", "--editable", f"{ROOT}[image]"]
+        subprocess.run([*install, *ours, *PEERS], check=True)
         done.write_text("\n".join(PEERS))
     return python
 
