@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import time
@@ -236,6 +237,8 @@ def main() -> None:
         rate = floor(arguments.directory, arguments.task, arguments.seconds)
         print(json.dumps({"rate": rate}))
         return
+    # The trainer has torch already.
+    importlib.import_module("torch")
     began = time.perf_counter()
     batches = LOADERS[arguments.loader](arguments.directory, arguments.task)
     next(batches)

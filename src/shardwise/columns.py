@@ -64,6 +64,16 @@ class BytesColumn(Sequence[memoryview | None]):
         for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
             yield None if length < 0 else view[start : start + length]
 
+    def to_list(self) -> list[bytes | None]:
+        """All payloads as bytes of their own, None where one is missing."""
+        view = self._view
+        ends = (self.starts + self.lengths).tolist()
+        # A missing one ends before it begins.
+        return [
+            None if end < start else view[start:end].tobytes()
+            for start, end in zip(self.starts.tolist(), ends, strict=True)
+        ]
+
     def rows(self) -> NDArray[np.uint8] | None:
         """All payloads as uint8 `[rows, length]` if they are of one length, else None.
 

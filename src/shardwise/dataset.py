@@ -326,8 +326,10 @@ class Dataset:
 
     def _samples(self, block: Block) -> Iterator[dict[str, Any]]:
         """Finish the samples of a block one by one, as epoch 0 of seed 0 has them."""
-        for row, sample in enumerate(decode_rows(block, self._fields)):
-            yield self._transformed(block, row, sample, 0, 0)
+        samples = decode_rows(block, self._fields)
+        if not self._recipe.transforms:
+            return samples
+        return (self._transformed(block, row, sample, 0, 0) for row, sample in enumerate(samples))
 
     def _transformed(
         self, block: Block, row: int, sample: dict[str, Any], epoch: int, seed: int

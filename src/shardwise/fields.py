@@ -7,9 +7,9 @@ and index (I6). Imports columns, errors and numpy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,9 +114,13 @@ def decode_rows(block: Block, fields: Sequence[Field]) -> Iterator[dict[str, Any
     for field in fields:
         column = block.columns.fields[field.name]
         whole = _is_whole(column)
-        owned.append(_owned(column, whole=whole))
+        owned.append(_owned(column))
         if field.decoder is not None or not whole:
             pending.append(field)
+    if not pending:
+        for values in zip(block.columns.keys, *owned, strict=True):
+            yield dict(zip(names, values, strict=True))
+        return
     for row, values in enumerate(zip(block.columns.keys, *owned, strict=True)):
         sample = dict(zip(names, values, strict=True))
         for field in pending:
@@ -151,7 +155,7 @@ def decode_columns(
             continue
         values = _decode_at_once(field, column) if whole else None
         if values is None:
-            values = list(_owned(column, whole=whole))
+            values = _owned(column)
             if field.decoder is not None:
                 for row, value in enumerate(values):
                     values[row] = value if value is None else _decoded(block, row, field, value)
@@ -167,13 +171,9 @@ def _is_whole(column: Sequence[Any]) -> bool:
     return all(value is not None for value in column)
 
 
-def _owned(column: Sequence[Any], *, whole: bool) -> Iterable[Any]:
+def _owned(column: Sequence[Any]) -> list[Any]:
     """The values; stored bytes as bytes: a view would keep all that was read in memory."""
-    if not isinstance(column, BytesColumn):
-        return column
-    if whole:
-        return map(bytes, cast(Iterable[memoryview], column))
-    return (None if value is None else bytes(value) for value in column)
+    return column.to_list() if isinstance(column, BytesColumn) else list(column)
 
 
 def _missing(block: Block, row: int, field: Field) -> DataError:
