@@ -109,7 +109,7 @@ def test_a_batch_that_does_not_come_raises_stall_error_that_names_the_sample():
     release = threading.Event()
 
     def stuck(sample):
-        release.wait(60)
+        release.wait(120)
         return sample
 
     dataset = Dataset(MemorySource(numbered_samples(8))).map(stuck)
@@ -117,9 +117,9 @@ def test_a_batch_that_does_not_come_raises_stall_error_that_names_the_sample():
     try:
         with pytest.raises(StallError, match=r"step 7 of epoch 2.*sample 5 of memory://.*timeout="):
             next(executor.run(iter([Work(2, 7, np.array([5, 6]))])))
+        executor.close()  # does not wait for the stuck thread
     finally:
         release.set()
-        executor.close()
 
 
 def test_abandoned_iterators_leave_no_threads_behind():

@@ -276,6 +276,28 @@ def test_workers_do_not_import_torch(tmp_path):
     assert out == f"{[False] * 10}\n", err
 
 
+def test_workers_allow_themselves_the_open_files_of_a_whole_window(tmp_path):
+    program = PROGRAM.replace(
+        '{"twice": 2 * sample["cls"]}',
+        '{"limit": __import__("resource").getrlimit(__import__("resource").RLIMIT_NOFILE)[0]}',
+    ).replace(
+        "import shardwise as sw",
+        """import resource
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    import shardwise as sw""",
+    )
+    program += """
+    batch = next(iter(loader))
+    most = 16384 if hard == resource.RLIM_INFINITY else min(16384, hard)
+    assert batch["limit"].tolist() == [most] * 10, batch["limit"]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
+"""
+    made = run_program(program, tmp_path=tmp_path)
+    _, err = made.communicate(timeout=120)
+    assert made.returncode == 0, err
+
+
 def test_an_executor_in_a_forked_child_starts_processes_of_its_own():
     maker = BatchMaker(squares())
     executor = ProcessExecutor(maker, num_workers=1, num_prefetch=2)

@@ -1,5 +1,6 @@
 import os
 import pickle
+import resource
 import threading
 
 import psutil
@@ -105,3 +106,16 @@ def test_a_missing_file_leaves_the_pool_as_it_was(tmp_path):
 def test_a_pool_of_no_files_is_refused():
     with pytest.raises(ValueError, match="limit=0"):
         FilePool(limit=0)
+
+
+@pytest.mark.parametrize(("soft", "kept"), [(100, 64), (1024, 256), (10**6, 2048)])
+def test_a_pool_keeps_a_quarter_of_the_files_that_a_process_may_open(monkeypatch, soft, kept):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, soft))
+    assert FilePool().limit == kept
+
+
+def test_a_pool_without_a_limit_fits_the_process_that_it_is_unpickled_in(monkeypatch):
+    pickled = pickle.dumps(FilePool())
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (400, 400))
+    assert pickle.loads(pickled).limit == 100
+    assert pickle.loads(pickle.dumps(FilePool(limit=7))).limit == 7

@@ -21,6 +21,7 @@ from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker, Draft
 from shardwise.engine.window import piece_ranges, stall_error, window_size
 from shardwise.engine.work import Batch, Work
+from shardwise.errors import StallError
 
 __all__ = ["ThreadExecutor"]
 
@@ -95,6 +96,10 @@ class ThreadExecutor:
                 batch.num_ready = num_ready
                 num_ready = max(0, (num_ready or 0) - 1)
                 yield batch
+        except StallError:
+            # A thread is stuck: the next run has others, and close() does not wait for it.
+            self._abandon()
+            raise
         finally:
             for waiting in pending:
                 waiting.cancel()
@@ -108,6 +113,11 @@ class ThreadExecutor:
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _abandon(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, work: Work) -> _Pending:
         # Threads do not survive a fork: a child makes its own.

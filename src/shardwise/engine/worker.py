@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -31,6 +32,8 @@ __all__ = ["main"]
 
 # Mappings that a worker keeps; more than the slots of any window.
 _MAX_SLOTS = 64
+# Descriptors that a worker would like to have; a usual limit is 1,024.
+_OPEN_FILES = 16_384
 
 
 class _Worker:
@@ -134,6 +137,14 @@ def _end_with(trainer: int) -> None:
     os._exit(0)
 
 
+def _allow_many_files() -> None:
+    """Let this process keep the shards of a whole window open, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _die(hook: threading.ExceptHookArgs) -> None:
     """A thread that fails must not leave its piece to nobody: the process ends, and is missed."""
     traceback.print_exception(hook.exc_type, hook.exc_value, hook.exc_traceback)
@@ -145,6 +156,7 @@ def main(arguments: list[str]) -> None:
     # Ctrl-C is the trainer's business; it ends the workers by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.excepthook = _die
+    _allow_many_files()
     sock_fd, job_fd, board_fd, number = map(int, arguments)
     sock = socket.socket(fileno=sock_fd)
     with open(job_fd, "rb") as file:

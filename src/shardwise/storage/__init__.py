@@ -8,7 +8,7 @@ Imports the standard library and `shardwise.errors` only.
 from shardwise.storage.atomic import atomic_write
 from shardwise.storage.local import FileStat, LocalFile
 from shardwise.storage.open import local_path, open_file
-from shardwise.storage.pool import FilePool
+from shardwise.storage.pool import FilePool, max_open_files
 from shardwise.storage.urls import expand
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "atomic_write",
     "expand",
     "local_path",
+    "max_open_files",
     "open_file",
 ]

@@ -6,6 +6,7 @@ Imports this package only.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -13,7 +14,18 @@ from typing import Any
 from shardwise.storage.local import LocalFile
 from shardwise.storage.open import open_file
 
-__all__ = ["FilePool"]
+__all__ = ["FilePool", "max_open_files"]
+
+
+def max_open_files() -> int:
+    """How many files a set of shards may keep open: a quarter of the process's limit, 64 to 2,048.
+
+    A window shuffle has some 1,000 shards in use at a time: where the limit (`ulimit -n`) is below
+    5,000, some of them are opened again and again.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 2048
+    return most if soft == resource.RLIM_INFINITY else max(64, min(most, soft // 4))
 
 
 class FilePool:
@@ -24,17 +36,18 @@ class FilePool:
     a pool pickles without its files.
 
     Args:
-        limit: how many files are kept open. 128 stays far below the usual limit of 1,024.
+        limit: how many files are kept open; None for `max_open_files()`.
     """
 
-    def __init__(self, limit: int = 128) -> None:
-        if limit < 1:
+    def __init__(self, limit: int | None = None) -> None:
+        if limit is not None and limit < 1:
             raise ValueError(f"limit={limit}: keep at least one file open")
-        self.limit = limit
+        self._asked = limit
+        self.limit = max_open_files() if limit is None else limit
         self._kept = _Kept()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FilePool, (self.limit,)
+        return FilePool, (self._asked,)
 
     def __len__(self) -> int:
         return len(self._kept.files)

@@ -242,7 +242,7 @@ def test_an_index_removed_while_in_use_is_made_again_in_memory(tmp_path):
 
 
 def test_a_bounded_number_of_indexes_is_mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards_module, "_MAX_MAPPED", 3)
+    monkeypatch.setattr(shards_module, "max_open_files", lambda: 3)
     source = TarSource(make_shards(tmp_path, [2] * 10))
     check_source(source, expected=numbered(20))
     assert len(source.shards._mapped) <= 3 + 8  # threads may come in between

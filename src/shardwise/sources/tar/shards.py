@@ -21,14 +21,12 @@ from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.build import build_index, save_index, usable_cores
 from shardwise.sources.tar.index import ShardIndex, index_path
 from shardwise.sources.tar.index_file import IndexHeader, read_header
-from shardwise.storage import FileStat, LocalFile, local_path
+from shardwise.storage import FileStat, LocalFile, local_path, max_open_files
 
 __all__ = ["ShardSet", "open_shards"]
 
 _logger = logging.getLogger("shardwise")
 
-# A mapped file costs a descriptor, of which there often are 1,024.
-_MAX_MAPPED = 256
 # Looking at files on a network waits more than it works.
 _LOOK_THREADS = 16
 
@@ -106,7 +104,7 @@ class ShardSet:
             # It could not be saved, or was removed since.
             index = self._kept[shard] = build_index(listed.url)
         else:
-            while len(self._mapped) >= _MAX_MAPPED:
+            while len(self._mapped) >= max_open_files():
                 # Another thread may be at the same: whichever comes first.
                 self._mapped.pop(next(iter(self._mapped)), None)
             self._mapped[shard] = index
