@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NoReturn
 
 import numpy as np
@@ -131,23 +132,34 @@ def _locate(shards: ShardSet, ids: NDArray[np.int64], names: tuple[str, ...]) ->
     singles: list[int] = []
     found: list[int] = []
     order = np.argsort(shard_of, kind="stable")
-    breaks = np.flatnonzero(np.diff(shard_of[order])) + 1
-    for places in np.split(order, breaks) if len(ids) else ():
-        index = shards.index(int(shard_of[places[0]]))
+    sorted_rows = row_of[order]
+    places, rows = order.tolist(), sorted_rows.tolist()
+    # Lists, not arrays: over many shards most of these runs have one row.
+    own_of: dict[tuple[str, ...], list[tuple[int, str]]] = {}
+    start = 0
+    for shard, run in groupby(shard_of[order].tolist()):
+        stop = start + sum(1 for _ in run)
+        index = shards.index(shard)
         request.has_digests |= index.header.has_digests
-        rows = row_of[places]
-        own = [(i, name) for i, name in enumerate(names) if name in index.fields]
-        if len(places) < _FEW_ROWS:
-            for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+        own = own_of.get(index.fields)
+        if own is None:
+            own = [(i, name) for i, name in enumerate(names) if name in index.fields]
+            own_of[index.fields] = own
+        if stop - start < _FEW_ROWS:
+            for place, row in zip(places[start:stop], rows[start:stop], strict=True):
                 request.keys[place] = index.keys[row]
                 for i, name in own:
                     singles.append(i * len(ids) + place)
                     found += index.locate_one(name, row)
         else:
-            for place, key in zip(places.tolist(), index.keys.take(rows), strict=True):
+            wanted = sorted_rows[start:stop]
+            for place, key in zip(places[start:stop], index.keys.take(wanted), strict=True):
                 request.keys[place] = key
             for i, name in own:
-                request.offsets[i, places], request.sizes[i, places] = index.locate(name, rows)
+                offsets, sizes = index.locate(name, wanted)
+                request.offsets[i, order[start:stop]] = offsets
+                request.sizes[i, order[start:stop]] = sizes
+        start = stop
     if singles:
         offsets_and_sizes = np.array(found, dtype=np.int64).reshape(-1, 2)
         request.offsets.ravel()[singles] = offsets_and_sizes[:, 0]
