@@ -316,6 +316,22 @@ def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
     assert all(list(b) == list(last[0]) for b in last)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_empty_batch_has_the_form_that_a_transform_gives_to_a_full_one(num_workers):
+    dataset = numbered().decode(cls=int).map(augmented)
+    last = []
+    for rank in range(4):
+        options = {"rank": rank, "world_size": 4, "num_workers": num_workers, "num_threads": None}
+        with make(dataset, batch_size=26, remainder="uneven", **options) as loader:
+            last.append(list(loader)[-1])
+    assert [len(batch["__index__"]) for batch in last] == [1, 0, 0, 0]
+    for batch in last[1:]:
+        assert list(batch) == list(last[0])
+        assert batch["crop"].shape == (0, 4)
+        assert [batch[name].dtype for name in ("cls", "crop")] == [np.int64, np.int64]
+        assert batch["txt"] == []
+
+
 def test_skipped_samples_are_counted_and_steps_stay_equal():
     counts = []
     for rank in range(2):

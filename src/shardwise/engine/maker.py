@@ -133,11 +133,14 @@ class BatchMaker:
         kept = np.concatenate([piece.kept for piece in pieces])
         ids = np.concatenate([piece.ids for piece in pieces])[kept]
         valid = None if work.valid is None else work.valid[kept]
-        loose = [columns for piece in pieces for columns in piece.without(draft.rows).columns]
-        columns: dict[str, Any] = dict(self._joined(loose, work))
-        for name, rows in draft.rows.items():
-            columns[name] = rows if kept.all() else rows[kept]
-        data = self._collated(columns, ids, valid)
+        if len(ids):
+            loose = [columns for piece in pieces for columns in piece.without(draft.rows).columns]
+            columns: dict[str, Any] = dict(self._joined(loose, work))
+            for name, rows in draft.rows.items():
+                columns[name] = rows if kept.all() else rows[kept]
+            data = self._collated(columns, ids, valid)
+        else:
+            data = self._empty(work) if self.collate is None else self.collate([])
         stages.add("collate", time.perf_counter() - began)
         return Batch(
             data,
@@ -176,10 +179,6 @@ class BatchMaker:
                 ids[row], substitute = self._substitute(work, int(ids[row]), place, stages, error)
                 columns.append(substitute)
                 num_replaced += 1
-        if not columns:
-            # Nothing is left of the piece: load no sample, to have its columns.
-            none = {name: rows[:0] for name, rows in out.items()}
-            columns.append(self._load(ids[:0], work.epoch, none, stages))
         return Piece(ids, columns, kept, num_replaced, stages)
 
     def _substitute(
@@ -207,21 +206,30 @@ class BatchMaker:
             index=index,
         ) from error
 
+    def _empty(self, work: Work) -> dict[str, Any]:
+        """A batch without samples, of the form that a batch with samples has.
+
+        What a transform returns is known only from a sample: one is made, and left out again.
+        """
+        one = BatchMaker(self.dataset, seed=self.seed, on_error="replace")
+        valid = None if work.valid is None else np.zeros(1, dtype=np.bool_)
+        batch = one.make(Work(work.epoch, work.step, np.zeros(1, dtype=np.int64), valid))
+        return {name: column[:0] for name, column in batch.data.items()}
+
     def _joined(
         self, loose: Sequence[Mapping[str, Sequence[Any]]], work: Work
     ) -> Mapping[str, Sequence[Any]]:
         """Join the columns of pieces, which must be the same ones."""
-        filled = [columns for columns in loose if len(columns.get("__key__", ()))]
-        for columns in filled[1:]:
-            if columns.keys() != filled[0].keys():
-                odd = sorted(columns.keys() ^ filled[0].keys())
+        for columns in loose[1:]:
+            if columns.keys() != loose[0].keys():
+                odd = sorted(columns.keys() ^ loose[0].keys())
                 raise DataError(
                     f"the samples of step {work.step} do not all have the fields {odd}: select "
                     "fields that every sample has, or let the transform return the same ones",
                     key=str(columns["__key__"][0]),
                     field=str(odd[0]),
                 )
-        return join(filled or loose[:1])
+        return join(loose)
 
     def _collated(
         self,

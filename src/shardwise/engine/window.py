@@ -26,7 +26,7 @@ def piece_ranges(
 
     16 to 64 rows each: small enough that several hands fill the first batch, large enough that a
     task costs little beside its rows. Rows that are only read, of `light_row_bytes` on the mean,
-    make larger pieces. An empty batch has one empty piece, which brings its columns.
+    make larger pieces. An empty batch has one empty piece.
     """
     least, most = _MIN_PIECE, _MAX_PIECE
     if light_row_bytes is not None:
