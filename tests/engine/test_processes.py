@@ -183,11 +183,11 @@ def test_a_late_batch_raises_stall_error_that_names_the_worker_and_the_sample():
 def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     me = psutil.Process()
     with loader(squares(4000)) as made:
-        for _ in range(30):
+        for _ in range(50):
             next(iter(made))
         gc.collect()
         before = me.num_fds()
-        for _ in range(100):
+        for _ in range(250):
             next(iter(made))
         gc.collect()
         assert me.num_fds() <= before + 8
