@@ -7,7 +7,6 @@ run ahead of the user, but the state counts the batches that were handed out. It
 
 from __future__ import annotations
 
-import operator
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -20,7 +19,7 @@ from shardwise.engine.counts import Counts
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Batch, Executor, Work
-from shardwise.plan import LoaderState, Plan, Remainder, Shuffle
+from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
 from shardwise.ranks import discover, local_world_size
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def plan_for(
         ValueError: an option is not usable, or no rank would get a single batch.
     """
     shuffle = dataset.default_shuffle if shuffle is True else shuffle
-    plan = Plan(
+    return Plan(
         len(dataset),
         batch_size=batch_size,
         world_size=world_size,
@@ -56,16 +55,7 @@ def plan_for(
         remainder=remainder,
         shard_sizes=dataset.shard_sizes if shuffle == "window" else None,
         epoch_size=epoch_size,
-    )
-    if plan.num_steps == 0:
-        if plan.num_samples == 0:
-            raise ValueError("the dataset has no samples")
-        raise ValueError(
-            f"no batch to give: {plan.num_samples} samples do not fill one global batch of "
-            f"batch_size={batch_size} x world_size={world_size}, and remainder='drop' drops them "
-            "all; use a smaller batch_size, or remainder='pad' or 'uneven'"
-        )
-    return plan
+    ).require_steps()
 
 
 class EpochSampler:
@@ -271,15 +261,13 @@ class DataLoader:
 
         Naming the epoch that a loaded state stands in, or that is under way, changes nothing.
         """
-        epoch = operator.index(epoch)
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch}: use 0 or more")
+        epoch = checked_epoch(epoch)
         if epoch != self._epoch:
             self._epoch, self._start, self._run = epoch, 0, None
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
-        return self._state(*self._position()).to_dict()
+        return self._order.state(*self._position()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
@@ -287,9 +275,7 @@ class DataLoader:
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        loaded = LoaderState.from_dict(state)
-        own = self._state(0, 0)
-        loaded.check(own.fingerprint, own.num_samples, own.order)
+        loaded = self._order.read(state)
         self._epoch, self._start, self._run = loaded.epoch, loaded.position, None
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
@@ -340,14 +326,9 @@ class DataLoader:
     def _position(self) -> tuple[int, int]:
         return (self._epoch, self._start) if self._run is None else self._run.position()
 
-    def _state(self, epoch: int, position: int) -> LoaderState:
-        return LoaderState(
-            epoch=epoch,
-            position=position,
-            fingerprint=self.dataset.fingerprint,
-            num_samples=self.plan.num_samples,
-            order=self.plan.sampler.spec(),
-        )
+    @property
+    def _order(self) -> Order:
+        return Order(self.dataset.fingerprint, self.plan.sampler)
 
     def _made(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
         batches = self._executor.run(works)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowLayout", "Slot", "SlotPool", "anonymous_file"]
+__all__ = ["RowLayout", "Slot", "SlotPool", "aligned", "anonymous_file"]
 
 # Rows begin where vector instructions and pinned copies like it.
 _ALIGNMENT = 64
@@ -53,7 +53,7 @@ class RowLayout:
     def num_bytes(self, num_rows: int) -> int:
         """Bytes of a batch of so many rows."""
         return sum(
-            _aligned(num_rows * math.prod(shape) * dtype.itemsize)
+            aligned(num_rows * math.prod(shape) * dtype.itemsize)
             for shape, dtype in self.fields.values()
         )
 
@@ -65,11 +65,12 @@ class RowLayout:
         for name, (shape, dtype) in self.fields.items():
             size = num_rows * math.prod(shape) * dtype.itemsize
             views[name] = flat[offset : offset + size].view(dtype).reshape(num_rows, *shape)
-            offset += _aligned(size)
+            offset += aligned(size)
         return views
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """A size in bytes, rounded up so that what follows begins at a good place."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

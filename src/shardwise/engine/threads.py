@@ -98,7 +98,7 @@ class ThreadExecutor:
                 yield batch
         except StallError:
             # A thread is stuck: the next run has others, and close() does not wait for it.
-            self._abandon()
+            self._end(wait=False)
             raise
         finally:
             for waiting in pending:
@@ -110,14 +110,12 @@ class ThreadExecutor:
 
     def close(self) -> None:
         """End the threads, after the pieces that they have begun."""
+        self._end(wait=True)
+
+    def _end(self, *, wait: bool) -> None:
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _abandon(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def _submit(self, work: Work) -> _Pending:
         # Threads do not survive a fork: a child makes its own.

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.engine.memory import anonymous_file
+from shardwise.engine.memory import aligned, anonymous_file
 
 __all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
 
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10
 _MAX_MESSAGE_BYTES = 64 << 10
-_ALIGNMENT = 64
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 
@@ -58,7 +57,7 @@ def close_own_file(packed: Packed) -> None:
 
 
 def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
-    size = _aligned(len(head)) + sum(_aligned(part.nbytes) for part in parts)
+    size = aligned(len(head)) + sum(aligned(part.nbytes) for part in parts)
     file = anonymous_file(size)
     try:
         with mmap.mmap(file, size) as mapped:
@@ -67,7 +66,7 @@ def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
             for part in [memoryview(head), *parts]:
                 # numpy's copy does not hold the GIL.
                 np.copyto(memory[at : at + part.nbytes], np.frombuffer(part, dtype=np.uint8))
-                at += _aligned(part.nbytes)
+                at += aligned(part.nbytes)
             del memory
     except BaseException:
         os.close(file)
@@ -91,25 +90,21 @@ def receive(sock: socket.socket) -> tuple[Any, int | None] | None:
         return None
     descriptor = descriptors[0] if descriptors else None
     if body[:1] == b"i":
-        return _unpacked(memoryview(bytearray(body))[1:], alignment=1), descriptor
+        return _unpacked(memoryview(bytearray(body))[1:], is_aligned=False), descriptor
     assert descriptor is not None, "a message in a file came without the file"
     try:
         mapped = mmap.mmap(descriptor, _SIZE.unpack_from(body, 1)[0])
     finally:
         os.close(descriptor)
-    return _unpacked(memoryview(mapped), alignment=_ALIGNMENT), None
+    return _unpacked(memoryview(mapped), is_aligned=True), None
 
 
-def _unpacked(memory: memoryview, *, alignment: int) -> Any:
+def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
     (count,) = _COUNT.unpack_from(memory)
     sizes = [_SIZE.unpack_from(memory, _COUNT.size + i * _SIZE.size)[0] for i in range(count)]
-    at = _aligned(_COUNT.size + count * _SIZE.size, alignment)
+    at = 0
     parts = []
-    for size in sizes:
+    for size in [_COUNT.size + count * _SIZE.size, *sizes]:
         parts.append(memory[at : at + size])
-        at += _aligned(size, alignment)
-    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - see the module's docstring
-
-
-def _aligned(size: int, alignment: int = _ALIGNMENT) -> int:
-    return -(-size // alignment) * alignment
+        at += aligned(size) if is_aligned else size
+    return pickle.loads(parts[1], buffers=parts[2:])  # noqa: S301 - see the module's docstring

@@ -1,5 +1,6 @@
 """The plan: ints and numpy in, ints and numpy out; no data, files, threads or torch."""
 
+from shardwise.plan.order import Order, checked_epoch
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import Permutation, mix, mix_array
 from shardwise.plan.plan import Plan, Shuffle
@@ -18,6 +19,7 @@ from shardwise.plan.state import LoaderState
 __all__ = [
     "FullSampler",
     "LoaderState",
+    "Order",
     "Partition",
     "Permutation",
     "Plan",
@@ -29,6 +31,7 @@ __all__ = [
     "SubsetSampler",
     "VirtualEpochs",
     "WindowSampler",
+    "checked_epoch",
     "make_sampler",
     "mix",
     "mix_array",

@@ -165,6 +165,22 @@ class Plan:
             start=position,
         )
 
+    def require_steps(self) -> Plan:
+        """This plan, if it has a batch for each rank.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if self.num_steps:
+            return self
+        if self.num_samples == 0:
+            raise ValueError("the dataset has no samples")
+        raise ValueError(
+            f"no batch to give: {self.num_samples} samples do not fill one global batch of "
+            f"batch_size={self.batch_size} x world_size={self.world_size}, and remainder='drop' "
+            "drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
+        )
+
     def _rows(
         self, epoch: int, step: int, rank: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -7,7 +7,6 @@ workers are started does not matter (I10). Imports torch, the engine and the pla
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -20,7 +19,7 @@ from shardwise.engine.maker import BatchMaker
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
 from shardwise.loader import plan_for
-from shardwise.plan import LoaderState, Remainder, Shuffle
+from shardwise.plan import Order, Remainder, Shuffle, checked_epoch
 from shardwise.ranks import discover
 from shardwise.torch.shared import Place, SharedPlace
 from shardwise.torch.tensors import to_tensors
@@ -161,9 +160,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         The epoch that a loaded state stands in goes on at its position; any other begins at 0.
         What is being iterated goes on unchanged.
         """
-        epoch = operator.index(epoch)
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch}: use 0 or more")
+        epoch = checked_epoch(epoch)
         if epoch == self._place.epoch:
             self._move(epoch, self._place.start)
         else:
@@ -203,8 +200,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 f"position {start} on; count anew after each iter(loader)"
             )
         if 0 < num_batches == plan.num_steps:
-            return self._state(epoch + 1, 0).to_dict()
-        return self._state(epoch, start + num_batches * plan.global_batch_size).to_dict()
+            return self._order.state(epoch + 1, 0).to_dict()
+        return self._order.state(epoch, start + num_batches * plan.global_batch_size).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.
@@ -214,9 +211,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 seed or another order.
         """
         self._refuse_worker("load_state_dict")
-        loaded = LoaderState.from_dict(state)
-        own = self._state(0, 0)
-        loaded.check(own.fingerprint, own.num_samples, own.order)
+        loaded = self._order.read(state)
         self._move(loaded.epoch, loaded.position)
         self._run = None
 
@@ -264,11 +259,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 "it in the main process, or use shardwise.DataLoader, which keeps its own state"
             )
 
-    def _state(self, epoch: int, position: int) -> LoaderState:
-        return LoaderState(
-            epoch=epoch,
-            position=position,
-            fingerprint=self.dataset.fingerprint,
-            num_samples=self.plan.num_samples,
-            order=self.plan.sampler.spec(),
-        )
+    @property
+    def _order(self) -> Order:
+        return Order(self.dataset.fingerprint, self.plan.sampler)

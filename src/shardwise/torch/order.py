@@ -1,19 +1,15 @@
-"""What the samplers share: the order that a state belongs to, and a place in it.
+"""What the samplers share: what a dataset says of its order, and a place in it.
 
 Imports the plan.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from shardwise.plan import LoaderState, Sampler
+from shardwise.plan import LoaderState, Order, Sampler, Shuffle, checked_epoch
 
-__all__ = ["Cursor", "Order", "Shuffle", "check_count", "shuffle_of"]
-
-Shuffle: TypeAlias = bool | Literal["full", "window"]
+__all__ = ["Cursor", "check_count", "order_of", "shuffle_of"]
 
 
 class Cursor:
@@ -27,46 +23,25 @@ class Cursor:
         self.start = start
         self.num_given = 0
 
+    @classmethod
+    def at(cls, state: LoaderState) -> Cursor:
+        """Where a state stands."""
+        return cls(state.epoch, state.position)
+
     def again(self) -> Cursor:
         """The same place, with nothing yielded."""
         return Cursor(self.epoch, self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
         """The beginning of another epoch; the same epoch goes on."""
-        epoch = operator.index(epoch)
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch}: use 0 or more")
+        epoch = checked_epoch(epoch)
         return self if epoch == self.epoch else Cursor(epoch)
 
 
-class Order:
-    """What a state of a sampler belongs to: some data in some order."""
-
-    def __init__(self, dataset: object, num_samples: int, sampler: Sampler) -> None:
-        fingerprint = getattr(dataset, "fingerprint", None)
-        self.fingerprint = fingerprint if isinstance(fingerprint, str) else ""
-        self.num_samples = num_samples
-        self.sampler = sampler
-
-    def state(self, epoch: int, position: int) -> LoaderState:
-        """A state of this data and order."""
-        return LoaderState(
-            epoch=epoch,
-            position=position,
-            fingerprint=self.fingerprint,
-            num_samples=self.num_samples,
-            order=self.sampler.spec(),
-        )
-
-    def cursor(self, state: Mapping[str, Any]) -> Cursor:
-        """Where a state stands.
-
-        Raises:
-            StateError: it belongs to other data, another seed or another order.
-        """
-        loaded = LoaderState.from_dict(state)
-        loaded.check(self.fingerprint, self.num_samples, self.sampler.spec())
-        return Cursor(loaded.epoch, loaded.position)
+def order_of(dataset: object, sampler: Sampler) -> Order:
+    """What a state of a sampler belongs to: the order of this dataset, fingerprinted or not."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    return Order(fingerprint if isinstance(fingerprint, str) else "", sampler)
 
 
 def shuffle_of(

@@ -16,9 +16,9 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from shardwise.engine.schedule import epoch_works
-from shardwise.plan import Partition, Plan, Remainder, make_sampler
+from shardwise.plan import Partition, Plan, Remainder, Shuffle, make_sampler
 from shardwise.ranks import discover
-from shardwise.torch.order import Cursor, Order, Shuffle, check_count, shuffle_of
+from shardwise.torch.order import Cursor, check_count, order_of, shuffle_of
 
 __all__ = ["BatchSampler", "DistributedSampler"]
 
@@ -81,7 +81,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         num_samples = len(dataset)
         kind, shard_sizes = shuffle_of(dataset, shuffle, None)
         sampler = make_sampler(num_samples, shuffle=kind, seed=seed, shard_sizes=shard_sizes)
-        self._order = Order(dataset, num_samples, sampler)
+        self._order = order_of(dataset, sampler)
         # One index a step, so that nothing but the ranks must be filled.
         self._partition = Partition(
             num_samples, 1, ranks.world_size, "drop" if drop_last else "pad"
@@ -142,7 +142,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        self._cursor = self._order.cursor(state)
+        self._cursor = Cursor.at(self._order.read(state))
         self.epoch = self._cursor.epoch
 
     def _indices(self, cursor: Cursor) -> Iterator[int]:
@@ -219,14 +219,8 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
             remainder=remainder,
             shard_sizes=shard_sizes,
             epoch_size=epoch_size,
-        )
-        if self.plan.num_steps == 0:
-            raise ValueError(
-                f"no batch to give: {self.plan.num_samples} samples do not fill one global batch "
-                f"of batch_size={batch_size} x world_size={ranks.world_size}; use a smaller "
-                "batch_size, or remainder='pad' or 'uneven'"
-            )
-        self._order = Order(dataset, self.plan.num_samples, self.plan.sampler)
+        ).require_steps()
+        self._order = order_of(dataset, self.plan.sampler)
         self._cursor = Cursor()
 
     def __len__(self) -> int:
@@ -282,7 +276,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        self._cursor = self._order.cursor(state)
+        self._cursor = Cursor.at(self._order.read(state))
 
     def _batches(self, cursor: Cursor) -> Iterator[list[int]]:
         plan = self.plan.resumed(cursor.start)

@@ -1,0 +1,61 @@
+"""What a state belongs to: some data in some order. Whoever keeps a position makes states by it.
+
+Imports the plan.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from shardwise.plan.sampler import Sampler
+from shardwise.plan.state import LoaderState
+
+__all__ = ["Order", "checked_epoch"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Some data in some order.
+
+    Attributes:
+        fingerprint: the dataset's; "" for data that has none.
+        sampler: the order of its samples.
+    """
+
+    fingerprint: str
+    sampler: Sampler
+
+    def state(self, epoch: int, position: int) -> LoaderState:
+        """A state of this data and order."""
+        return LoaderState(
+            epoch=epoch,
+            position=position,
+            fingerprint=self.fingerprint,
+            num_samples=self.sampler.num_samples,
+            order=self.sampler.spec(),
+        )
+
+    def read(self, state: Mapping[str, Any]) -> LoaderState:
+        """Read a state of this data and order.
+
+        Raises:
+            StateError: it is malformed, or belongs to other data, another seed or another order.
+        """
+        loaded = LoaderState.from_dict(state)
+        loaded.check(self.fingerprint, self.sampler.num_samples, self.sampler.spec())
+        return loaded
+
+
+def checked_epoch(epoch: SupportsIndex) -> int:
+    """An epoch that a user chose, as an int.
+
+    Raises:
+        ValueError: it is below 0.
+    """
+    number = operator.index(epoch)
+    if number < 0:
+        raise ValueError(f"epoch={number}: use 0 or more")
+    return number
