@@ -198,19 +198,18 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     wait_until(lambda: not workers())
 
 
-def run_program(program, *, tmp_path, **options):
+def run_program(program, *, tmp_path, cwd=None):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
     root = Path(__file__).parents[2]
     return subprocess.Popen(
         [sys.executable, str(path)],
-        cwd=root,
+        cwd=cwd or root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        **options,
     )
 
 
@@ -242,6 +241,19 @@ def test_a_program_without_a_main_guard_works_and_ends_in_silence(tmp_path):
     )
     out, err = program.communicate(timeout=120)
     assert (program.returncode, out, err) == (0, f"{list(range(0, 20, 2))}\n", "")
+
+
+def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("numpy", "resource", "shardwise"):
+        (elsewhere / f"{name}.py").write_text("raise ImportError('the wrong module')\n")
+    (tmp_path / "beside.py").write_text("ANSWER = 42\n")
+    program = PROGRAM.replace('2 * sample["cls"]', '__import__("beside").ANSWER')
+    program += "\n    print(next(iter(loader))['twice'].tolist())\n"
+    made = run_program(program, tmp_path=tmp_path, cwd=elsewhere)
+    out, err = made.communicate(timeout=120)
+    assert (made.returncode, out, err) == (0, f"{[42] * 10}\n", "")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -46,6 +46,8 @@ _ONE_THREAD = dict.fromkeys(
     "1",
 )
 
+_WORKER = "shardwise.engine.worker"
+
 
 class WorkerPool:
     """Processes that make pieces of batches.
@@ -62,7 +64,6 @@ class WorkerPool:
 
         job = {
             "maker": cloudpickle.dumps(maker),
-            "path": sys.path,
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
@@ -89,8 +90,11 @@ class WorkerPool:
         try:
             os.pwrite(file, job, 0)
             given = (sock, file, self.board.descriptor)
+            # The trainer's modules and no others: what lies in the working directory is no module
+            # of a program that was started from elsewhere.
+            start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
             process = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-                [sys.executable, "-m", "shardwise.engine.worker", *map(str, (*given, number))],
+                [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*given, number))],
                 pass_fds=given,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_ONE_THREAD},

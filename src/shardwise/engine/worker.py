@@ -1,7 +1,7 @@
 """A worker process: takes pieces of batches from the socket until the trainer is gone.
 
-It is a fresh interpreter, started by `processes.py` as `python -m shardwise.engine.worker`: no
-fork of the trainer, nothing inherited but the socket and the file with what it works on. Each of
+It is a fresh interpreter, started by `pool.py` with the trainer's module path: no fork of the
+trainer, nothing inherited but the socket and the file with what it works on. Each of
 its threads takes the next task that comes, whatever batch it belongs to. It ends when the socket
 does, so that a trainer that is killed leaves no process behind (I8).
 """
@@ -151,19 +151,18 @@ def _die(hook: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Run a worker: arguments are the socket, the file with its job, the board and its number."""
     # Ctrl-C is the trainer's business; it ends the workers by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.excepthook = _die
     _allow_many_files()
-    sock_fd, job_fd, board_fd, number = map(int, arguments)
+    sock_fd, job_fd, board_fd, number = map(int, sys.argv[-4:])
     sock = socket.socket(fileno=sock_fd)
     with open(job_fd, "rb") as file:
         job = pickle.load(file)  # noqa: S301 - the trainer's own, through an inherited descriptor
     if hasattr(os, "pidfd_open"):
         threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
-    sys.path[:] = job["path"]
     try:
         maker = pickle.loads(job["maker"])  # noqa: S301 - the same
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
@@ -178,7 +177,3 @@ def main(arguments: list[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
