@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.servers import AzureServer, S3Server, azurite, s3_gateway
 
 # A loaded machine is slow, not wrong: neither deadlines nor the check for slow generation.
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
@@ -35,6 +38,8 @@ def no_orphans() -> Iterator[None]:
     me = psutil.Process()
     before = set(me.children(recursive=True))
     yield
+    # A loader that a caught exception's traceback holds on to ends its workers when it is collected.
+    gc.collect()
     left = [p for p in me.children(recursive=True) if p not in before and not _is_helper(p)]
     _, alive = psutil.wait_procs(left, timeout=60)
     assert not alive, f"child processes were left behind: {[p.cmdline() for p in alive]}"
@@ -47,3 +52,17 @@ def _is_helper(process: psutil.Process) -> bool:
     except psutil.NoSuchProcess:
         return True
     return "resource_tracker" in command or "multiprocessing.forkserver" in command
+
+
+@pytest.fixture(scope="module")
+def s3(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server with an access log and an empty bucket, for the tests of one file."""
+    with s3_gateway(tmp_path_factory.mktemp("s3"), access_log=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """An Azure blob service with an empty container, for the tests of one file."""
+    with azurite(tmp_path_factory.mktemp("azure")) as server:
+        yield server

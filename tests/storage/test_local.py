@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError, MissingShardError, StorageError
-from shardwise.storage import FileStat, LocalFile, open_file
+from shardwise.storage import FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
 
 CONTENT = bytes(range(256)) * 40
@@ -227,6 +227,6 @@ def test_open_file_takes_paths_and_file_urls(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["s3://b/x.tar", "pipe:cat x.tar", "HTTP://h/x.tar"])
-def test_an_unknown_scheme_names_the_supported_ones(url):
-    with pytest.raises(StorageError, match="supported are local paths and file://"):
-        open_file(url)
+def test_a_local_path_is_not_made_of_other_urls(url):
+    with pytest.raises(StorageError, match="is not a local file"):
+        local_path(url)

@@ -18,7 +18,7 @@ def shards(tmp_path, monkeypatch):
 
 def test_a_plain_name_is_kept_as_it_is_written_and_need_not_exist():
     assert expand("./no/such/x.tar") == ["./no/such/x.tar"]
-    assert expand("s3://bucket//x*.tar") == ["s3://bucket//x*.tar"]
+    assert expand("s3://bucket//x.tar") == ["s3://bucket//x.tar"]
 
 
 def test_braces_expand_in_local_and_remote_names_and_inside_lists():

@@ -30,6 +30,7 @@ LEVELS = {
     "loader": 10,
     "torch": 11,
     "compat": 11,
+    "integrations": 12,
     "testing": 12,
     "cli": 12,
     "__main__": 13,
@@ -41,10 +42,20 @@ USERS_OF = {
     "": {"compat", "testing", "cli", "__main__"},
 }
 # What the parts of one format or one family of codecs share, and who may know them all.
-SHARED = {"sources": {"manifest", "protocol"}, "codecs": {"protocol"}}
+SHARED = {"sources": {"arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
 KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
-READS_ENVIRONMENT = {"shardwise.ranks", "shardwise.engine.pool"}
+READS_ENVIRONMENT = {
+    "shardwise.ranks",
+    "shardwise.engine.pool",
+    # Credentials where their ecosystems keep them.
+    "shardwise.storage.ambient",
+    # Where a user's caches are.
+    "shardwise.storage.user_dirs",
+    # What programs written for WebDataset and wids set.
+    "shardwise.compat.webdataset.environment",
+    "shardwise.compat.wids.environment",
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,9 @@ def broken_rules(modules: list[Module]) -> list[str]:
 
 
 def _torch_rule(module: Module, imported: Import) -> list[str]:
-    if imported.at_import and _part(module.name) != "torch":
+    # The compat packages' classes derive from torch's, so they can't wait; integrations are imported
+    # by those who have the framework.
+    if imported.at_import and _part(module.name) not in ("torch", "compat", "integrations"):
         return [f"{module.name}:{imported.line} imports torch when it is imported"]
     return []
 

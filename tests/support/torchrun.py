@@ -43,8 +43,11 @@ def run_program(
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
     check: bool = True,
+    cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with these arguments, one OpenMP thread a process, `tests` importable.
+
+    It runs in the folder `cwd`, or in this process's.
 
     stdout and stderr come back together in `stdout`. After `timeout` seconds the program and
     everything that it started are killed.
@@ -56,6 +59,7 @@ def run_program(
     process = subprocess.Popen(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(env or {})},
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,23 +1,34 @@
 """Bytes from a URL: names expanded to URLs, files opened, ranges read, files published whole.
 
-`expand` turns what a user writes into a list of files; `open_file` and `FilePool` open them;
-`LocalFile` reads byte ranges exactly; `atomic_write` publishes a file whole or not at all.
-Imports the standard library and `shardwise.errors` only.
+`expand` turns what a user writes into a list of files; `open_file` and `FilePool` open them; a
+`File` reads byte ranges exactly, wherever it lies; `read_files` reads ranges of many files at once;
+`atomic_write` publishes a file whole or not at all. Imports the standard library, numpy and
+`shardwise.errors`; obstore and fsspec only where a URL needs them.
 """
 
 from shardwise.storage.atomic import atomic_write
-from shardwise.storage.local import FileStat, LocalFile
-from shardwise.storage.open import local_path, open_file
+from shardwise.storage.counts import IO_COUNTS, IoCounts
+from shardwise.storage.fetch import read_files
+from shardwise.storage.local import LocalFile
+from shardwise.storage.open import is_local, local_path, open_file
+from shardwise.storage.options import StorageOptions
 from shardwise.storage.pool import FilePool, max_open_files
+from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.urls import expand
 
 __all__ = [
+    "IO_COUNTS",
+    "File",
     "FilePool",
     "FileStat",
+    "IoCounts",
     "LocalFile",
+    "StorageOptions",
     "atomic_write",
     "expand",
+    "is_local",
     "local_path",
     "max_open_files",
     "open_file",
+    "read_files",
 ]

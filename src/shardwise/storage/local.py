@@ -3,7 +3,7 @@
 Keeps I6: a range is read whole, or an error says where the file ended. The file is opened at the
 first read and opened anew after a fork; every descriptor is held by an object that closes it when
 the last reader lets go of it, so no lock is needed, and `close` never takes a file from under a
-reader. Imports `shardwise.errors` only.
+reader. Imports `shardwise.errors` and the protocol.
 """
 
 from __future__ import annotations
@@ -12,26 +12,15 @@ import errno
 import os
 import stat as mode_bits
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
+from shardwise.storage.protocol import FileStat
 
-__all__ = ["FileStat", "LocalFile"]
+__all__ = ["LocalFile"]
 
 # Longer ranges are held against the file's size before memory is taken for them.
 _CHECKED_BYTES = 64 << 20
-
-
-class FileStat(NamedTuple):
-    """What tells one version of a file from another.
-
-    Attributes:
-        num_bytes: the file's length.
-        mtime_ns: its modification time, in nanoseconds.
-    """
-
-    num_bytes: int
-    mtime_ns: int
 
 
 class LocalFile:
@@ -46,6 +35,10 @@ class LocalFile:
     """
 
     __slots__ = ("_held", "url")
+
+    # A read costs about as much as 16 KiB from the page cache.
+    gap_bytes = 16 << 10
+    is_remote = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.url = os.fspath(path)
@@ -79,6 +72,9 @@ class LocalFile:
             raise _explained(error, self.url, "look at") from error
         _require_regular(found, self.url)
         return FileStat(found.st_size, found.st_mtime_ns)
+
+    def pin(self, stat: FileStat) -> None:
+        """Do nothing: what an open descriptor reads is one version."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`.

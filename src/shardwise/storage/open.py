@@ -9,34 +9,54 @@ import os
 
 from shardwise.errors import StorageError
 from shardwise.storage.local import LocalFile
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import File
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["local_path", "open_file"]
+__all__ = ["is_local", "local_path", "open_file"]
 
 
-def open_file(url: str | os.PathLike[str]) -> LocalFile:
+def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = None) -> File:
     """Open a file for reading by byte ranges.
+
+    A local file is opened at once. A remote one is asked nothing yet: what is wrong with it is
+    found at the first read, or by `open`.
+
+    Args:
+        url: a path, or a URL of any scheme that is supported.
+        options: how remote files are reached; None for the defaults.
 
     Raises:
         MissingShardError: it is not there.
         StorageError: the scheme is not supported, or the file can't be opened.
+        MissingExtraError: a package that the scheme needs is not installed.
     """
-    file = LocalFile(local_path(url))
-    file.open()
-    return file
+    text = os.fspath(url)
+    if is_local(text):
+        file = LocalFile(local_path(text))
+        file.open()
+        return file
+    from shardwise.storage.remote import open_remote
+
+    return open_remote(text, options or StorageOptions())
+
+
+def is_local(url: str | os.PathLike[str]) -> bool:
+    """Whether a URL names a file of this machine."""
+    return scheme_of(os.fspath(url)) in ("", "file")
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
     """The local path that a URL names: `file:` is stripped, `~` expanded.
 
     Raises:
-        StorageError: the URL is not a local one; the message says what is supported.
+        StorageError: the URL is not a local one.
     """
     text = os.fspath(url)
     scheme = scheme_of(text)
     if scheme not in ("", "file"):
         raise StorageError(
-            f"can't open {text!r}: the scheme {scheme!r} is not supported; supported are local "
-            "paths and file:// URLs, so copy the file to a local or mounted disk"
+            f"{text!r} is not a local file, which is what is needed here: give a path or a file: "
+            "URL"
         )
     return os.path.expanduser(strip_file_scheme(text))  # noqa: PTH111 - keeps './'

@@ -11,8 +11,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from shardwise.storage.local import LocalFile
 from shardwise.storage.open import open_file
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import File, FileStat
 
 __all__ = ["FilePool", "max_open_files"]
 
@@ -33,26 +34,38 @@ class FilePool:
 
     Any thread may call `get`. A file that falls out is closed as soon as nobody reads from it: a
     caller that holds on to one may go on reading. After a fork the child begins with no file, and
-    a pool pickles without its files.
+    a pool pickles without its files, but with its options and pins.
 
     Args:
         limit: how many files are kept open; None for `max_open_files()`.
+        options: how remote files are reached; None for the defaults.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, *, options: StorageOptions | None = None) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"limit={limit}: keep at least one file open")
         self._asked = limit
         self.limit = max_open_files() if limit is None else limit
+        self.options = StorageOptions() if options is None else options
+        self._pins: dict[str, FileStat] = {}
         self._kept = _Kept()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FilePool, (self._asked,)
+        return _rebuild, (self._asked, self.options, self._pins)
 
     def __len__(self) -> int:
         return len(self._kept.files)
 
-    def get(self, url: str) -> LocalFile:
+    def pin(self, url: str, stat: FileStat) -> None:
+        """Allow this version of a file only, however often it is opened; see `File.pin`."""
+        if not stat.etag:
+            return
+        self._pins[url] = stat
+        file = self._kept.files.get(url)
+        if file is not None:
+            file.pin(stat)
+
+    def get(self, url: str) -> File:
         """The open file of a URL.
 
         Raises:
@@ -69,7 +82,10 @@ class FilePool:
                 kept.files.move_to_end(url)
                 return file
         # Opened outside the lock: a slow file system must not stop readers of other files.
-        file = open_file(url)
+        file = open_file(url, options=self.options)
+        pinned = self._pins.get(url)
+        if pinned is not None:
+            file.pin(pinned)
         with kept.lock:
             file = kept.files.setdefault(url, file)
             kept.files.move_to_end(url)
@@ -82,6 +98,12 @@ class FilePool:
         self._kept = _Kept()
 
 
+def _rebuild(limit: int | None, options: StorageOptions, pins: dict[str, FileStat]) -> FilePool:
+    pool = FilePool(limit, options=options)
+    pool._pins = pins
+    return pool
+
+
 class _Kept:
     """The files of one process."""
 
@@ -90,4 +112,4 @@ class _Kept:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.files: OrderedDict[str, LocalFile] = OrderedDict()
+        self.files: OrderedDict[str, File] = OrderedDict()

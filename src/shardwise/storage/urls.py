@@ -1,7 +1,8 @@
 """What a user writes, as a list of URLs: brace patterns, globs, directories and lists of these.
 
 Keeps a part of I6: a pattern that finds nothing, or a file named twice, is an error and never a
-shorter or longer epoch. Looks at the local file system only; opens no file.
+shorter or longer epoch. Looks at the local file system, and into stores where a remote pattern says
+so; opens no file.
 """
 
 # URLs are text: a Path would rewrite what the user wrote ("./a" as "a"), and costs more.
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 
 from shardwise.errors import MissingShardError
 from shardwise.storage.braces import expand_braces
+from shardwise.storage.options import StorageOptions
 
 __all__ = ["expand", "scheme_of"]
 
@@ -54,23 +56,28 @@ def expand(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     suffixes: tuple[str, ...] = (".tar",),
+    options: StorageOptions | None = None,
 ) -> list[str]:
     """Expand patterns into the URLs of files, in order.
 
     - Brace patterns, local and remote: `{000..123}`, `{0..10..2}`, `{a,b}`, nested.
-    - Globs, local only: `*`, `?`, `[...]` and `**`. Matches are sorted by name; directories,
+    - Globs, local and remote: `*`, `?`, `[...]` and `**`. Matches are sorted by name; directories,
       hidden files and index files (`.swi`) are left out.
-    - A local directory stands for the files in it that end in one of `suffixes`, sorted by name.
+    - A directory stands for the files in it that end in one of `suffixes`, sorted by name. A remote
+      one is written with a slash at its end.
     - `file:` URLs become paths; `~` is expanded; other URLs are kept as they are.
+    - Web servers can't be listed: http(s) URLs take braces only.
     - A path that exists is that file, whatever pattern it could be. `::` has no meaning.
 
-    A file that is named outright need not exist here: it is missed when it is opened.
+    A file that is named outright need not exist here: it is missed when it is opened. `options` say
+    how stores are reached; None for the defaults.
 
     >>> expand("s3://bucket/train-{000..001}.tar")
     ['s3://bucket/train-000.tar', 's3://bucket/train-001.tar']
 
     Raises:
         MissingShardError: a glob matches nothing, or a directory holds no such file.
+        StorageError: a store can't be listed.
         ValueError: nothing was named, one file was named twice, or braces are not balanced.
         TypeError: something other than str or os.PathLike.
     """
@@ -81,23 +88,39 @@ def expand(
         raise ValueError("no shards: urls is an empty list")
     found: list[str] = []
     for item in written:
-        found += _expand_one(item, suffixes)
+        found += _expand_one(item, suffixes, options)
     _refuse_repeats(found)
     return found
 
 
-def _expand_one(item: str | os.PathLike[str], suffixes: tuple[str, ...]) -> list[str]:
+def _expand_one(
+    item: str | os.PathLike[str], suffixes: tuple[str, ...], options: StorageOptions | None
+) -> list[str]:
     text = os.fspath(item) if isinstance(item, str | os.PathLike) else item
     if not isinstance(text, str):
         raise TypeError(f"each of urls must be a str or a path, not {text!r}")
     if not text:
         raise ValueError("a URL in urls is empty")
     if scheme_of(text) not in ("", "file"):
-        return expand_braces(text)
+        names = expand_braces(text)
+        return [url for name in names for url in _match_remote(name, suffixes, options)]
     path = os.path.expanduser(strip_file_scheme(text))
     if os.path.exists(path):
         return _list_directory(path, suffixes) if os.path.isdir(path) else [path]
     return [url for name in expand_braces(path) for url in _match(name, suffixes)]
+
+
+def _match_remote(
+    name: str, suffixes: tuple[str, ...], options: StorageOptions | None
+) -> list[str]:
+    """The files of one remote name without braces."""
+    from shardwise.storage.listing import is_remote_pattern, list_remote
+
+    if not is_remote_pattern(name):
+        return [name]
+    return list_remote(
+        name, suffixes=suffixes, ignored=_INDEX_SUFFIX, options=options or StorageOptions()
+    )
 
 
 def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -1,0 +1,44 @@
+"""Calls that block, from the event loop: each in a thread that nothing has to wait for at the end.
+
+asyncio's own threads are joined when the interpreter ends, so one that hangs in a foreign library
+would hang the program. Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["in_thread"]
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of `work()`, called in a thread of its own; what it raises is raised here."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        # Given up in the meantime, or the loop has ended.
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def call() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            failed = error
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=call, name="shardwise-blocking", daemon=True).start()
+    return await future

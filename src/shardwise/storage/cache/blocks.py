@@ -1,0 +1,153 @@
+"""A block as it lies on disk: bytes of one version of one file, with digests to check them by.
+
+    payload | a digest for each 64 KiB of it | what it is, as JSON | footer of 32 bytes
+
+Keeps I8: a file that is cut, damaged, or under another name is no block. The footer's digest covers
+all that follows the payload, and the name. Imports the standard library; xxhash where it is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = [
+    "BLOCK_NAME",
+    "CHUNK_BYTES",
+    "BlockInfo",
+    "block_name",
+    "chunk_digests",
+    "digest",
+    "digest_values",
+    "parse_trailer",
+    "space_of",
+    "trailer",
+    "trailer_bytes",
+    "version_id",
+]
+
+CHUNK_BYTES = 64 << 10
+BLOCK_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}\.block")
+
+_MAGIC = b"swblock1"
+# Magic, bytes of the payload, bytes of the JSON, bytes of a chunk, digest.
+_FOOTER = struct.Struct("<8sQIIQ")
+_PAGE = 4096
+# What an entry of a directory takes, roughly.
+_ENTRY_BYTES = 128
+
+
+def _find_digest() -> tuple[str, Callable[[Any], int]]:
+    """The fastest digest that is installed: finds damage, not malice."""
+    try:
+        from xxhash import xxh3_64_intdigest
+    except ImportError:
+        return "crc32", zlib.crc32
+    return "xxh3", xxh3_64_intdigest
+
+
+_DIGEST_NAME, digest = _find_digest()
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """What a block holds.
+
+    Attributes:
+        url: the file, without what may be secret in a URL: a query.
+        version: its ETag, or its time where the store has none.
+        file_bytes: the whole file's length.
+        offset: where the payload begins in the file.
+        num_bytes: the payload's length.
+    """
+
+    url: str
+    version: str
+    file_bytes: int
+    offset: int
+    num_bytes: int
+
+
+def version_id(url: str, version: str, file_bytes: int, block_bytes: int) -> str:
+    """What the names of a file version's blocks begin with: 32 hexadecimal digits.
+
+    Blocks of another size, or with another kind of digest, are others.
+    """
+    parts = (url, version, str(file_bytes), str(block_bytes), _DIGEST_NAME)
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def block_name(version: str, number: int) -> str:
+    """The file name of a block, from `version_id` and its number in the file."""
+    return f"{version}-{number:08x}.block"
+
+
+def space_of(num_bytes: int) -> int:
+    """The space on disk that a file takes, with its entry in the directory."""
+    return -(-num_bytes // _PAGE) * _PAGE + _ENTRY_BYTES
+
+
+def chunk_digests(payload: memoryview) -> bytes:
+    """The digests of a payload, eight bytes each."""
+    found = [digest(payload[at : at + CHUNK_BYTES]) for at in range(0, len(payload), CHUNK_BYTES)]
+    return struct.pack(f"<{len(found)}Q", *found)
+
+
+def digest_values(digests: bytes) -> tuple[int, ...]:
+    """The digests as numbers."""
+    return struct.unpack(f"<{len(digests) // 8}Q", digests)
+
+
+def trailer_bytes(info: BlockInfo) -> int:
+    """How long the trailer of a block is."""
+    return -(-info.num_bytes // CHUNK_BYTES) * 8 + len(_json(info)) + _FOOTER.size
+
+
+def trailer(name: str, info: BlockInfo, digests: bytes) -> bytes:
+    """What follows a payload."""
+    text = _json(info)
+    head = digests + text + _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)[:-8]
+    return head + struct.pack("<Q", digest(name.encode() + head))
+
+
+def parse_trailer(
+    name: str, num_bytes: int, read: Callable[[int, int], bytes]
+) -> tuple[BlockInfo, tuple[int, ...]] | None:
+    """What a file of `num_bytes` holds and the digests of its chunks; None if it is no block.
+
+    Args:
+        name: the file's name.
+        num_bytes: its length.
+        read: gives bytes of it: `read(length, offset)`.
+    """
+    begin = max(0, num_bytes - _PAGE)
+    tail = read(num_bytes - begin, begin)
+    if len(tail) != num_bytes - begin or len(tail) < _FOOTER.size:
+        return None
+    magic, payload_bytes, text_bytes, chunk_bytes, found = _FOOTER.unpack(tail[-_FOOTER.size :])
+    digests_bytes = -(-payload_bytes // CHUNK_BYTES) * 8
+    length = num_bytes - payload_bytes
+    if (
+        magic != _MAGIC
+        or chunk_bytes != CHUNK_BYTES
+        or length != digests_bytes + text_bytes + _FOOTER.size
+    ):
+        return None
+    if length > len(tail):
+        tail = read(length, payload_bytes)
+    tail = tail[-length:]
+    if len(tail) != length or digest(name.encode() + tail[:-8]) != found:
+        return None
+    info = BlockInfo(**json.loads(tail[digests_bytes : digests_bytes + text_bytes]))
+    return info, digest_values(tail[:digests_bytes])
+
+
+def _json(info: BlockInfo) -> bytes:
+    return json.dumps(asdict(info), separators=(",", ":")).encode()

@@ -1,0 +1,76 @@
+"""`hf://datasets/ORG/NAME[@REVISION]/PATH`: data sets of the Hugging Face hub, by HTTP.
+
+Files are read through the hub's "resolve" URLs, which redirect to where the bytes are; listings
+come from its tree API. Source: the HTTP API of the hub. Imports this package.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from shardwise.errors import StorageError
+from shardwise.storage.blocking import in_thread
+from shardwise.storage.objects import ObstoreClient
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.web import json_page
+
+__all__ = ["HubClient", "hub_key"]
+
+_URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.*)")
+_KEY = re.compile(r"datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", re.DOTALL)
+_NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
+
+
+def hub_key(url: str) -> str:
+    """The path under which the hub gives a file.
+
+    >>> hub_key("hf://datasets/org/name@v1/train/000.tar")
+    'datasets/org/name/resolve/v1/train/000.tar'
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise StorageError(f"{url!r} is not of the form hf://datasets/ORG/NAME[@REVISION]/PATH")
+    # A revision such as refs/convert/parquet is written with %2F, as the hub does.
+    return f"datasets/{found['repo']}/resolve/{found['revision'] or 'main'}/{found['path']}"
+
+
+class HubClient(ObstoreClient):
+    """The hub: files by obstore, listings by the tree API."""
+
+    def __init__(
+        self, store: Any, options: StorageOptions, *, endpoint: str, headers: dict[str, str]
+    ) -> None:
+        super().__init__(store, options)
+        self._endpoint = endpoint
+        self._headers = headers
+
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """See `Client.names`."""
+        found = _KEY.fullmatch(prefix)
+        if found is None:
+            return []
+        repo, revision, path = found.groups()
+        directory = path.rpartition("/")[0]
+        root = f"datasets/{repo}/resolve/{revision}/"
+        url = f"{self._endpoint}/api/datasets/{repo}/tree/{revision}/{quote(directory)}"
+        page = f"{url.rstrip('/')}?recursive={'false' if delimiter else 'true'}"
+        names: list[str] = []
+        while page:
+            entries, headers = await in_thread(partial(self._page, page))
+            for entry in entries:
+                name = root + entry["path"]
+                if entry["type"] == "file":
+                    names.append(name)
+                elif delimiter:
+                    names.append(f"{name}/")
+            following = _NEXT.search(headers.get("Link") or "")
+            page = following[1] if following else ""
+            if page and not page.startswith(f"{self._endpoint}/"):
+                raise StorageError("the hub's listing goes on at another host: not followed")
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def _page(self, url: str) -> Any:
+        return json_page(url, headers=self._headers, timeout_s=self._attempt_s)

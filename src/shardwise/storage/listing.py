@@ -1,0 +1,113 @@
+"""What lies in a store: the files of a remote directory, and those that match a glob.
+
+Keeps a part of I6: a pattern that finds nothing is an error. Imports this package; obstore and
+fsspec when a store is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from shardwise.errors import MissingShardError, StorageError
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.remote import RemoteFile
+from shardwise.storage.stores import place_of, url_of
+
+__all__ = ["is_remote_pattern", "list_remote"]
+
+_MAGIC = re.compile(r"[*?\[]")
+_WEB = ("http://", "https://")
+
+
+def is_remote_pattern(url: str) -> bool:
+    """Whether a remote URL, without braces, names more than one file: a directory or a glob.
+
+    >>> is_remote_pattern("s3://bucket/train/"), is_remote_pattern("https://host/a.tar?key=*")
+    (True, False)
+    """
+    _, is_place, rest = url.partition("://")
+    if not is_place:
+        # A command (`pipe:`), which is opened by nobody here.
+        return False
+    path = rest.partition("/")[2]
+    if url.lower().startswith(_WEB) and "?" in path:
+        # There begins the query.
+        path = path.partition("?")[0]
+        return bool(_MAGIC.search(path))
+    return not path or path.endswith("/") or bool(_MAGIC.search(path))
+
+
+def list_remote(
+    url: str, *, suffixes: tuple[str, ...], ignored: str, options: StorageOptions
+) -> list[str]:
+    """The URLs that a remote directory or a glob stands for, sorted by name.
+
+    - `*`, `?` and `[...]` match within one name, `**` any number of directories; hidden files are
+      left out, and so are those that end in `ignored`.
+    - A directory, written with a slash at its end, stands for the files in it that end in one of
+      `suffixes`.
+    - A pattern that is the name of a file is that file.
+
+    Raises:
+        MissingShardError: nothing is found.
+        StorageError: the store can't be listed.
+    """
+    if url.lower().startswith(_WEB):
+        raise StorageError(
+            f"can't list {url!r}: web servers have no listing that programs can rely on; name the "
+            "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
+        )
+    place = place_of(url)
+    key = place.key
+    if key.endswith("/") or not key:
+        names = _keys(url, key, options, delimiter=True)
+        found = [
+            name
+            for name in names
+            if name.endswith(suffixes) and not name[len(key) :].startswith(".")
+        ]
+        if not found:
+            wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
+            held = ", ".join(name[len(key) :] for name in names[:3])
+            holds = f"it holds {held}{' ...' if len(names) > 3 else ''}" if names else "it is empty"
+            raise MissingShardError(
+                f"no {wanted} in the directory ({holds}); subdirectories are not searched: give a "
+                "glob such as 'DIR/**/*.tar' for them",
+                url=url,
+            )
+    else:
+        start = _MAGIC.split(key, maxsplit=1)[0]
+        is_flat = "/" not in key[len(start) :]
+        parts = key.split("/")
+        found = [
+            name
+            for name in _keys(url, start, options, delimiter=is_flat)
+            if name == key or (_matches(name.split("/"), parts) and not name.endswith(ignored))
+        ]
+        if not found:
+            raise MissingShardError("no file in the store matches the pattern", url=url)
+    return [url_of(place, name) for name in sorted(found)]
+
+
+def _keys(url: str, prefix: str, options: StorageOptions, *, delimiter: bool) -> list[str]:
+    file = RemoteFile(url, options)
+    return [name for name in file.names(prefix, delimiter=delimiter) if not name.endswith("/")]
+
+
+def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a key matches a glob, both cut at the slashes."""
+    if not parts:
+        return not names
+    first, others = parts[0], parts[1:]
+    if first == "**":
+        if not others:
+            return bool(names) and not any(name.startswith(".") for name in names)
+        # It stands for no directory, or for one that is not hidden and some more.
+        return _matches(names, others) or (
+            len(names) > 1 and not names[0].startswith(".") and _matches(names[1:], parts)
+        )
+    if not names or (names[0].startswith(".") and not first.startswith(".")):
+        return False
+    return fnmatchcase(names[0], first) and _matches(names[1:], others)

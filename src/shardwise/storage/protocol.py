@@ -1,0 +1,92 @@
+"""What every file is to the rest of the library: exact byte ranges of one version.
+
+Keeps I6: a range is read whole, or an error says why not; and the bytes of two versions of a file
+are never mixed where the store has ETags. Imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+__all__ = ["File", "FileStat"]
+
+
+class FileStat(NamedTuple):
+    """What tells one version of a file from another.
+
+    Attributes:
+        num_bytes: the file's length.
+        mtime_ns: its modification time, in nanoseconds; 0 where a store does not say.
+        etag: the store's name of this version, with its quotes, strong or weak, as it says it;
+            "" for local files and for stores without.
+    """
+
+    num_bytes: int
+    mtime_ns: int
+    etag: str = ""
+
+
+@runtime_checkable
+class File(Protocol):
+    """A file that is read by byte ranges, by any thread.
+
+    It pickles without connections and descriptors. After a fork it works, or raises at once and
+    says what to do. All methods raise:
+
+    - MissingShardError: nothing is there under the name;
+    - StorageError: no access, no answer within the budget, any other failure of a store;
+    - DataError: the file ends before the range does;
+    - StaleIndexError: it is not the version that was pinned, or seen first.
+    """
+
+    url: str
+    """The full name, as errors and manifests give it. It holds no credentials."""
+
+    @property
+    def gap_bytes(self) -> int:
+        """Reading so many bytes in vain costs about as much as another read."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each read is a request to another machine."""
+        ...
+
+    def open(self) -> None:
+        """Find out now, rather than at the first read, whether the file can be read."""
+        ...
+
+    def stat(self) -> FileStat:
+        """What lies under the name now: always asked anew."""
+        ...
+
+    def pin(self, stat: FileStat) -> None:
+        """Allow this version only: reads of another one raise StaleIndexError from now on.
+
+        A local file ignores it, and so does a stat without an ETag. A remote file that was not
+        pinned is pinned by its first `stat` or reply.
+        """
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read exactly `length` bytes at `offset`."""
+        ...
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a writable contiguous buffer with the bytes at `offset`."""
+        ...
+
+    def read_spans(
+        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
+    ) -> None:
+        """Fill a buffer from `begin` on with several ranges of the file, one behind the other.
+
+        Range i begins at `offsets[i]` in the file and ends at `ends[i]` in the buffer; it begins
+        where the one before ends.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held; the next read opens the file again."""
+        ...

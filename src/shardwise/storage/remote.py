@@ -1,0 +1,284 @@
+"""A remote file, read by byte ranges: whatever store it is in.
+
+Keeps I6: a range comes whole and of one version, or an error names the URL and the cause. Nothing
+is held but names: connections belong to the process and are found at each read, so a file pickles,
+and a forked child is told what to do. Imports this package; obstore and fsspec at the first read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardwise.errors import DataError, StaleIndexError
+from shardwise.storage.attempts import Reply, Requests
+from shardwise.storage.failures import shown
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.readahead import ReadAhead
+from shardwise.storage.runtime import Runtime, runtime
+from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
+from shardwise.storage.stores import open_client, place_of
+
+__all__ = ["RemoteFile", "open_remote", "read_remote"]
+
+_FIRST_GAP = 128 << 10
+
+
+def open_remote(url: str, options: StorageOptions) -> File:
+    """The file of a remote URL, behind the cache that the options name."""
+    if options.cache is None:
+        return RemoteFile(url, options)
+    from shardwise.storage.cache import CachedFile, cache_of
+
+    # A cache reads ahead by itself: twice would be one request too many a block and process.
+    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
+
+
+class RemoteFile:
+    """A file in a store, read at any offset by any thread.
+
+    It may be made before the file exists: nothing is asked until the first read. See `File` for
+    what its methods raise.
+
+    Args:
+        url: with a scheme that is supported.
+        options: how it is reached.
+
+    Raises:
+        StorageError: the scheme is not supported.
+        MissingExtraError: the package that it needs is not installed.
+    """
+
+    __slots__ = ("_options", "_pinned", "_place", "_requests", "url")
+
+    is_remote = True
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self.url = url
+        self._options = options
+        self._place = place_of(url)
+        self._pinned: FileStat | None = None
+        self._requests: tuple[Runtime, Requests] | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteFile({shown(self.url)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.url, self._options, self._pinned)
+
+    @property
+    def gap_bytes(self) -> int:
+        """What comes in the time of an empty request, as measured so far."""
+        return _FIRST_GAP if self._requests is None else self._requests[1].pace.gap_bytes
+
+    def open(self) -> None:
+        """Ask for the file's length, to know that it can be read."""
+        self.stat()
+
+    def stat(self) -> FileStat:
+        """What the store has under the name now. Pins the file where nothing else did."""
+        found = self._runtime().run(self._stat())
+        if self._pinned is None:
+            self._pinned = found
+        return found
+
+    def pin(self, stat: FileStat) -> None:
+        """Allow this version only; see `File.pin`."""
+        if stat.etag:
+            self._pinned = stat
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read exactly `length` bytes at `offset`."""
+        whole = bytearray(max(0, length))
+        self.read_spans([offset], [length], memoryview(whole), 0)
+        return bytes(whole)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a writable contiguous buffer with the bytes at `offset`."""
+        view = memoryview(buffer).cast("B")
+        self.read_spans([offset], [len(view)], view, 0)
+
+    def read_spans(
+        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
+    ) -> None:
+        """Fill a buffer with several ranges; all requests for them are in flight at once."""
+        spans = spans_of(offsets, ends, begin)
+        if spans:
+            self._runtime().run(self._fill(spans, memoryview(buffer).cast("B")))
+
+    def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """The keys of this file's store that begin with a prefix; see `Client.names`."""
+
+        async def work() -> list[str]:
+            return await self._store().names(self.url, prefix, delimiter=delimiter)
+
+        return self._runtime().run(work())
+
+    def close(self) -> None:
+        """Let go of what was read ahead. Connections stay: they are the process's."""
+        known, self._requests = self._requests, None
+        if known is not None and known[0].pid == os.getpid():
+            known[0].post(self._forget)
+
+    def _runtime(self) -> Runtime:
+        return runtime(obstore=bool(self._place.family))
+
+    async def _stat(self) -> FileStat:
+        return await self._store().head(self.url, self._place.key)
+
+    def _store(self) -> Requests:
+        """The requests to this file's store: one set a process. In the loop's thread."""
+        process = self._runtime()
+        known = self._requests
+        if known is not None and known[0] is process:
+            return known[1]
+        options = self._options
+
+        def make() -> Requests:
+            slots = process.get(
+                ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
+            )
+            return Requests(open_client(self._place, options), options, slots)
+
+        key = ("requests", self._place.root, replace(options, cache=None, prefetch_bytes=0))
+        found = process.get(key, make)
+        self._requests = (process, found)
+        return found
+
+    async def _fill(self, spans: list[Span], buffer: memoryview) -> None:
+        requests = self._store()
+        ahead = self._ahead()
+        pinned = self._pinned
+        if ahead is not None and pinned is not None:
+            name = self._name(pinned)
+            known = [span for span in spans if span.stop <= pinned.num_bytes]
+            if known:
+                beyond = [span for span in spans if span.stop > pinned.num_bytes]
+                rest = await ahead.read(name, pinned.num_bytes, known, buffer, self._get)
+                spans = rest + beyond
+        pace = requests.pace
+        parts = join_spans(spans, gap_bytes=pace.gap_bytes, part_bytes=pace.part_bytes)
+        await together(self._bring(wanted, buffer) for wanted in parts)
+
+    def _name(self, version: FileStat) -> str:
+        """What tells a version of this file from all others."""
+        return f"{self.url}\n{version.etag}\n{version.num_bytes}"
+
+    def _forget(self) -> None:
+        ahead, pinned = self._ahead(), self._pinned
+        if ahead is not None and pinned is not None:
+            ahead.forget(self._name(pinned))
+
+    def _ahead(self) -> ReadAhead | None:
+        options = self._options
+        if not options.prefetch_bytes:
+            return None
+        key = ("ahead", options.prefetch_bytes, options.max_requests)
+        return self._runtime().get(
+            key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
+        )
+
+    async def _bring(self, wanted: Wanted, buffer: memoryview) -> None:
+        reply = await self._get(wanted.start, wanted.stop)
+        for start, stop, begin in wanted.spans:
+            buffer[begin : begin + stop - start] = reply.data[
+                start - wanted.start : stop - wanted.start
+            ]
+
+    async def _get(self, start: int, stop: int) -> Reply:
+        """Bytes of the version that is pinned, all of them."""
+        requests, pinned = self._store(), self._pinned
+        etag = "" if pinned is None else pinned.etag
+        try:
+            reply = await requests.get(self.url, self._place.key, start, stop, etag)
+        except DataError as error:
+            if type(error) is not DataError:
+                raise
+            # The range begins behind the end: say where that is.
+            self._check(found := await self._stat())
+            raise self._ended(start, stop, found.num_bytes) from None
+        self._check(reply.stat)
+        if len(reply.data) < stop - start:
+            raise self._ended(start, stop, reply.stat.num_bytes)
+        return reply
+
+    def _check(self, found: FileStat) -> None:
+        """Hold a reply against the version that is pinned, or pin its version."""
+        pinned = self._pinned
+        if pinned is None:
+            self._pinned = found
+            return
+        if pinned.etag and found.etag:
+            is_same = pinned.etag == found.etag
+        else:
+            is_same = pinned.num_bytes == found.num_bytes
+            if is_same and not pinned.etag and not found.etag and pinned.mtime_ns:
+                is_same = found.mtime_ns in (pinned.mtime_ns, 0)
+        if not is_same:
+            raise StaleIndexError(
+                "the file was replaced while it was in use: it was "
+                f"{_described(pinned)}, it is {_described(found)}; index it anew, and begin the "
+                "epoch anew",
+                url=shown(self.url),
+            )
+
+    def _ended(self, start: int, stop: int, num_bytes: int) -> DataError:
+        return DataError(
+            f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
+            f"ended at byte {num_bytes} of {stop}: truncated?",
+            url=shown(self.url),
+            offset=start,
+        )
+
+
+def read_remote(
+    wanted: Sequence[tuple[RemoteFile, list[int], list[int], int]], buffer: memoryview
+) -> None:
+    """Do `read_spans` of several files, with the requests for all of them in flight at once.
+
+    Raises:
+        DataError, StorageError: as `File` says; the other reads are given up.
+    """
+    works = [
+        (file, spans)
+        for file, offsets, ends, begin in wanted
+        if (spans := spans_of(offsets, ends, begin))
+    ]
+    if not works:
+        return
+    view = memoryview(buffer).cast("B")
+    processes = {file._runtime() for file, _ in works}
+
+    async def fill_all() -> None:
+        await together(file._fill(spans, view) for file, spans in works)
+
+    # One, unless a fork came between fsspec and obstore.
+    processes.pop().run(fill_all())
+
+
+async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Do all of some work at once; the first that fails ends the others before it is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    if not tasks:
+        return
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _rebuild(url: str, options: StorageOptions, pinned: FileStat | None) -> RemoteFile:
+    file = RemoteFile(url, options)
+    file._pinned = pinned
+    return file
+
+
+def _described(stat: FileStat) -> str:
+    return f"{stat.num_bytes} bytes with the ETag {stat.etag or 'none'}"

@@ -1,0 +1,486 @@
+"""Remote files against real servers: exact bytes, one version, clear errors, no hang."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import pickle
+import random
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from shardwise.errors import (
+    DataError,
+    MissingExtraError,
+    MissingShardError,
+    StaleIndexError,
+    StorageError,
+)
+from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file
+from tests.support.fault_proxy import FaultProxy
+from tests.support.servers import nginx
+
+CONTENT = random.Random(5).randbytes(3_000_000)
+
+
+def options_of(server, **given):
+    return StorageOptions(config=server.config, **given)
+
+
+@pytest.fixture(scope="module")
+def url(s3):
+    return s3.put("a/f.tar", CONTENT)
+
+
+def gets_of(server, path):
+    return [r for r in server.requests() if r["method"] == "GET" and r["path"].endswith(path)]
+
+
+def test_any_range_has_its_bytes(s3, url):
+    file = open_file(url, options=options_of(s3))
+    assert isinstance(file, File)
+    assert file.is_remote
+    rng = random.Random(0)
+    for _ in range(20):
+        start = rng.randrange(len(CONTENT))
+        length = min(rng.choice([0, 1, 700, 200_000]), len(CONTENT) - start)
+        assert file.read(start, length) == CONTENT[start : start + length]
+    whole = bytearray(len(CONTENT))
+    file.read_into(0, memoryview(whole))
+    assert whole == CONTENT
+
+
+def test_many_spans_fill_one_buffer(s3, url):
+    file = open_file(url, options=options_of(s3))
+    rng = random.Random(1)
+    offsets = [rng.randrange(len(CONTENT) - 5000) for _ in range(60)]
+    lengths = [rng.randrange(5000) for _ in offsets]
+    ends, at = [], 7
+    for length in lengths:
+        at += length
+        ends.append(at)
+    buffer = bytearray(at + 3)
+    file.read_spans(offsets, ends, memoryview(buffer), 7)
+    wanted = b"".join(CONTENT[o : o + n] for o, n in zip(offsets, lengths, strict=True))
+    assert buffer == bytes(7) + wanted + bytes(3)
+
+
+def test_stat_says_length_time_and_etag(s3, url):
+    stat = open_file(url, options=options_of(s3)).stat()
+    assert stat.num_bytes == len(CONTENT)
+    assert abs(stat.mtime_ns / 1e9 - time.time()) < 86_400
+    assert stat.etag.strip('"')
+
+
+def test_random_access_costs_one_range_and_no_more_bytes(s3):
+    url = s3.put("random.tar", CONTENT)
+    file = open_file(url, options=options_of(s3, hedge=False))
+    rng = random.Random(2)
+    for _ in range(30):
+        start = rng.randrange(len(CONTENT) - 30_000)
+        assert file.read(start, 30_000) == CONTENT[start : start + 30_000]
+    seen = [r for r in s3.requests() if r["path"].endswith("random.tar") and r["method"] != "PUT"]
+    assert [r["method"] for r in seen] == ["GET"] * 30
+    assert {r["num_bytes"] for r in seen} == {30_000}
+
+
+def test_a_long_range_comes_in_several_requests(s3, url):
+    before = IO_COUNTS.snapshot()["requests"]
+    file = open_file(url, options=options_of(s3))
+    assert file.read(0, len(CONTENT)) == CONTENT
+    assert IO_COUNTS.snapshot()["requests"] > before
+    assert file.gap_bytes >= 32 << 10
+
+
+@pytest.mark.parametrize("offset", [0, 2_999_990, 3_000_000, 5_000_000])
+def test_a_file_that_ends_before_the_range_says_where(s3, url, offset):
+    file = open_file(url, options=options_of(s3))
+    with pytest.raises(DataError, match="ended at byte 3000000") as caught:
+        file.read(offset, 3_000_001)
+    assert caught.value.url == url
+    assert type(caught.value) is DataError
+
+
+def test_an_empty_object_is_a_file_without_bytes(s3):
+    file = open_file(s3.put("empty", b""), options=options_of(s3))
+    assert file.stat().num_bytes == 0
+    assert file.read(0, 0) == b""
+    with pytest.raises(DataError, match="ended at byte 0"):
+        file.read(0, 1)
+
+
+@pytest.mark.parametrize("use", [lambda f: f.read(0, 1), lambda f: f.stat(), lambda f: f.open()])
+def test_what_is_not_there_is_missing_after_one_request(s3, use):
+    before = IO_COUNTS.snapshot()
+    with pytest.raises(MissingShardError, match="404") as caught:
+        use(open_file(s3.url("no/such.tar"), options=options_of(s3, hedge=False)))
+    assert caught.value.url == s3.url("no/such.tar")
+    after = IO_COUNTS.snapshot()
+    assert after["requests"] - before["requests"] == 1
+    assert after["retries"] == before["retries"]
+
+
+def test_a_bucket_that_is_gone_is_named(s3):
+    with pytest.raises(MissingShardError, match="NoSuchBucket"):
+        open_file("s3://gone/x.tar", options=options_of(s3)).read(0, 1)
+
+
+def test_a_wrong_key_is_refused_after_one_request_and_not_shown(s3, url):
+    config = {**s3.config, "aws_secret_access_key": "wrong-s3cr3t"}
+    before = IO_COUNTS.snapshot()
+    with pytest.raises(StorageError, match="403") as caught:
+        open_file(url, options=StorageOptions(config=config, hedge=False)).read(0, 1)
+    assert url in str(caught.value)
+    assert "wrong-s3cr3t" not in repr(caught.value)
+    assert s3.access_key not in repr(caught.value)
+    assert IO_COUNTS.snapshot()["requests"] - before["requests"] == 1
+
+
+def test_an_endpoint_that_hangs_is_given_up_at_its_deadline():
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        config = {
+            "endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "aws_access_key_id": "a",
+            "aws_secret_access_key": "b",
+        }
+        options = StorageOptions(config=config, attempt_timeout_s=0.4, request_timeout_s=1.5)
+        with pytest.raises(StorageError, match=r"no answer in .*attempts") as caught:
+            open_file("s3://bucket/x.tar", options=options).read(0, 1)
+    assert "s3://bucket/x.tar" in str(caught.value)
+
+
+def test_a_refused_connection_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    options = StorageOptions(max_attempts=2)
+    with pytest.raises(StorageError, match="connection refused"):
+        open_file(f"http://127.0.0.1:{port}/x.tar", options=options).read(0, 1)
+
+
+@pytest.mark.parametrize("hide_etag", [False, True])
+def test_cut_stalled_reset_and_failing_replies_are_all_made_good(s3, hide_etag):
+    # So long that each range is a request of its own.
+    content = random.Random(6).randbytes(30_000_000)
+    url = s3.put("wide.tar", content)
+    faults = {"cut_share": 0.1, "reset_share": 0.1, "error_share": 0.1, "stall_share": 0.05}
+    with FaultProxy(s3.endpoint, seed=3, hide_etag=hide_etag, **faults) as proxy:
+        options = options_of(s3.behind(proxy.url), attempt_timeout_s=2.0)
+        before = IO_COUNTS.snapshot()
+        file = open_file(url, options=options)
+        rng = random.Random(4)
+        for _ in range(6):
+            offsets = [rng.randrange(len(content) - 20_000) for _ in range(32)]
+            buffer = bytearray(32 * 20_000)
+            ends = [20_000 * (i + 1) for i in range(32)]
+            file.read_spans(offsets, ends, memoryview(buffer), 0)
+            assert buffer == b"".join(content[o : o + 20_000] for o in offsets)
+        counts = proxy.counts()
+        assert counts["cut"]
+        assert counts["reset"]
+        assert counts["error"]
+        assert IO_COUNTS.snapshot()["retries"] > before["retries"]
+
+
+def test_an_object_that_is_replaced_while_it_is_read_raises(s3):
+    url = s3.put("replaced.tar", CONTENT)
+    file = open_file(url, options=options_of(s3))
+    assert file.read(0, 10) == CONTENT[:10]
+    s3.put("replaced.tar", CONTENT[::-1])
+    with pytest.raises(StaleIndexError, match="replaced") as caught:
+        file.read(0, 10)
+    assert caught.value.url == url
+    # A copy keeps the version, a new one takes what is there.
+    with pytest.raises(StaleIndexError):
+        pickle.loads(pickle.dumps(file)).read(0, 10)
+    assert open_file(url, options=options_of(s3)).read(0, 10) == CONTENT[::-1][:10]
+
+
+def test_without_etags_another_length_or_time_is_another_version(tmp_path):
+    (tmp_path / "x.tar").write_bytes(CONTENT[:1000])
+    os.utime(tmp_path / "x.tar", (1_000_000_000, 1_000_000_000))
+    with nginx(tmp_path) as server, FaultProxy(server.url) as proxy:
+        with FaultProxy(server.url, hide_etag=True) as blind:
+            timed = open_file(f"{proxy.url}/x.tar")
+            lengthy = open_file(f"{blind.url}/x.tar")
+            assert timed.read(0, 5) == lengthy.read(0, 5) == CONTENT[:5]
+            assert timed.stat().mtime_ns == 1_000_000_000 * 10**9
+            assert lengthy.stat().etag == ""
+            (tmp_path / "x.tar").write_bytes(CONTENT[:1001])
+            for file in (timed, lengthy):
+                with pytest.raises(StaleIndexError, match="replaced"):
+                    file.read(0, 5)
+
+
+def test_a_pool_pins_a_version_however_often_it_opens_the_file(s3):
+    url = s3.put("pinned.tar", CONTENT)
+    other = s3.put("other.tar", b"x")
+    pool = FilePool(limit=1, options=options_of(s3))
+    pool.pin(url, pool.get(url).stat())
+    s3.put("pinned.tar", CONTENT[::-1])
+    for again in (pool, pickle.loads(pickle.dumps(pool))):
+        again.get(other)
+        with pytest.raises(StaleIndexError):
+            again.get(url).read(0, 10)
+
+
+def test_pickles_hold_no_secret_and_read_on(s3, url):
+    file = open_file(url, options=options_of(s3))
+    file.stat()
+    data = pickle.dumps(file)
+    assert s3.secret_key.encode() not in data
+    assert pickle.loads(data).read(5, 5) == CONTENT[5:10]
+
+
+def test_threads_share_a_file(s3, url):
+    file = open_file(url, options=options_of(s3))
+    failed = []
+
+    def work(seed):
+        rng = random.Random(seed)
+        for _ in range(10):
+            start = rng.randrange(len(CONTENT) - 9000)
+            if file.read(start, 9000) != CONTENT[start : start + 9000]:
+                failed.append(start)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_a_sequence_is_read_ahead_and_each_byte_comes_once(s3):
+    content = random.Random(6).randbytes(30_000_000)
+    url = s3.put("sequence.tar", content)
+    file = open_file(url, options=options_of(s3, hedge=False))
+    seen = bytearray()
+    for start in range(0, len(content), 1_000_000):
+        seen += file.read(start, 1_000_000)
+    assert seen == content
+    fetched = sum(r["num_bytes"] for r in gets_of(s3, "sequence.tar"))
+    assert fetched < 1.2 * len(content)
+    assert len(gets_of(s3, "sequence.tar")) < 20
+    file.close()
+    assert file.read(0, 10) == content[:10]
+
+
+def run_python(code, **env):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_forked_child_of_a_reader_is_told_what_to_do_at_once(s3, url):
+    done = run_python(
+        f"""
+        import os
+        from shardwise.storage import open_file
+        file = open_file({url!r})
+        assert file.read(0, 4)
+        pid = os.fork()
+        if pid == 0:
+            for again in (file, open_file({url!r})):
+                try:
+                    again.read(0, 4)
+                except OSError as error:
+                    assert "spawn" in str(error), error
+                else:
+                    os._exit(3)
+            os._exit(7)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert file.read(4, 4)
+        print(code)
+        """,
+        **s3.environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "7"
+
+
+def test_a_forked_child_of_one_that_only_opened_the_file_reads(s3, url):
+    done = run_python(
+        f"""
+        import os
+        from shardwise.storage import open_file
+        file = open_file({url!r})
+        pid = os.fork()
+        if pid == 0:
+            os._exit(len(file.read(0, 7)))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """,
+        **s3.environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "7"
+
+
+def test_the_interpreter_ends_with_requests_in_flight(s3, url):
+    with FaultProxy(s3.endpoint, stall_share=1.0, stall_head=True) as proxy:
+        environment = {**s3.environment, "AWS_ENDPOINT": proxy.url}
+        done = run_python(
+            f"""
+            import threading
+            from shardwise.storage import IO_COUNTS, open_file
+            file = open_file({url!r})
+            threading.Thread(target=file.read, args=(0, 10), daemon=True).start()
+            while not IO_COUNTS.snapshot()["requests"]:
+                pass
+            print("ends")
+            """,
+            **environment,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "ends"
+
+
+def test_a_web_server_is_read_with_the_token_that_was_given(tmp_path):
+    (tmp_path / "a b+c.tar").write_bytes(CONTENT)
+    with nginx(tmp_path, bearer="t0ken", share_of_503=0.1) as server:
+        url = f"{server.url}/a%20b+c.tar"
+        file = open_file(url, options=StorageOptions.of({"token": "t0ken"}))
+        for start in range(0, len(CONTENT), 100_000):
+            assert file.read(start, 100_000) == CONTENT[start : start + 100_000]
+        headers = {"headers": {"Authorization": "Bearer t0ken"}}
+        signed = f"{url}?signature=S3CRET"
+        assert open_file(signed, options=StorageOptions.of(headers)).read(1, 4) == CONTENT[1:5]
+        with pytest.raises(StorageError, match="401") as refused:
+            open_file(signed).read(0, 1)
+        missing = open_file(signed.replace("a%20b", "no"), options=StorageOptions.of(headers))
+        with pytest.raises(MissingShardError) as gone:
+            missing.read(0, 1)
+        with pytest.raises(DataError) as ended:
+            open_file(signed, options=StorageOptions.of(headers)).read(len(CONTENT), 1)
+        for error in (refused, gone, ended):
+            assert server.url in str(error.value)
+            assert "S3CRET" not in repr(error.value) + str(error.value)
+
+
+def test_credentials_in_a_url_are_refused_without_showing_them():
+    with pytest.raises(StorageError, match="holds credentials") as caught:
+        open_file("https://user:pa55@host/x.tar")
+    assert "pa55" not in str(caught.value)
+
+
+def test_settings_that_are_not_known_are_named():
+    with pytest.raises(StorageError, match="bogus"):
+        open_file("s3://b/x", options=StorageOptions.of({"bogus": "v4lue"})).read(0, 1)
+    with pytest.raises(StorageError, match=r"region.*headers"):
+        open_file("http://h/x", options=StorageOptions.of({"region": "x"})).read(0, 1)
+
+
+@contextmanager
+def serving(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Whole(http.server.BaseHTTPRequestHandler):
+    """Sends the whole file whatever is asked, as some servers do."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(bytes(1000))
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+class _Short(_Whole):
+    """Answers with fewer bytes than were asked for, and says so in a consistent way."""
+
+    def do_GET(self):
+        self.send_response(206)
+        self.send_header("Content-Range", "bytes 0-4/1000")
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(bytes(5))
+
+
+@pytest.mark.parametrize("weak", [False, True])
+def test_a_server_that_ignores_if_match_cannot_mix_versions(weak):
+    etags, asked = ['"one"'], []
+
+    class Versions(_Whole):
+        def do_GET(self):
+            asked.append(self.headers.get("If-Match"))
+            self.send_response(206)
+            self.send_header("Content-Range", "bytes 0-4/1000")
+            self.send_header("Content-Length", "5")
+            self.send_header("ETag", ("W/" if weak else "") + etags[-1])
+            self.end_headers()
+            self.wfile.write(bytes(5))
+
+    with serving(Versions) as root:
+        file = open_file(f"{root}/x.tar", options=StorageOptions(hedge=False))
+        assert file.read(0, 5) == bytes(5)
+        assert file.read(0, 5) == bytes(5)
+        # A weak one never matches, so it is not asked for.
+        assert asked == [None, None if weak else '"one"']
+        etags.append('"two"')
+        with pytest.raises(StaleIndexError, match="two"):
+            file.read(0, 5)
+
+
+def test_a_server_that_ignores_ranges_is_named_as_such():
+    with serving(_Whole) as root:
+        with pytest.raises(StorageError, match="ignores the Range header"):
+            open_file(f"{root}/x.tar").read(10, 5)
+
+
+def test_a_reply_that_is_shorter_than_asked_is_never_taken():
+    with serving(_Short) as root:
+        options = StorageOptions(max_attempts=2)
+        with pytest.raises(StorageError, match=r"0\.\.10, got 0\.\.5"):
+            open_file(f"{root}/x.tar", options=options).read(0, 10)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"shardwise\[remote\]"):
+        open_file("s3://bucket/x.tar")
+
+
+@pytest.mark.parametrize("url", ["pipe:cat x.tar", "bogus://h/x.tar", "simplecache://x/y.tar"])
+def test_an_unknown_scheme_names_the_supported_ones(url):
+    with pytest.raises(StorageError, match="is not supported") as caught:
+        open_file(url)
+    assert url in str(caught.value)
+
+
+def test_azure_is_read(azure):
+    url = azure.put("d/x.tar", CONTENT)
+    file = open_file(url, options=options_of(azure))
+    assert file.stat().num_bytes == len(CONTENT)
+    assert file.read(100, 50) == CONTENT[100:150]
+    with pytest.raises(MissingShardError):
+        open_file(azure.url("none"), options=options_of(azure)).read(0, 1)
+    wrong = {**azure.config, "azure_storage_account_key": "d3Jvbmc="}
+    with pytest.raises(StorageError, match="403") as caught:
+        open_file(url, options=StorageOptions(config=wrong)).read(0, 1)
+    assert "d3Jvbmc" not in str(caught.value)

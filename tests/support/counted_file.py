@@ -1,0 +1,96 @@
+"""A file that says it is remote: local bytes, an ETag, and a log of what was asked for.
+
+The log is a file that many processes may write to at once, so it counts over all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise.errors import StaleIndexError
+from shardwise.storage import FileStat, LocalFile
+
+__all__ = ["CountedFile"]
+
+
+@dataclass
+class CountedFile:
+    """A file under a made-up URL.
+
+    Attributes:
+        url: what it is called.
+        path: where its bytes are.
+        log: gets a line `url offset length` for each range.
+        etag: None makes one of the bytes' length and time; "" says that the store has none.
+        mtime_ns: what the store says; None for the real one.
+    """
+
+    url: str
+    path: Path
+    log: Path
+    etag: str | None = None
+    mtime_ns: int | None = None
+    pinned: FileStat | None = None
+
+    gap_bytes = 256 << 10
+    is_remote = True
+
+    def open(self) -> None:
+        self.stat()
+
+    def stat(self) -> FileStat:
+        self._note("stat")
+        return self._now()
+
+    def _now(self) -> FileStat:
+        found = self.path.stat()
+        etag = f'"{found.st_size}-{found.st_mtime_ns}"' if self.etag is None else self.etag
+        mtime_ns = found.st_mtime_ns if self.mtime_ns is None else self.mtime_ns
+        return FileStat(found.st_size, mtime_ns, etag)
+
+    def pin(self, stat: FileStat) -> None:
+        self.pinned = stat
+
+    def read(self, offset: int, length: int) -> bytes:
+        buffer = bytearray(length)
+        self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self.read_spans([offset], [len(buffer)], buffer, 0)
+
+    def read_spans(
+        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
+    ) -> None:
+        if self.pinned is not None and self.pinned.etag and self.pinned != self._now():
+            raise StaleIndexError("replaced", url=self.url)
+        start = begin
+        for offset, end in zip(offsets, ends, strict=True):
+            self._note(f"{offset} {end - start}")
+            start = end
+        LocalFile(self.path).read_spans(offsets, ends, buffer, begin)
+
+    def close(self) -> None:
+        return
+
+    def _note(self, what: str) -> None:
+        fd = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, f"{self.url} {what}\n".encode())
+        os.close(fd)
+
+    def reads(self) -> Counter[tuple[int, int]]:
+        """How often each range (offset, length) of this file was asked for."""
+        lines = [line.split() for line in self._lines()]
+        return Counter((int(at), int(n)) for url, at, n in (x for x in lines if len(x) == 3))
+
+    def stats(self) -> int:
+        """How often it was asked what it is."""
+        return sum(line.endswith(" stat") for line in self._lines())
+
+    def _lines(self) -> list[str]:
+        text = self.log.read_text() if self.log.exists() else ""
+        return [line for line in text.splitlines() if line.startswith(f"{self.url} ")]

@@ -1,0 +1,63 @@
+"""Shards as WebDataset's programs read them: ten of 6 to 15 samples with pictures, and videos."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from tests.support.tars import sample_key, write_tar
+
+__all__ = ["SIZES", "png_shards", "video_shards"]
+
+SIZES = tuple(range(6, 16))
+
+
+def png_shards(directory: Path) -> list[str]:
+    """Write the shards, with `cls`, `json` ({"id": ...}) and `png` (8 x 6 pixels); the paths."""
+    from PIL import Image
+
+    directory.mkdir(parents=True, exist_ok=True)
+    urls, start = [], 0
+    for number, size in enumerate(SIZES):
+        members = []
+        for g in range(start, start + size):
+            buffer = io.BytesIO()
+            Image.new("RGB", (8, 6), (g % 256, 2 * g % 256, 0)).save(buffer, "PNG")
+            key = sample_key(g)
+            members += [
+                (f"{key}.cls", str(g % 10).encode()),
+                (f"{key}.json", json.dumps({"id": g}).encode()),
+                (f"{key}.png", buffer.getvalue()),
+            ]
+        urls.append(write_tar(directory / f"shard-{number:03d}.tar", members))
+        start += size
+    return urls
+
+
+def video_shards(directory: Path, num: int = 4) -> list[str]:
+    """Write shards of two silent videos each (3 frames of 32 x 16 pixels), with `json`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    urls = []
+    for number in range(num):
+        members = []
+        for g in (2 * number, 2 * number + 1):
+            key = sample_key(g)
+            members += [(f"{key}.json", json.dumps({"id": g}).encode()), (f"{key}.mp4", _video())]
+        urls.append(write_tar(directory / f"video-{number}.tar", members))
+    return urls
+
+
+def _video() -> bytes:
+    import av
+    import numpy as np
+
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        for number in range(3):
+            pixels = np.full((16, 32, 3), 50 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    return file.getvalue()
