@@ -30,6 +30,7 @@ COMMANDS = {
     "verify": "Read everything and check everything.",
     "bench": "Measure how fast samples load here, and name what limits it.",
     "doctor": "Tell what is odd about these shards, with hints.",
+    "cache": "Show and clean a cache of remote files.",
 }
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +25,7 @@ from shardwise.cli.output import (
 )
 from shardwise.cli.shards import list_shards
 from shardwise.sources.tar.build import BuildResult, build_indexes
-from shardwise.sources.tar.index import ShardIndex
+from shardwise.sources.tar.index_store import read_index
 
 __all__ = ["index"]
 
@@ -84,7 +83,7 @@ def _describe(result: BuildResult) -> dict[str, Any]:
     }
     if result.error is not None:
         return {**document, "error": str(result.error)}
-    made = ShardIndex.load(result.path, check=False)
+    made, index_bytes = read_index(result.path)
     rows = np.arange(made.num_samples)
     return {
         **document,
@@ -93,7 +92,8 @@ def _describe(result: BuildResult) -> dict[str, Any]:
             int(np.count_nonzero(made.locate(field, rows)[1] >= 0)) for field in made.fields
         ),
         "num_bytes": made.num_bytes,
-        "index_bytes": Path(result.path).stat().st_size,
+        "index_bytes": index_bytes,
+        **({"note": result.note} if result.note else {}),
     }
 
 
@@ -137,5 +137,5 @@ def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
         rows.append(["speed", f"{members} in {totals['seconds']:.2f} s, {rate} members/s"])
     write_table(["shards", shards], rows)
     for result in results:
-        if result.error is not None:
-            write_line(f"shardwise: {clean(str(result.error))}", error=True)
+        if result.error is not None or result.note:
+            write_line(f"shardwise: {clean(str(result.error or result.note))}", error=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -88,7 +87,6 @@ def info(urls: tuple[str, ...], index: str | None, list_all: bool, as_json: bool
 def _describe_shard(seen: SeenShard) -> dict[str, Any]:
     """One shard as JSON."""
     index = seen.index
-    is_there = seen.state != "missing"
     return {
         "url": seen.url,
         "num_samples": index.num_samples,
@@ -96,7 +94,7 @@ def _describe_shard(seen: SeenShard) -> dict[str, Any]:
         "fields": list(index.fields),
         "index": seen.index_path,
         "index_state": seen.state,
-        "index_bytes": Path(seen.index_path).stat().st_size if is_there else None,
+        "index_bytes": seen.index_bytes,
         "has_digests": seen.state == "fresh" and index.header.has_digests,
     }
 

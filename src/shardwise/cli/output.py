@@ -162,7 +162,7 @@ def _draws_blocks() -> bool:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int, *, unit: str = "shards") -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error; nothing where that is no terminal.
 
     Yields a function that takes how many of `total` are done now, in all.
@@ -171,12 +171,19 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda _done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:

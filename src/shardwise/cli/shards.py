@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from shardwise.errors import DataError
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.dialects import is_shard_list
-from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index import ShardIndex
+from shardwise.sources.tar.index_store import IndexStore, fits
 from shardwise.sources.tar.source import TarSource
-from shardwise.storage import expand, open_file
+from shardwise.storage import expand, is_local
 
 __all__ = ["SeenShard", "list_shards", "look_at"]
 
@@ -28,12 +30,14 @@ class SeenShard:
         index_path: where its index lies, or would lie.
         state: "fresh"; "missing", "stale" or "damaged" if the index can't be used as it is.
         index: the index: from the file if it is fresh, else made for this look.
+        index_bytes: the size of the index as it is kept; None if it is missing.
     """
 
     url: str
     index_path: str
     state: str
     index: ShardIndex
+    index_bytes: int | None
 
 
 def list_shards(urls: Sequence[str]) -> list[str]:
@@ -56,16 +60,26 @@ def look_at(url: str, index_dir: str | None) -> SeenShard:
         DataError: the shard is missing or, where it has no fresh index, damaged.
         StorageError: it could not be read.
     """
-    path = index_path(url, index_dir)
-    stat = open_file(url).stat()
+    store = IndexStore(index_dir)
+    path = store.place(url)
+    stat = store.stat(url)
+    index: ShardIndex | None = None
     try:
-        index = ShardIndex.load(path)
-    except (FileNotFoundError, NotADirectoryError):
-        state = "missing"
+        index = store.load(url, stat)
     except DataError:
         state = "damaged"
     else:
-        if (index.num_bytes, index.mtime_ns) == stat:
-            return SeenShard(url, path, "fresh", index)
-        state = "stale"
-    return SeenShard(url, path, state, build_index(url))
+        state = "missing" if index is None else "stale"
+    num_bytes = None if state == "missing" else _num_bytes(path, index)
+    if index is not None:
+        path = index.path
+        if fits(index.header, stat, is_remote=not is_local(url)):
+            return SeenShard(url, path, "fresh", index, num_bytes)
+    return SeenShard(url, path, state, build_index(url), num_bytes)
+
+
+def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
+    """The size of an index where it is kept."""
+    if index is None:
+        return Path(path).stat().st_size if is_local(path) else None
+    return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())

@@ -6,7 +6,7 @@ Imports the tar source's verifying.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,10 +19,8 @@ from shardwise.cli.shards import list_shards, look_at
 from shardwise.errors import ShardwiseError
 from shardwise.sources.manifest import Shard
 from shardwise.sources.tar.dialects import check_counts, is_shard_list, read_shard_list
-from shardwise.sources.tar.index import index_path
-from shardwise.sources.tar.index_file import read_header
+from shardwise.sources.tar.index_store import IndexStore
 from shardwise.sources.tar.verify import Problem, problem_of, verify_shard
-from shardwise.storage import open_file
 
 __all__ = ["verify"]
 
@@ -43,16 +41,21 @@ def verify(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
     begin = time.perf_counter()
     problems: list[Problem] = []
     num_bytes = num_with_digests = num_bad = 0
-    with progress("verifying", len(shards)) as report:
-        for done, url in enumerate(shards, 1):
-            found = verify_shard(url, index=index)
+    store = IndexStore(index)
+    sizes = [_size_of(url, store) for url in shards]
+    # In bytes: a shard may take minutes.
+    with progress("verifying", sum(sizes), unit="bytes") as report:
+        for done, (url, size) in enumerate(zip(shards, sizes, strict=True)):
+            begin_bytes = sum(sizes[:done])
+            found = verify_shard(url, index=index, progress=_moved(report, begin_bytes))
             problems += found
             num_bad += bool(found)
+            num_bytes += size
             # What can't be looked at is among the problems.
             with suppress(ShardwiseError, OSError):
-                num_bytes += open_file(url).stat().num_bytes
-                num_with_digests += read_header(index_path(url, index)).has_digests
-            report(done)
+                saved = store.load(url, store.stat(url), check=False)
+                num_with_digests += saved is not None and saved.header.has_digests
+            report(begin_bytes + size)
         problems += _broken_claims(urls, index)
     seconds = time.perf_counter() - begin
     document = {
@@ -73,6 +76,26 @@ def verify(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
         _show_summary(document)
     if problems:
         click.get_current_context().exit(1)
+
+
+def _size_of(url: str, store: IndexStore) -> int:
+    """A shard's size; 0 where it can't be told, which is a problem that is found later."""
+    try:
+        return store.stat(url).num_bytes
+    except ShardwiseError:
+        return 0
+
+
+def _moved(report: Callable[[int], None], begin: int) -> Callable[[int], None]:
+    """Turn bytes read since the last call into bytes done in all."""
+    done = begin
+
+    def moved(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        report(done)
+
+    return moved
 
 
 def _broken_claims(urls: Sequence[str], index: str | None) -> list[Problem]:

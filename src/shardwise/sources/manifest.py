@@ -32,6 +32,7 @@ class Manifest:
     Attributes:
         shards: the shards, in the order of their samples' ids.
         sizes: int64 `[shards]`, samples a shard.
+        ends: int64 `[shards]`, the id after each shard's last.
         num_samples: their sum.
         fingerprint: 16 hex digits.
     """
@@ -40,11 +41,15 @@ class Manifest:
         self.kind = kind
         self.shards = tuple(shards)
         self.sizes: NDArray[np.int64] = np.array([s.num_samples for s in shards], dtype=np.int64)
-        self._ends: NDArray[np.int64] = np.cumsum(self.sizes, dtype=np.int64)
-        self.num_samples = int(self._ends[-1]) if len(shards) else 0
+        self.ends: NDArray[np.int64] = np.cumsum(self.sizes, dtype=np.int64)
+        self.num_samples = int(self.ends[-1]) if len(shards) else 0
         digest = hashlib.sha256(f"shardwise manifest 1 {kind}\n".encode())
         for shard in self.shards:
-            name = shard.url.rstrip("/").rpartition("/")[2]
+            url = shard.url
+            if url.startswith(("http://", "https://")):
+                # A signature in it is another one every day.
+                url = url.partition("?")[0]
+            name = url.rstrip("/").rpartition("/")[2]
             digest.update(f"{name}\0{shard.num_samples}\0{shard.num_bytes}\n".encode())
         self.fingerprint = digest.hexdigest()[:16]
 
@@ -53,5 +58,5 @@ class Manifest:
 
         Ids must lie in [0, num_samples); empty shards are stepped over.
         """
-        shard = np.searchsorted(self._ends, ids, side="right")
-        return shard, ids - (self._ends[shard] - self.sizes[shard])
+        shard = np.searchsorted(self.ends, ids, side="right")
+        return shard, ids - (self.ends[shard] - self.sizes[shard])

@@ -32,9 +32,9 @@ def table_of(index: ShardIndex) -> Table:
         offsets, sizes = index.locate(field, rows)
         for row, key in enumerate(index.keys):
             found = (int(offsets[row]), int(sizes[row]))
-            assert index.locate_one(field, row)[1] == found[1]
+            assert index.locate_one((field,), row)[0][1] == found[1]
             if found[1] >= 0:
-                assert index.locate_one(field, row) == found
+                assert index.locate_one((field,), row) == [found]
                 table[key][field] = found
     return table
 

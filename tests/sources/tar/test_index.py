@@ -74,8 +74,8 @@ def test_the_format_is_that_of_the_golden_file(tmp_path):
     assert index.fields == ("jpg", "cls")
     offsets, sizes = index.locate("cls", np.array([1, 0]))
     assert (offsets[0], sizes.tolist()) == ((4 + 138) * 512, [1, -1])
-    assert index.locate_one("jpg", 1) == (2048, 70000)
-    assert index.locate_one("cls", 0)[1] == -1
+    assert index.locate_one(("jpg",), 1) == [(2048, 70000)]
+    assert index.locate_one(("cls", "none"), 0) == [(0, -1), (0, -1)]
     assert index.digests("jpg").tolist() == [7, 0xDEADBEEF]
     assert (index.name, index.num_bytes) == ("golden.tar", 81920)
     assert index.mtime_ns == 1_700_000_000_123_456_789
@@ -167,7 +167,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path_factory, keys, data):
     rows = np.arange(len(keys))[::-1]
     assert loaded.keys.take(rows) == shown[::-1]
     assert loaded.locate("a.b", rows)[1].tolist() == sizes[::-1]
-    assert [loaded.locate_one("a.b", i)[1] for i in range(len(keys))] == sizes
+    assert [loaded.locate_one(("a.b",), i)[0][1] for i in range(len(keys))] == sizes
     assert loaded.mtime_ns == -5
 
 
@@ -269,6 +269,10 @@ def test_an_index_lies_beside_its_shard_or_where_it_is_told(tmp_path, monkeypatc
     assert index_path("a/000.tar") == "a/000.tar.swi"
     assert index_path(f"file://{tmp_path}/a%20b.tar") == f"{tmp_path}/a b.tar.swi"
     assert index_path("s3://bucket/000.tar") == "s3://bucket/000.tar.swi"
+    assert index_path("http://h/000.tar?sign=1") == "http://h/000.tar.swi?sign=1"
+    assert index_path("http://h/0.tar?sign=1", "idx") == index_path("http://h/0.tar?sign=2", "idx")
+    assert index_path("http://h/get?f=1", "idx") != index_path("http://h/get?f=2", "idx")
+    assert index_path("s3://b/0.tar", "s3://b/idx/").startswith("s3://b/idx/0.tar-")
     train, val, whole = (
         index_path(url, "idx")
         for url in ("train/000.tar", "val/000.tar", str(tmp_path / "train" / "000.tar"))

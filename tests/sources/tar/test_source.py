@@ -150,7 +150,7 @@ def test_indexes_that_cannot_be_saved_are_kept_in_memory(tmp_path, caplog, monke
     def refuse(index, path):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(shards_module, "save_index", refuse)
+    monkeypatch.setattr(ShardIndex, "save", refuse)
     urls = make_shards(tmp_path, [3, 4])
     source = TarSource(urls)
     check_source(source, expected=numbered(7))
@@ -337,6 +337,6 @@ def test_large_payloads_and_places_beyond_4_gib_are_read(tmp_path):
         file.seek(5 << 30, 1)
         file.write(member(b"b.bin", b"behind") + END)
     source = TarSource(path)
-    assert build_index(str(path)).locate_one("bin", 0)[1] == 5 << 30
+    assert build_index(str(path)).locate_one(("bin",), 0)[0][1] == 5 << 30
     assert read(source, [1]) == [{"__key__": "b", "bin": b"behind"}]
     assert [row["bin"] for row in read(source, [1, 1])] == [b"behind"] * 2

@@ -78,7 +78,7 @@ def test_all_damaged_payloads_are_found(tmp_path):
     hit = [(3, "txt"), (3, "bin"), (17, "cls"), (29, "txt")]
     with open(url, "r+b") as file:
         for row, field in hit:
-            file.seek(index.locate_one(field, row)[0])
+            file.seek(index.locate_one((field,), row)[0][0])
             file.write(b"\xff")
     os.utime(url, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     found = {(problem.key, problem.field) for problem in verify_shard(url)}

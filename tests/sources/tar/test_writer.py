@@ -397,9 +397,9 @@ def test_limits_below_one_are_refused(tmp_path, limit):
         TarWriter(tmp_path / "x.tar", **{limit: 0})
 
 
-def test_remote_patterns_are_refused():
-    with pytest.raises(StorageError, match="scheme 's3' is not supported"):
-        TarWriter("s3://bucket/{shard}.tar")
+def test_what_is_no_store_is_refused():
+    with pytest.raises(StorageError, match="scheme 'nosuch' is not supported"):
+        TarWriter("nosuch://bucket/{shard}.tar")
 
 
 def test_gnu_tar_reads_what_is_written(tmp_path):

@@ -13,31 +13,33 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError, ShardwiseError, WorkerError
+from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
-from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
+from shardwise.sources.tar.index_store import IndexStore, described, open_uncached
 from shardwise.sources.tar.members import scan_members
 from shardwise.sources.tar.samples import SampleTable
 from shardwise.sources.tar.scan import Scan
-from shardwise.storage import FileStat, LocalFile, expand, local_path, open_file
+from shardwise.storage import File, StorageOptions, expand, is_local
 
-__all__ = ["BuildResult", "build_index", "build_indexes", "save_index", "usable_cores"]
+__all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
 
 # Below this, starting processes costs more than they save.
 _PARALLEL_BYTES = 1 << 30
+# Remote shards are waited for, not worked on.
+_REMOTE_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class BuildResult:
         status: "built"; "fresh" if the index that was there fits the shard; "failed".
         num_samples: samples in the shard; 0 if it failed.
         error: why it failed, else None.
+        note: why the index is not where it was to be, else "".
     """
 
     url: str
@@ -57,23 +60,28 @@ class BuildResult:
     status: str
     num_samples: int = 0
     error: Exception | None = None
+    note: str = ""
 
 
-def build_index(url: str, *, digests: bool = False) -> ShardIndex:
+def build_index(
+    url: str, *, digests: bool = False, options: StorageOptions | None = None
+) -> ShardIndex:
     """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
 
     Args:
         url: the shard.
         digests: whether to keep a CRC-32 of every payload, which reads the whole shard. Each read
             is checked against it later.
+        options: how a remote shard is reached; None for the defaults.
 
     Raises:
         DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
         StorageError: it could not be read.
     """
     refuse_compressed(url)
-    file = open_file(url)
+    file = open_uncached(url, options)
     before = file.stat()
+    file.pin(before)
     scan = Scan(file, before.num_bytes, url=url)
     ignored: Counter[str] = Counter()
     table = SampleTable(url, ignored)
@@ -84,6 +92,7 @@ def build_index(url: str, *, digests: bool = False) -> ShardIndex:
         name=url.rpartition("/")[2],
         num_bytes=before.num_bytes,
         mtime_ns=before.mtime_ns,
+        etag=before.etag,
         num_samples=table.num_samples,
         fields=table.fields,
         optional=optional,
@@ -96,26 +105,20 @@ def build_index(url: str, *, digests: bool = False) -> ShardIndex:
         index = _with_digests(index, columns, file)
     after = file.stat()
     if after != before:
-        raise DataError(
-            f"the shard changed while it was indexed ({_described(before)}, then "
-            f"{_described(after)}): wait until its writer is done",
+        raise StaleIndexError(
+            f"the shard changed while it was indexed ({described(before)}, then "
+            f"{described(after)}): wait until its writer is done",
             url=url,
         )
     return index
 
 
-def _with_digests(
-    index: ShardIndex, columns: dict[str, NDArray[Any]], file: LocalFile
-) -> ShardIndex:
+def _with_digests(index: ShardIndex, columns: dict[str, NDArray[Any]], file: File) -> ShardIndex:
     found = {field: np.zeros(index.num_samples, np.uint32) for field in index.fields}
     for field, rows, digests in payload_digests(file, index):
         found[field][rows] = digests
     columns = columns | {f"crc32:{field}": values for field, values in found.items()}
     return ShardIndex(replace(index.header, has_digests=True), columns)
-
-
-def _described(stat: FileStat) -> str:
-    return f"{stat.num_bytes} bytes of time {stat.mtime_ns}"
 
 
 def build_indexes(
@@ -126,6 +129,7 @@ def build_indexes(
     force: bool = False,
     jobs: int | None = None,
     progress: Callable[[int, int, str], object] | None = None,
+    options: StorageOptions | None = None,
 ) -> list[BuildResult]:
     """Bring the indexes of shards up to date, in parallel; what is fresh is left as it is.
 
@@ -134,11 +138,15 @@ def build_indexes(
 
     Args:
         urls: shards, as `shardwise.tar` takes them.
-        index: a directory for the index files (made if need be), or None: beside the shards.
+        index: a directory for the index files (made if need be; it may be remote), or None:
+            beside the shards. Of remote indexes a copy is kept on this machine; where the store
+            does not take one, that copy is all there is, and the result's `note` says so.
         digests: whether to keep a CRC-32 of every payload; an index without is not fresh then.
         force: whether to make fresh ones again too.
-        jobs: processes, spawned; 1 works in this one; None chooses.
+        jobs: processes, spawned, or threads where shards are remote; 1 works in this one; None
+            chooses.
         progress: called here as `progress(num_done, num_shards, url)` after each shard.
+        options: how remote shards are reached; None for the defaults.
 
     Returns:
         A result a shard, in the order of the URLs: look at `error`.
@@ -149,24 +157,32 @@ def build_indexes(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
-    shards = expand(urls)
-    directory = None if index is None else os.fspath(index)
-    bring = partial(_bring_up_to_date, index_dir=directory, digests=digests, force=force)
-    jobs = min(_choose_jobs(shards) if jobs is None else jobs, len(shards))
+    shards = expand(urls, options=options)
+    store = IndexStore(None if index is None else os.fspath(index), options)
+    bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
+    are_local = all(is_local(url) for url in shards)
+    jobs = min(
+        _choose_jobs(shards, store, are_local=are_local) if jobs is None else jobs, len(shards)
+    )
     results: dict[str, BuildResult] = {}
-    for result in map(bring, shards) if jobs == 1 else _in_processes(bring, shards, jobs):
+    done: Iterable[BuildResult] = map(bring, shards)
+    if jobs > 1:
+        done = _in_processes(bring, shards, jobs) if are_local else _in_threads(bring, shards, jobs)
+    for result in done:
         results[result.url] = result
         if progress is not None:
             progress(len(results), len(shards), result.url)
     return [results[url] for url in shards]
 
 
-def _choose_jobs(shards: Sequence[str]) -> int:
+def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -> int:
+    if not are_local:
+        return _REMOTE_THREADS
     num_bytes = 0
     for url in shards:
         # A shard that can't be looked at is no reason for processes; it will be reported later.
         with contextlib.suppress(ShardwiseError):
-            num_bytes += LocalFile(local_path(url)).stat().num_bytes
+            num_bytes += store.stat(url).num_bytes
         if num_bytes >= _PARALLEL_BYTES:
             return usable_cores()
     return 1
@@ -175,6 +191,18 @@ def _choose_jobs(shards: Sequence[str]) -> int:
 def usable_cores() -> int:
     """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_threads(
+    bring: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
+) -> Iterator[BuildResult]:
+    """Results as they come."""
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="shardwise-index")
+    try:
+        for future in as_completed([pool.submit(bring, url) for url in shards]):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _in_processes(
@@ -232,35 +260,15 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="shardwise-parent-watch", daemon=True).start()
 
 
-def _bring_up_to_date(
-    url: str, *, index_dir: str | None, digests: bool, force: bool
-) -> BuildResult:
-    path = index_path(url, index_dir)
+def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:
+    path = store.place(url)
     try:
-        fresh = None if force else _fresh_header(url, path)
-        if fresh is not None and (fresh.has_digests or not digests):
-            return BuildResult(url, path, "fresh", fresh.num_samples)
-        built = build_index(url, digests=digests)
-        save_index(built, path)
+        found = None if force else store.sound(url, store.stat(url))
+        is_fresh = found is not None and (found.header.has_digests or not digests)
+        if found is None or not is_fresh:
+            found = build_index(url, digests=digests, options=store.options)
+        path, note = store.publish(url, found)
     except (ShardwiseError, OSError) as error:
         return BuildResult(url, path, "failed", error=error)
-    return BuildResult(url, path, "built", built.num_samples)
-
-
-def _fresh_header(url: str, path: str) -> IndexHeader | None:
-    """The header of a sound index that fits its shard."""
-    try:
-        header = ShardIndex.load(path).header
-    except (DataError, FileNotFoundError):
-        return None
-    return header if open_file(url).stat() == (header.num_bytes, header.mtime_ns) else None
-
-
-def save_index(index: ShardIndex, path: str) -> None:
-    """Publish an index, in a directory that need not exist yet.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    index.save(path)
+    status = "fresh" if is_fresh else "built"
+    return BuildResult(url, path, status, found.num_samples, note=note)

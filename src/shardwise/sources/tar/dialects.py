@@ -12,8 +12,8 @@ And one binary form: Energon's `.tar.idx`, the byte offsets of a shard's samples
 These files come from elsewhere and are not trusted (I6): a count is a claim that `check_counts`
 holds against the shard itself, and a name can't lead out of the list's directory by `..` or `~`.
 Absolute paths are taken from wids lists only, whose `url` says outright where a shard lies; the
-other two hold names beside the list. Commands (`pipe:`) are refused in all. Imports storage and
-the manifest.
+other two hold names beside the list. What a remote list names is remote: it can't have a file of
+this machine read. Commands (`pipe:`) are refused in all. Imports storage and the manifest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Shard
-from shardwise.storage import local_path, open_file
+from shardwise.storage import StorageOptions, is_local, local_path, open_file
 from shardwise.storage.urls import scheme_of
 
 __all__ = ["ListedShard", "check_counts", "energon_offsets", "is_shard_list", "read_shard_list"]
@@ -58,7 +58,9 @@ def is_shard_list(url: str) -> bool:
     return _split_fragment(url)[0].endswith(".json")
 
 
-def read_shard_list(url: str, *, split: str | None = None) -> list[ListedShard]:
+def read_shard_list(
+    url: str, *, split: str | None = None, options: StorageOptions | None = None
+) -> list[ListedShard]:
     """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
 
     Relative names are taken from the list's directory.
@@ -66,6 +68,7 @@ def read_shard_list(url: str, *, split: str | None = None) -> list[ListedShard]:
     Args:
         url: the JSON file. "info.json#train" is the same as `split="train"`.
         split: which split of a timm file; it may be None if there is one only.
+        options: how a remote list is reached; None for the defaults.
 
     Raises:
         MissingShardError: the file is not there.
@@ -74,8 +77,8 @@ def read_shard_list(url: str, *, split: str | None = None) -> list[ListedShard]:
     """
     place, fragment = _split_fragment(url)
     split = fragment if split is None else split
-    path = local_path(place)
-    listed = _parse(_read_json(path), path, split)
+    path = local_path(place) if is_local(place) else place
+    listed = _parse(_read_json(path, options), path, split)
     if not listed:
         raise DataError("the shard list is empty", url=path)
     return listed
@@ -101,12 +104,15 @@ def check_counts(listed: Sequence[ListedShard], actual: Sequence[Shard]) -> None
                 )
 
 
-def energon_offsets(url: str, *, shard_bytes: int | None = None) -> NDArray[np.int64]:
+def energon_offsets(
+    url: str, *, shard_bytes: int | None = None, options: StorageOptions | None = None
+) -> NDArray[np.int64]:
     """Read an Energon index, `<shard>.tar.idx`.
 
     Args:
         url: the index.
         shard_bytes: the shard's length, to hold the offsets against; None leaves that out.
+        options: how a remote index is reached; None for the defaults.
 
     Returns:
         int64 `[samples + 1]`: the byte in the shard where each sample's first header begins, then
@@ -117,8 +123,8 @@ def energon_offsets(url: str, *, shard_bytes: int | None = None) -> NDArray[np.i
         DataError: it can't be such an index: the offsets do not rise in steps of tar blocks, or
             pass the end of the shard.
     """
-    path = local_path(url)
-    file = open_file(path)
+    path = local_path(url) if is_local(url) else url
+    file = open_file(path, options=options)
     num_bytes = file.stat().num_bytes
     if num_bytes == 0 or num_bytes % 8:
         raise DataError(
@@ -155,8 +161,8 @@ def _split_fragment(url: str) -> tuple[str, str | None]:
     return url, None
 
 
-def _read_json(path: str) -> Any:
-    file = open_file(path)
+def _read_json(path: str, options: StorageOptions | None) -> Any:
+    file = open_file(path, options=options)
     data = file.read(0, file.stat().num_bytes)
     try:
         return json.loads(data)
@@ -281,6 +287,10 @@ def _anywhere(path: str, url: str) -> str:
     if scheme not in ("", "file"):
         return url
     name = local_path(url) if scheme else url
+    if not is_local(path) and (scheme or name.startswith("/")):
+        raise DataError(
+            f"a remote list names {url!r}, a file of this machine: such names are refused", url=path
+        )
     if ".." in name.split("/") or name.startswith("~"):
         raise DataError(
             f"the name {url!r} leads out of the list's directory by '..' or '~'", url=path

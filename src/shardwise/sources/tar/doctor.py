@@ -12,11 +12,12 @@ import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.sources.tar.compressed import refuse_compressed
+from shardwise.sources.tar.index_store import open_uncached
 from shardwise.sources.tar.members import Members, scan_members
 from shardwise.sources.tar.names import split_names
 from shardwise.sources.tar.scan import Scan
 from shardwise.sources.tar.verify import Problem, problem_of
-from shardwise.storage import open_file
+from shardwise.storage import StorageOptions
 
 __all__ = ["ShardFacts", "examine_shard"]
 
@@ -77,17 +78,18 @@ _ADVICE = {
 }
 
 
-def examine_shard(url: str) -> ShardFacts:
+def examine_shard(url: str, *, options: StorageOptions | None = None) -> ShardFacts:
     """Look at all headers of a shard; payloads are not read. Never raises for what it finds.
 
     Args:
         url: the shard.
+        options: how a remote shard is reached; None for the defaults.
     """
     facts = ShardFacts(url)
     notes = _Notes()
     try:
         refuse_compressed(url)
-        file = open_file(url)
+        file = open_uncached(url, options)
         facts.num_bytes = file.stat().num_bytes
         scan = Scan(file, facts.num_bytes, url=url)
         groups = _Groups(facts, notes)

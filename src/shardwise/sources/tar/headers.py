@@ -51,6 +51,8 @@ def has_magic(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 def checksums_hold(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Which of uint8 `[n, 512]` headers add up to the checksum that they state."""
     stated, is_plain = _octal(blocks[:, _CHECKSUM.start : _CHECKSUM.start + 6])
+    end = blocks[:, _CHECKSUM.start + 6]
+    is_plain &= (end == 0) | (end == ord(" "))
     field = blocks[:, _CHECKSUM].sum(axis=1, dtype=np.uint32)
     sums = blocks.sum(axis=1, dtype=np.uint32) - field + np.uint32(_SPACES)
     held: NDArray[np.bool_] = is_plain & (sums == stated)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +21,38 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.sources.tar.headers import BLOCK
 from shardwise.sources.tar.index_file import IndexHeader, encode, map_columns
-from shardwise.storage import atomic_write, local_path
+from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
 
 __all__ = ["Keys", "ShardIndex", "index_path", "missing_mark"]
+
+
+# What gives the offset and the size of a row, and the size that marks a missing field.
+_Scalars: TypeAlias = tuple[Callable[[int], int], Callable[[int], int], int]
+_ABSENT: _Scalars = (lambda _: 0, lambda _: -1, -1)
 
 
 def index_path(url: str, index_dir: str | None = None) -> str:
     """Where the index of a shard lies.
 
     Beside the shard, as `<shard>.swi`; or in `index_dir`, named after the shard and a hash of its
-    whole URL, so that `train/000.tar` and `val/000.tar` do not meet.
+    whole URL, so that `train/000.tar` and `val/000.tar` do not meet. Either may be remote.
     """
-    if scheme_of(url) in ("", "file"):
+    if is_local(url):
         url = local_path(url)
+    # What proves a right is no part of the name; where all shards have one path, it's all there is.
+    place, mark, query = (
+        url.partition("?") if scheme_of(url) in ("http", "https") else (url, "", "")
+    )
     if index_dir is None:
-        return url + ".swi"
-    whole = url if scheme_of(url) else str(Path(url).absolute())
+        return f"{place}.swi{mark}{query}"
+    named = place if place.endswith(".tar") else url
+    whole = str(Path(url).absolute()) if is_local(url) else named
     digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    return str(Path(index_dir) / f"{url.rpartition('/')[2]}-{digest}.swi")
+    name = f"{place.rpartition('/')[2]}-{digest}.swi"
+    if is_local(index_dir):
+        return str(Path(local_path(index_dir)) / name)
+    return f"{index_dir.rstrip('/')}/{name}"
 
 
 def missing_mark(dtype: np.dtype[Any]) -> int:
@@ -77,7 +91,7 @@ class ShardIndex:
             }
             # Bound methods that give Python ints: a single read is made of few such calls.
             self._start_at = self._starts.item
-            self._scalars = {
+            self._scalars: dict[str, _Scalars] = {
                 name: (
                     self._offsets[name].item,
                     self._sizes[name].item,
@@ -85,6 +99,7 @@ class ShardIndex:
                 )
                 for name in header.fields
             }
+            self._scalars_of: dict[tuple[str, ...], list[_Scalars]] = {}
             self.keys = Keys(
                 columns["keys"], columns.get("key_ends"), header.key_length, header.num_samples
             )
@@ -145,13 +160,19 @@ class ShardIndex:
             lengths[sizes == missing_mark(sizes.dtype)] = -1
         return blocks, lengths
 
-    def locate_one(self, field: str, row: int) -> tuple[int, int]:
-        """The same for one sample, as two ints: the cheapest way to a single read."""
-        offset_at, size_at, mark = self._scalars[field]
-        size = size_at(row)
-        if size == mark:
-            return 0, -1
-        return (self._start_at(row) + offset_at(row)) * BLOCK, size
+    def locate_one(self, fields: tuple[str, ...], row: int) -> list[tuple[int, int]]:
+        """The same for some fields of one sample, as ints: the cheapest way to a single read.
+
+        Of fields that no sample of the shard has the size is -1, too.
+        """
+        scalars = self._scalars_of.get(fields)
+        if scalars is None:
+            scalars = self._scalars_of[fields] = [self._scalars.get(f, _ABSENT) for f in fields]
+        start = self._start_at(row)
+        return [
+            (0, -1) if (size := size_at(row)) == mark else ((start + offset_at(row)) * BLOCK, size)
+            for offset_at, size_at, mark in scalars
+        ]
 
     def digests(self, field: str) -> NDArray[np.uint32] | None:
         """The CRC-32 of each payload of a field, uint32 `[num_samples]`; None without digests.
@@ -159,6 +180,11 @@ class ShardIndex:
         0 where a sample lacks the field.
         """
         return self._digests.get(field)
+
+    def of_version(self, mtime_ns: int, etag: str) -> ShardIndex:
+        """The same index, as one that was made from a certain version of its shard."""
+        header = replace(self.header, mtime_ns=mtime_ns, etag=etag)
+        return ShardIndex(header, self._columns, path=self.path)
 
     def to_bytes(self) -> bytes:
         """The index file's bytes."""
@@ -236,18 +262,24 @@ class Keys(Sequence[str]):
         row = operator.index(row)
         if not -self._num_keys <= row < self._num_keys:
             raise IndexError(f"key {row} of {self._num_keys}")
-        row %= self._num_keys
+        return self.one(row % self._num_keys)
+
+    def one(self, row: int) -> str:
+        """The key of one row in [0, num_keys): the cheapest way to a single one."""
         if self._ends is None:
-            end = (row + 1) * (self._length or 0)
-            start = end - (self._length or 0)
+            length: Any = self._length
+            start, end = row * length, row * length + length
         else:
-            start = self._ends.item(row - 1) if row else 0
-            end = self._ends.item(row)
+            start, end = self._ends.item(row - 1) if row else 0, self._ends.item(row)
         return str(self._text[start:end], "utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, self._num_keys, 4096):
             yield from self[start : start + 4096]
+
+    def as_rows(self) -> NDArray[np.uint8]:
+        """The bytes of all keys, uint8 `[num_keys, length]`; only of keys of one length."""
+        return np.frombuffer(self._text, np.uint8).reshape(self._num_keys, self._length or 0)
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """The keys of some rows, each in [0, num_keys)."""

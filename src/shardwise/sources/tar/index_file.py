@@ -53,6 +53,7 @@ class IndexHeader:
         name: the shard's base name.
         num_bytes: its size when it was indexed.
         mtime_ns: its modification time then, in nanoseconds.
+        etag: what an object store called this version of it; "" for a local file.
         num_samples: samples in it.
         fields: the names of all fields, in the order in which they are first met.
         optional: those of them that some sample lacks.
@@ -74,6 +75,7 @@ class IndexHeader:
     has_end: bool = True
     ignored: Mapping[str, int] = field(default_factory=dict)
     writer: str = ""
+    etag: str = ""
 
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
@@ -83,6 +85,7 @@ class IndexHeader:
             "name": self.name,
             "num_bytes": str(self.num_bytes),
             "mtime_ns": str(self.mtime_ns),
+            **({"etag": self.etag} if self.etag else {}),
             "num_samples": str(self.num_samples),
             "fields": json.dumps(self.fields),
             "optional": json.dumps(sorted(self.optional)),
@@ -116,6 +119,7 @@ class IndexHeader:
             has_end=json.loads(metadata["has_end"]) is True,
             ignored={str(k): int(v) for k, v in json.loads(metadata["ignored"]).items()},
             writer=metadata["writer"],
+            etag=metadata.get("etag", ""),
         )
         if header.num_samples < 0 or header.num_bytes < 0 or (key_length or 0) < 0:
             raise ValueError("a count is negative")

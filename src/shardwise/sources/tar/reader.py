@@ -7,19 +7,19 @@ field and offset. Imports numpy, `shardwise.errors`, columns, storage and this p
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Columns
-from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.ranges import GAP_BYTES, ReadPlan, plan_reads
+from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet
-from shardwise.storage import FilePool, LocalFile, local_path
+from shardwise.storage import FilePool, is_local, read_files
 
 __all__ = ["read_one", "read_rows"]
 
@@ -36,60 +36,58 @@ class _Request:
         names: the fields.
         keys: the samples' keys.
         shard_of: int64 `[rows]`, the number of each sample's shard.
-        row_of: int64 `[rows]`, its row in there.
         offsets: int64 `[fields, rows]`, bytes from the shard's beginning.
         sizes: int64 `[fields, rows]`, bytes, or -1 where the sample lacks the field.
-        has_digests: whether a shard among them has digests.
     """
 
     ids: NDArray[np.int64]
     names: tuple[str, ...]
     keys: list[str]
     shard_of: NDArray[np.int64]
-    row_of: NDArray[np.int64]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    has_digests: bool = False
 
 
 def read_one(
-    shards: ShardSet, pool: FilePool, ids: NDArray[np.int64], names: tuple[str, ...]
-) -> Columns | None:
-    """Read one sample by one read.
+    shards: ShardSet, pool: FilePool, sample: int, names: tuple[str, ...]
+) -> tuple[str, list[bytes | None]] | None:
+    """Read one sample by one read: its key, and the payload of each field.
 
     None if its fields lie too far apart for that, or something is wrong: `read_rows` says what.
     """
-    shard, row = shards.locate(ids.item())
+    shard, row = shards.locate(sample)
     index = shards.index(shard)
-    own = index.fields
-    found = [index.locate_one(name, row) if name in own else (0, -1) for name in names]
+    found = index.locate_one(names, row)
     begin, end, total = 1 << 62, 0, 0
     for offset, size in found:
         if size > 0:
-            begin, end, total = min(begin, offset), max(end, offset + size), total + size
+            total += size
+            begin = min(begin, offset)
+            end = max(end, offset + size)
     if end - begin > total + GAP_BYTES:
         return None
     try:
         data = pool.get(shards.manifest.shards[shard].url).read(begin, end - begin) if end else b""
     except (DataError, StorageError):
         return None
-    # A starting place and a length for each field, in one array.
-    flat = [n for offset, size in found for n in (offset - begin if size > 0 else 0, size)]
-    places = np.array(flat, dtype=np.int64)
-    buffer = np.frombuffer(data, np.uint8)
-    columns: dict[str, Sequence[Any]] = {}
-    for i, name in enumerate(names):
-        place = 2 * i
-        column = BytesColumn(buffer, places[place : place + 1], places[place + 1 : place + 2])
-        columns[name] = column
-        digests = index.digests(name)
-        if digests is not None and zlib.crc32(column[0] or b"") != digests.item(row):
-            return None
-    return Columns(ids, [index.keys[row]], columns, len(data))
+    values: list[bytes | None] = [
+        data[offset - begin : offset - begin + size] if size > 0 else None if size else b""
+        for offset, size in found
+    ]
+    if index.header.has_digests:
+        for name, value in zip(names, values, strict=True):
+            digests = index.digests(name)
+            if digests is not None and zlib.crc32(value or b"") != digests.item(row):
+                return None
+    return index.keys.one(row), values
 
 
 def read_rows(
-    shards: ShardSet, pool: FilePool, ids: NDArray[np.int64], names: tuple[str, ...]
+    shards: ShardSet,
+    pool: FilePool,
+    scratch: Scratch,
+    ids: NDArray[np.int64],
+    names: tuple[str, ...],
 ) -> Columns:
     """Read samples, by few reads, into columns that share one buffer.
 
@@ -102,21 +100,32 @@ def read_rows(
     plan = plan_reads(
         np.broadcast_to(request.shard_of, shape).ravel(), request.offsets.ravel(), sizes
     )
-    buffer = np.empty(plan.num_bytes, np.uint8)
+    buffer = scratch.take(plan.num_bytes)
     try:
         _read(shards, pool, plan, buffer.data)
-    except (DataError, StorageError):
+    except (DataError, StorageError) as error:
+        # A store was given all the time that there is: it is not asked again.
+        if isinstance(error, StorageError) and not is_local(shards.manifest.shards[0].url):
+            raise
         _read_singly(shards, pool, request, plan, buffer.data)
     places = plan.places.reshape(shape)
     columns = {
         name: BytesColumn(buffer, places[i], request.sizes[i]) for i, name in enumerate(names)
     }
-    if request.has_digests:
+    if shards.has_digests:
         _check_digests(shards, request, columns)
     return Columns(ids, request.keys, dict(columns), plan.num_bytes)
 
 
 def _locate(shards: ShardSet, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
+    places = shards.places(names)
+    if places is None:
+        return _locate_by_shard(shards, ids, names)
+    shard_of, offsets, sizes, keys = places.locate(ids)
+    return _Request(ids, names, keys, shard_of, offsets, sizes)
+
+
+def _locate_by_shard(shards: ShardSet, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
     shard_of, row_of = shards.manifest.locate(ids)
     shape = (len(names), len(ids))
     request = _Request(
@@ -124,57 +133,51 @@ def _locate(shards: ShardSet, ids: NDArray[np.int64], names: tuple[str, ...]) ->
         names=names,
         keys=[""] * len(ids),
         shard_of=shard_of,
-        row_of=row_of,
         offsets=np.zeros(shape, np.int64),
         sizes=np.full(shape, -1, np.int64),
     )
-    # Where the payloads of rows that are located one by one belong, and offset, size, offset, ...
+    # Where the payloads of rows that are located one by one belong, and their places.
     singles: list[int] = []
-    found: list[int] = []
+    found: list[tuple[int, int]] = []
     order = np.argsort(shard_of, kind="stable")
     sorted_rows = row_of[order]
     places, rows = order.tolist(), sorted_rows.tolist()
     # Lists, not arrays: over many shards most of these runs have one row.
-    own_of: dict[tuple[str, ...], list[tuple[int, str]]] = {}
     start = 0
     for shard, run in groupby(shard_of[order].tolist()):
         stop = start + sum(1 for _ in run)
         index = shards.index(shard)
-        request.has_digests |= index.header.has_digests
-        own = own_of.get(index.fields)
-        if own is None:
-            own = [(i, name) for i, name in enumerate(names) if name in index.fields]
-            own_of[index.fields] = own
         if stop - start < _FEW_ROWS:
             for place, row in zip(places[start:stop], rows[start:stop], strict=True):
                 request.keys[place] = index.keys[row]
-                for i, name in own:
-                    singles.append(i * len(ids) + place)
-                    found += index.locate_one(name, row)
+                singles += range(place, len(names) * len(ids), len(ids))
+                found += index.locate_one(names, row)
         else:
             wanted = sorted_rows[start:stop]
             for place, key in zip(places[start:stop], index.keys.take(wanted), strict=True):
                 request.keys[place] = key
-            for i, name in own:
-                offsets, sizes = index.locate(name, wanted)
-                request.offsets[i, order[start:stop]] = offsets
-                request.sizes[i, order[start:stop]] = sizes
+            for i, name in enumerate(names):
+                if name in index.fields:
+                    offsets, sizes = index.locate(name, wanted)
+                    request.offsets[i, order[start:stop]] = offsets
+                    request.sizes[i, order[start:stop]] = sizes
         start = stop
     if singles:
-        offsets_and_sizes = np.array(found, dtype=np.int64).reshape(-1, 2)
+        offsets_and_sizes = np.array(found, dtype=np.int64)
         request.offsets.ravel()[singles] = offsets_and_sizes[:, 0]
         request.sizes.ravel()[singles] = offsets_and_sizes[:, 1]
     return request
 
 
 def _check_digests(shards: ShardSet, request: _Request, columns: dict[str, BytesColumn]) -> None:
-    for row, shard in enumerate(request.shard_of.tolist()):
+    shard_of, row_of = shards.manifest.locate(request.ids)
+    for row, shard in enumerate(shard_of.tolist()):
         index = shards.index(shard)
         for i, name in enumerate(request.names):
             digests, data = index.digests(name), columns[name][row]
             if digests is None or data is None:
                 continue
-            if zlib.crc32(data) != digests.item(int(request.row_of[row])):
+            if zlib.crc32(data) != digests.item(int(row_of[row])):
                 raise DataError(
                     "the payload is not the one that was indexed: its CRC-32 differs; get the "
                     "shard anew or, if it's right as it is, make its index anew with `shardwise "
@@ -189,11 +192,13 @@ def _check_digests(shards: ShardSet, request: _Request, columns: dict[str, Bytes
 
 def _read(shards: ShardSet, pool: FilePool, plan: ReadPlan, view: memoryview) -> None:
     offsets, ends = plan.offsets.tolist(), plan.ends.tolist()
+    wanted = []
     at = begin = 0
     for shard, stop in plan.runs():
-        file = pool.get(shards.manifest.shards[shard].url)
-        file.read_spans(offsets[at:stop], ends[at:stop], view, begin)
+        url = shards.manifest.shards[shard].url
+        wanted.append((url, offsets[at:stop], ends[at:stop], begin))
         at, begin = stop, ends[stop - 1]
+    read_files(pool, wanted, view)
 
 
 def _read_singly(
@@ -207,13 +212,15 @@ def _read_singly(
         try:
             pool.get(shards.manifest.shards[shard].url).read_into(offset, view[begin:end])
         except (DataError, StorageError) as error:
-            _explain(error, shards, request, range(offset, offset + end - begin), shard=shard)
+            read = range(offset, offset + end - begin)
+            _explain(error, shards, pool, request, read, shard=shard)
         begin = end
 
 
 def _explain(
     error: DataError | StorageError,
     shards: ShardSet,
+    pool: FilePool,
     request: _Request,
     read: range,
     *,
@@ -225,8 +232,8 @@ def _explain(
     is_hit = (
         (request.shard_of == shard) & (sizes > 0) & (offsets >= read.start) & (offsets < read.stop)
     )
-    if isinstance(error, DataError) and not isinstance(error, MissingShardError):
-        num_bytes = LocalFile(local_path(url)).stat().num_bytes
+    if type(error) is DataError:
+        num_bytes = pool.get(url).stat().num_bytes
         is_cut = is_hit & (offsets + sizes > num_bytes)
         is_hit = is_cut if is_cut.any() else is_hit
     first = int(np.where(is_hit, offsets, 1 << 62).argmin())

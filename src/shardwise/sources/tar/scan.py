@@ -2,8 +2,8 @@
 
 Keeps I6: payloads that look like headers do not fool the chain, a checksum that fails, a shard cut
 short and zeros with data behind them are errors. Small members are read in blocks and taken many
-at once; between large ones only the headers are read. Imports numpy, `shardwise.errors`,
-`shardwise.storage` and the headers.
+at once; between large ones only the headers are read, of a remote shard many at the same time
+(`ahead.py`). Imports numpy, `shardwise.errors`, `shardwise.storage` and the headers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.sources.tar.ahead import HeaderAhead
 from shardwise.sources.tar.chain import (
     EXTENDED,
     IS_EXTENDED,
@@ -36,7 +37,7 @@ from shardwise.sources.tar.headers import (
     read_name,
     round_up,
 )
-from shardwise.storage import LocalFile
+from shardwise.storage import File
 
 __all__ = ["HeaderRun", "Scan", "shown"]
 
@@ -45,6 +46,12 @@ _DENSE_READ = 1 << 20
 # From here on it costs less to read each header by itself. Far below the size where it matters.
 _SPARSE_STRIDE = 16 << 10
 _SPARSE_RUN = 256
+# The same for a remote shard, where a read takes in the small members that stand together: what
+# counts is how far apart such groups are.
+_FAR_FIRST_READ = 16 << 10
+_FAR_SPARSE_RUN = 64
+_FAR_GROUP = 4096
+_FAR_STRIDE = 20 << 10
 _MAX_EXTENDED = 1 << 20
 
 _Blocks: TypeAlias = NDArray[np.uint8]
@@ -77,8 +84,9 @@ class Scan:
             have been cut between two members.
     """
 
-    def __init__(self, file: LocalFile, num_bytes: int, *, url: str) -> None:
-        self.file = file
+    def __init__(self, file: File, num_bytes: int, *, url: str) -> None:
+        self._ahead = HeaderAhead(file, num_bytes) if file.is_remote else None
+        self.file: File | HeaderAhead = file if self._ahead is None else self._ahead
         self.num_bytes = num_bytes
         self.url = url
         self.num_bytes_read = 0
@@ -99,6 +107,8 @@ class Scan:
         """
         self._refuse_other_formats()
         is_dense, length, num_headers = True, _FIRST_READ, 64
+        if self._ahead is not None:
+            length = _FAR_FIRST_READ
         while not self._done:
             start = self._position
             run = self._read_dense(length) if is_dense else None
@@ -109,12 +119,26 @@ class Scan:
                 raise self._problem
             if len(run.positions):
                 yield run
-                stride = (self._position - start) // len(run.positions)
-                is_dense, length, num_headers = stride < _SPARSE_STRIDE, _DENSE_READ, _SPARSE_RUN
+                is_dense, length = self._is_dense(start, run), _DENSE_READ
+                num_headers = _SPARSE_RUN if self._ahead is None else _FAR_SPARSE_RUN
+
+    def _is_dense(self, start: int, run: HeaderRun) -> bool:
+        """Whether headers lie so close together that everything is best read."""
+        length = self._position - start
+        if self._ahead is None:
+            return length // len(run.positions) < _SPARSE_STRIDE
+        steps = np.diff(run.positions, append=self._position)
+        num_groups = int(np.count_nonzero(steps > _FAR_GROUP))
+        if not num_groups:
+            return True
+        self._ahead.expect(length // num_groups)
+        return length // num_groups < _FAR_STRIDE
 
     def _refuse_other_formats(self) -> None:
         if not self.num_bytes:
             raise DataError("an empty file: not a tar, not even one without members", url=self.url)
+        if self._ahead is not None:
+            self._ahead.first(_FAR_FIRST_READ)
         refuse_compressed_start(self._read(0, min(self.num_bytes, 6)), self.url)
 
     def _read(self, position: int, length: int) -> bytes:

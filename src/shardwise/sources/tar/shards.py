@@ -10,32 +10,49 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
-from shardwise.errors import DataError, StaleIndexError, StorageError
+from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.tar.build import build_index, save_index, usable_cores
-from shardwise.sources.tar.index import ShardIndex, index_path
-from shardwise.sources.tar.index_file import IndexHeader, read_header
-from shardwise.storage import FileStat, LocalFile, local_path, max_open_files
+from shardwise.sources.tar.build import build_index, usable_cores
+from shardwise.sources.tar.index import ShardIndex
+from shardwise.sources.tar.index_file import IndexHeader
+from shardwise.sources.tar.index_store import IndexStore, described, fits
+from shardwise.sources.tar.places import Places
+from shardwise.storage import FileStat, is_local, max_open_files
 
 __all__ = ["ShardSet", "open_shards"]
+
+T = TypeVar("T")
 
 _logger = logging.getLogger("shardwise")
 
 # Looking at files on a network waits more than it works.
 _LOOK_THREADS = 16
+# Requests wait far more.
+_REMOTE_THREADS = 64
+# Each follows the headers of a shard in many places at once.
+_REMOTE_SCANS = 16
+# Sets of fields that are read side by side.
+_MAX_PLACES = 4
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found of one shard: its index's header, and the index where it has no file."""
+    """What was found of one shard: its index's header, and the index where it has no file.
+
+    Attributes:
+        header: the index's header.
+        stat: the shard, as it was then.
+        index: the index, where it could not be saved.
+    """
 
     header: IndexHeader
+    stat: FileStat
     index: ShardIndex | None = None
 
 
@@ -48,9 +65,10 @@ class ShardSet:
     Attributes:
         manifest: the shards with their counts.
         fields: the names of all fields that any sample has, in storage order.
+        has_digests: whether a shard has digests of its payloads.
     """
 
-    def __init__(self, urls: Sequence[str], found: Sequence[_Found], index_dir: str | None) -> None:
+    def __init__(self, urls: Sequence[str], found: Sequence[_Found], store: IndexStore) -> None:
         headers = [one.header for one in found]
         self.manifest = Manifest(
             "tar",
@@ -59,20 +77,30 @@ class ShardSet:
         self.fields = tuple(dict.fromkeys(field for h in headers for field in h.fields))
         self._field_set = frozenset(self.fields)
         self._ends = list(accumulate(h.num_samples for h in headers))
-        self._times = [h.mtime_ns for h in headers]
-        self._index_dir = index_dir
+        self._stats = [one.stat for one in found]
+        self._store = store
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
+        self._places: dict[tuple[str, ...], Places | None] = {}
+        key_lengths = {h.key_length for h in headers if h.num_samples}
+        self._key_length = key_lengths.pop() if len(key_lengths) == 1 else None
+        self.has_digests = any(h.has_digests for h in headers)
         # Those that could not be saved: they stay, for making them again takes long.
         self._kept = {i: one.index for i, one in enumerate(found) if one.index is not None}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_kept": {}}
+        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_kept": {}, "_places": {}}
 
     @property
     def num_samples(self) -> int:
         """Samples in all shards."""
         return self.manifest.num_samples
+
+    def pins(self) -> Iterator[tuple[str, FileStat]]:
+        """The URL of each remote shard, and the version that the indexes are of."""
+        for shard, stat in zip(self.manifest.shards, self._stats, strict=True):
+            if not is_local(shard.url):
+                yield shard.url, stat
 
     def has_fields(self, names: tuple[str, ...]) -> bool:
         """Whether some sample has each of these fields."""
@@ -95,27 +123,40 @@ class ShardSet:
             found = self._kept.get(shard)
         return self._load(shard) if found is None else found
 
+    def places(self, names: tuple[str, ...]) -> Places | None:
+        """Where these fields of all samples lie; None where that would take much memory."""
+        if names not in self._places:
+            fits = Places.fit(self.manifest, len(names), self._key_length)
+            while len(self._places) >= _MAX_PLACES:
+                self._places.pop(next(iter(self._places)), None)
+            self._places[names] = (
+                Places(self.manifest, names, index=self.index, key_length=self._key_length)
+                if fits
+                else None
+            )
+        return self._places[names]
+
     def _load(self, shard: int) -> ShardIndex:
         listed = self.manifest.shards[shard]
-        path = index_path(listed.url, self._index_dir)
-        try:
-            index = ShardIndex.load(path, check=shard not in self._checked)
-        except OSError:
+        opened = self._stats[shard]
+        index = self._store.load(listed.url, opened, check=shard not in self._checked)
+        if index is None:
             # It could not be saved, or was removed since.
-            index = self._kept[shard] = build_index(listed.url)
+            index = self._kept[shard] = build_index(listed.url, options=self._store.options)
         else:
             while len(self._mapped) >= max_open_files():
                 # Another thread may be at the same: whichever comes first.
                 self._mapped.pop(next(iter(self._mapped)), None)
             self._mapped[shard] = index
-        now = LocalFile(local_path(listed.url)).stat()
-        opened = FileStat(listed.num_bytes, self._times[shard])
-        if now != opened or index.num_samples != listed.num_samples:
+        # Where there are ETags, each read is of the version that was found.
+        now = opened if opened.etag else self._store.stat(listed.url)
+        is_of_it = not opened.etag or fits(index.header, opened, is_remote=True)
+        if now != opened or index.num_samples != listed.num_samples or not is_of_it:
             self._mapped.pop(shard, None)
             self._kept.pop(shard, None)
             raise StaleIndexError(
-                f"the shard was replaced while it was in use: {_described(opened)} and "
-                f"{listed.num_samples} samples when it was opened, {_described(now)} and "
+                f"the shard was replaced while it was in use: {described(opened)} and "
+                f"{listed.num_samples} samples when it was opened, {described(now)} and "
                 f"{index.num_samples} samples now; open the dataset again",
                 url=listed.url,
             )
@@ -123,12 +164,12 @@ class ShardSet:
         return index
 
 
-def open_shards(urls: Sequence[str], *, index_dir: str | None) -> ShardSet:
+def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
     """Find the indexes of shards, hold them against the shards, and make those that are missing.
 
     Args:
         urls: the shards.
-        index_dir: the directory of the index files; None for beside the shards.
+        store: where the indexes are.
 
     Raises:
         MissingShardError: a shard is not there.
@@ -136,13 +177,25 @@ def open_shards(urls: Sequence[str], *, index_dir: str | None) -> ShardSet:
         DataError: an index or, where it must be indexed now, a shard is damaged.
         StorageError: something could not be read.
     """
-    with ThreadPoolExecutor(min(_LOOK_THREADS, len(urls))) as pool:
-        headers = list(pool.map(lambda url: _look(url, index_dir), urls))
-    missing = [url for url, header in zip(urls, headers, strict=True) if header is None]
-    made = iter(_make(missing, len(urls), index_dir) if missing else ())
-    found = [next(made) if header is None else _Found(header) for header in headers]
+    are_local = all(is_local(url) for url in urls)
+    most = _LOOK_THREADS if are_local else _REMOTE_THREADS
+    looks = _together(lambda url: _look(url, store), urls, most)
+    missing = [url for url, look in zip(urls, looks, strict=True) if look is None]
+    most = usable_cores() if are_local else _REMOTE_SCANS
+    made = iter(_make(missing, len(urls), store, most) if missing else ())
+    found = [next(made) if look is None else look for look in looks]
     _say_what_has_no_end(urls, [one.header for one in found])
-    return ShardSet(urls, found, index_dir)
+    return ShardSet(urls, found, store)
+
+
+def _together(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -> list[T]:
+    """Do something with each URL, in threads; the first one that fails ends it."""
+    pool = ThreadPoolExecutor(min(num_threads, len(urls)), thread_name_prefix="shardwise-open")
+    try:
+        return list(pool.map(work, urls))
+    finally:
+        # What has not begun is not begun: the error is not to wait for all other shards.
+        pool.shutdown(cancel_futures=True)
 
 
 def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
@@ -155,52 +208,39 @@ def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) ->
         )  # fmt: skip
 
 
-def _look(url: str, index_dir: str | None) -> IndexHeader | None:
+def _look(url: str, store: IndexStore) -> _Found | None:
     """The header of a shard's index if it has one, held against the shard."""
-    path = index_path(url, index_dir)
-    now = LocalFile(local_path(url)).stat()
-    try:
-        header = read_header(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        if isinstance(error, DataError):
-            raise
-        raise StorageError(f"can't read the index {path!r}: {error.strerror}") from error
-    indexed = FileStat(header.num_bytes, header.mtime_ns)
-    if now != indexed:
-        raise StaleIndexError(
-            f"the shard has changed since it was indexed: {_described(indexed)} then, "
-            f"{_described(now)} now; bring the index up to date with "
-            f"`{_command(index_dir)} {url}`",
-            url=url,
-        )
-    return header
+    stat = store.stat(url)
+    header = store.find(url, stat)
+    return None if header is None else _Found(header, stat)
 
 
-def _make(urls: Sequence[str], num_shards: int, index_dir: str | None) -> list[_Found]:
+def _make(
+    urls: Sequence[str], num_shards: int, store: IndexStore, num_threads: int
+) -> list[_Found]:
     """Index shards now, in threads: most of the time goes into reading."""
     more = " ..." if len(urls) > 1 else ""
     _logger.warning(
-        "%d of %d shards have no index and are indexed now; `%s %s%s` does that ahead of time",
-        len(urls), num_shards, _command(index_dir), urls[0], more,
+        "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
+        "time",
+        len(urls), num_shards, store.command, urls[0], more,
     )  # fmt: skip
     unsaved: list[OSError] = []
     lock = threading.Lock()
 
     def make(url: str) -> _Found:
-        index = build_index(url)
-        path = index_path(url, index_dir)
+        index = build_index(url, options=store.options)
+        header = index.header
+        stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         try:
-            save_index(index, path)
+            store.save(url, index)
         except OSError as error:
             with lock:
                 unsaved.append(error)
-            return _Found(index.header, index)
-        return _Found(index.header)
+            return _Found(header, stat, index)
+        return _Found(header, stat)
 
-    with ThreadPoolExecutor(min(usable_cores(), len(urls))) as pool:
-        found = list(pool.map(make, urls))
+    found = _together(make, urls, num_threads)
     if unsaved:
         _logger.warning(
             "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
@@ -208,11 +248,3 @@ def _make(urls: Sequence[str], num_shards: int, index_dir: str | None) -> list[_
             len(unsaved), len(urls), unsaved[0],
         )  # fmt: skip
     return found
-
-
-def _command(index_dir: str | None) -> str:
-    return "shardwise index" + ("" if index_dir is None else f" --index {index_dir}")
-
-
-def _described(stat: FileStat) -> str:
-    return f"{stat.num_bytes} bytes, changed at {stat.mtime_ns} ns"

@@ -23,9 +23,11 @@ from shardwise.sources.tar.dialects import (
     is_shard_list,
     read_shard_list,
 )
+from shardwise.sources.tar.index_store import IndexStore
 from shardwise.sources.tar.reader import read_one, read_rows
+from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet, open_shards
-from shardwise.storage import FilePool, expand
+from shardwise.storage import FilePool, StorageOptions, expand
 
 __all__ = ["TarSource"]
 
@@ -44,7 +46,9 @@ class TarSource:
     Args:
         urls: what `shardwise.storage.expand` takes, or a shard list in JSON of wids, open_clip or
             timm (`"index.json"`, `"info.json#train"`), whose counts are held against the shards.
-        index: the directory of the index files; None for beside the shards.
+        index: the directory of the index files; None for beside the shards. Indexes of remote
+            shards have a copy on this machine; see `IndexStore`.
+        storage: how remote shards are reached; None for the defaults.
 
     Raises:
         MissingShardError: a pattern finds nothing.
@@ -59,13 +63,15 @@ class TarSource:
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         index: str | os.PathLike[str] | None = None,
+        storage: StorageOptions | None = None,
     ) -> None:
-        self._listed, self.urls = _list(urls)
+        self._listed, self.urls = _list(urls, storage)
         for url in self.urls:
             refuse_compressed(url)
-        self._index_dir = None if index is None else os.fspath(index)
+        self._store = IndexStore(None if index is None else os.fspath(index), storage)
         self._shards: ShardSet | None = None
-        self._pool = FilePool()
+        self._pool = FilePool(options=storage)
+        self._scratch = Scratch()
         self._opening = _Opening()
 
     def __repr__(self) -> str:
@@ -73,10 +79,10 @@ class TarSource:
         return f"TarSource({self.urls[0]!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opening": None}
+        return self.__dict__ | {"_opening": None, "_scratch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_opening": _Opening()}
+        self.__dict__ = state | {"_opening": _Opening(), "_scratch": Scratch()}
 
     @property
     def manifest(self) -> Manifest:
@@ -106,11 +112,29 @@ class TarSource:
             opening = self._opening = _Opening()
         with opening.lock:
             if self._shards is None:
-                found = open_shards(self.urls, index_dir=self._index_dir)
+                found = open_shards(self.urls, store=self._store)
+                for url, stat in found.pins():
+                    self._pool.pin(url, stat)
                 if self._listed is not None:
                     check_counts(self._listed, found.manifest.shards)
                 self._shards = found
             return self._shards
+
+    def read_sample(
+        self, sample: int, fields: tuple[str, ...] | None = None
+    ) -> tuple[str, list[bytes | None]] | None:
+        """Read one sample, in a third of the time that `read` takes for it.
+
+        Args:
+            sample: its id, in [0, N).
+            fields: as `read` takes them.
+
+        Returns:
+            Its key, and the payload of each field in that order; None where it can't be had by
+            one read, or something is wrong: `read` says what.
+        """
+        shards = self.shards
+        return read_one(shards, self._pool, sample, shards.fields if fields is None else fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; only the fields asked for are read.
@@ -135,16 +159,12 @@ class TarSource:
             wrong = next(name for name in names if name not in shards.fields)
             known = ", ".join(shards.fields) or "none"
             raise ValueError(f"no field {wrong!r}: the shards have {known}")
-        if len(ids) == 1 and 0 <= ids.item() < shards.num_samples:
-            columns = read_one(shards, self._pool, ids, names)
-            if columns is not None:
-                return columns
         if len(ids) and not 0 <= ids.min() <= ids.max() < shards.num_samples:
             raise IndexError(
                 f"sample ids from {ids.min()} to {ids.max()}: they must lie in "
                 f"[0, {shards.num_samples})"
             )
-        return read_rows(shards, self._pool, ids, names)
+        return read_rows(shards, self._pool, self._scratch, ids, names)
 
 
 class _Opening:
@@ -159,15 +179,18 @@ class _Opening:
 
 def _list(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    storage: StorageOptions | None,
 ) -> tuple[list[ListedShard] | None, list[str]]:
     """What shard lists say, if that is what was given, and the URLs of the shards."""
     items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
     are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
     if not any(are_lists):
-        return None, expand(urls)
+        return None, expand(urls, options=storage)
     if not all(are_lists):
         raise ValueError("urls mixes shard lists (.json) with shards: give one or the other")
-    listed = [shard for item in items for shard in read_shard_list(os.fspath(item))]
+    listed = [
+        shard for item in items for shard in read_shard_list(os.fspath(item), options=storage)
+    ]
     found = [shard.url for shard in listed]
     if len(set(found)) < len(found):
         twice = next(url for url in found if found.count(url) > 1)

@@ -8,6 +8,7 @@ package.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.digests import payload_digests
-from shardwise.sources.tar.index import ShardIndex, index_path
-from shardwise.storage import open_file
+from shardwise.sources.tar.index import ShardIndex
+from shardwise.sources.tar.index_store import IndexStore, described, fits, open_uncached
+from shardwise.storage import FileStat, StorageOptions, is_local
 
 __all__ = ["Problem", "problem_of", "verify_shard"]
 
@@ -42,7 +44,13 @@ class Problem:
     offset: int | None = None
 
 
-def verify_shard(url: str, *, index: str | os.PathLike[str] | None = None) -> list[Problem]:
+def verify_shard(
+    url: str,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    options: StorageOptions | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> list[Problem]:
     """Read a shard and its index whole and hold them against each other.
 
     The headers with their checksums, the end, what the index says of each sample and, where the
@@ -51,50 +59,53 @@ def verify_shard(url: str, *, index: str | os.PathLike[str] | None = None) -> li
     Args:
         url: the shard.
         index: the directory of the index files; None for beside the shards.
+        options: how a remote shard is reached; None for the defaults.
+        progress: called with how many bytes of payloads were read since it was called last.
 
     Returns:
         All problems that were found; an empty list if there is none.
     """
-    path = index_path(url, None if index is None else os.fspath(index))
+    store = IndexStore(None if index is None else os.fspath(index), options)
     found: list[Problem] = []
     saved = built = None
     try:
-        saved = ShardIndex.load(path)
-        now = open_file(url).stat()
-        if now != (saved.num_bytes, saved.mtime_ns):
+        now = store.stat(url)
+    except ShardwiseError as error:
+        return [problem_of(error, url)]
+    try:
+        # Without an index the shard is checked by itself.
+        saved = store.load(url, now)
+        if saved is not None and not fits(saved.header, now, is_remote=not is_local(url)):
+            indexed = FileStat(saved.num_bytes, saved.mtime_ns, saved.header.etag)
             message = (
-                f"the shard has changed since it was indexed: {saved.num_bytes} bytes, changed at "
-                f"{saved.mtime_ns} ns then, {now.num_bytes} bytes, {now.mtime_ns} ns now"
+                f"the shard has changed since it was indexed: {described(indexed)} then, "
+                f"{described(now)} now"
             )
-            hint = f"get the shard anew, or bring the index up to date: `shardwise index {url}`"
+            hint = f"get the shard anew, or bring the index up to date: `{store.command} {url}`"
             found.append(Problem(url, message, hint))
             saved = None
-    except FileNotFoundError as error:
-        # Without an index the shard is checked by itself; without the shard there's no more to say.
-        if isinstance(error, DataError):
-            return [problem_of(error, url)]
     except ShardwiseError as error:
         found.append(problem_of(error, url))
-    except OSError as error:
-        found.append(Problem(path, f"the index can't be read: {error.strerror}"))
     try:
-        built = build_index(url)
+        built = build_index(url, options=options)
     except ShardwiseError as error:
         found.append(problem_of(error, url))
     if built is not None and not built.header.has_end:
         message = (
             "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut"
         )
-        hint = (
-            f"if it holds all it should ({built.num_samples} samples), end it with `truncate "
-            f"--size=+1024 {url}` and index it again"
+        whole = f"if it holds all it should ({built.num_samples} samples), "
+        hint = whole + (
+            f"end it with `truncate --size=+1024 {url}` and index it again"
+            if is_local(url)
+            else "it can be used; else put it there anew"
         )
         found.append(Problem(url, message, hint, offset=built.num_bytes))
     if saved is not None and built is not None:
         found += _differences(url, saved, built)
-    whole = built if saved is None else saved
-    if whole is not None:
-        found += _payload_problems(url, whole)
+    known = built if saved is None else saved
+    if known is not None:
+        found += _payload_problems(url, known, options, progress)
     return found
 
 
@@ -143,11 +154,17 @@ def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> list[Problem
     return problems
 
 
-def _payload_problems(url: str, index: ShardIndex) -> list[Problem]:
+def _payload_problems(
+    url: str,
+    index: ShardIndex,
+    options: StorageOptions | None,
+    progress: Callable[[int], object] | None,
+) -> list[Problem]:
     """Read all payloads: those that can't be read, or differ from their digests."""
     problems = []
     try:
-        for field, rows, digests in payload_digests(open_file(url), index):
+        file = open_uncached(url, options)
+        for field, rows, digests in payload_digests(file, index, progress=progress):
             wanted = index.digests(field)
             wrong = rows[:0] if wanted is None else rows[wanted[rows] != digests]
             offsets, _ = index.locate(field, wrong)

@@ -1,31 +1,29 @@
 """Writing tar shards: whole or not at all, the same bytes for the same samples.
 
 Keeps I8: a shard has a hidden temporary name until it is finished, so a killed process leaves
-nothing that a later run would trust. Headers come from the standard library's tarfile.
+nothing that a later run would trust. A remote one is a temporary file of this machine until then.
+Headers come from the standard library's tarfile.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import string
 import tarfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from shardwise.errors import StorageError
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.encode import encode_sample
-from shardwise.sources.tar.index import index_path
-from shardwise.storage import atomic_write, local_path
+from shardwise.sources.tar.index_store import IndexStore
+from shardwise.sources.tar.unfinished import END, LocalShard, RemoteShard, refuse_existing
+from shardwise.storage import StorageOptions, is_local, local_path
 
 __all__ = ["TarWriter"]
 
 _BLOCK_BYTES = 512
-# A tar ends with two blocks of zeros; padding to 10 KiB is a habit of tapes.
-_END = bytes(2 * _BLOCK_BYTES)
 
 
 class TarWriter:
@@ -46,8 +44,9 @@ class TarWriter:
     thread.
 
     Args:
-        pattern: the shards' paths, such as "out-{shard:06d}.tar"; without `{shard}`, one shard.
-            Directories that are missing are made.
+        pattern: the shards' paths, such as "out-{shard:06d}.tar", or URLs, such as
+            "s3://bucket/out-{shard:06d}.tar"; without `{shard}`, one shard. Directories that are
+            missing are made.
         max_samples: samples a shard; None for no limit.
         max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
             gets a shard of its own.
@@ -55,9 +54,15 @@ class TarWriter:
         digests: whether the index holds a CRC-32 of each field.
         overwrite: whether shards that exist are replaced. Shards of an earlier run with higher
             numbers stay.
+        storage: how remote shards are reached, as `shardwise.tar` takes it.
+
+    A remote shard is collected in a temporary file (`tempfile`'s directory: it needs room for one
+    shard) and goes up when it is finished, in parts if it is large; its index follows. What
+    exists is looked for before, not while a shard goes up: two programs that write the same name
+    at once are not kept apart there.
 
     Attributes:
-        shards: the paths of the finished shards.
+        shards: the paths or URLs of the finished shards.
         num_samples: samples written so far.
 
     Example:
@@ -70,7 +75,7 @@ class TarWriter:
     Raises:
         FileExistsError: a shard exists already.
         ValueError: limits or the pattern make no sense.
-        StorageError: the pattern is a remote URL, or the disk does not take the bytes.
+        StorageError: the disk or the store does not take the bytes.
     """
 
     def __init__(
@@ -82,24 +87,27 @@ class TarWriter:
         index: bool = True,
         digests: bool = False,
         overwrite: bool = False,
+        storage: StorageOptions | Mapping[str, Any] | None = None,
     ) -> None:
         for name, limit in (("max_samples", max_samples), ("max_bytes", max_bytes)):
             if limit is not None and limit < 1:
                 raise ValueError(f"{name}={limit}: at least 1, or None for no limit")
         self.shards: list[str] = []
         self.num_samples = 0
-        self._pattern = local_path(pattern)
+        text = os.fspath(pattern)
+        self._pattern = local_path(text) if is_local(text) else text
+        self._options = StorageOptions.of(storage)
         self._max_samples = max_samples
         self._max_bytes = max_bytes
         self._index = index
         self._digests = digests
         self._overwrite = overwrite
         self._keys: set[str] = set()
-        self._shard: _OpenShard | None = None
+        self._shard: LocalShard | None = None
         self._closed = False
         _check_pattern(self._pattern)
-        if not overwrite and Path(first := self._path(0)).exists():
-            raise FileExistsError(f"{first!r} exists already: remove it, or pass overwrite=True")
+        if not overwrite:
+            refuse_existing(self._path(0), self._options)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write one sample.
@@ -158,98 +166,48 @@ class TarWriter:
         else:
             self._abort(error)
 
-    def _fits(self, shard: _OpenShard, num_bytes: int) -> bool:
+    def _fits(self, shard: LocalShard, num_bytes: int) -> bool:
         """Whether a sample may go into the shard under way."""
         if self._max_bytes is None:
             return True
-        return shard.num_bytes + num_bytes + len(_END) <= self._max_bytes
+        return shard.num_bytes + num_bytes + len(END) <= self._max_bytes
 
     def _path(self, number: int) -> str:
         return self._pattern.format(shard=number)
 
-    def _open_shard(self) -> _OpenShard:
+    def _open_shard(self) -> LocalShard:
         path = self._path(len(self.shards))
         if path in self.shards:
             raise ValueError(
                 f"a second shard is needed, and the pattern {self._pattern!r} names only one: put "
                 "{shard:06d} into it, or leave out max_samples and max_bytes"
             )
-        return _OpenShard(path, overwrite=self._overwrite)
+        if is_local(path):
+            return LocalShard(path, overwrite=self._overwrite)
+        return RemoteShard(path, overwrite=self._overwrite, options=self._options)
 
-    def _finish_shard(self, shard: _OpenShard) -> None:
+    def _finish_shard(self, shard: LocalShard) -> None:
         self._shard = None
         shard.finish()
         self.shards.append(shard.path)
         if not self._index:
             return
-        index = build_index(shard.path, digests=self._digests)
+        index = build_index(shard.path, digests=self._digests, options=self._options)
         try:
-            index.save(index_path(shard.path))
+            _, note = IndexStore(options=self._options).publish(shard.path, index)
         except OSError as error:
             raise StorageError(
                 f"the shard {shard.path!r} is whole, but its index can't be written: "
                 f"{error.strerror or error}"
             ) from error
+        if note:
+            raise StorageError(f"the shard {shard.path!r} is whole, but {note}")
 
     def _abort(self, error: BaseException) -> None:
         self._closed = True
         if self._shard is not None:
             self._shard.remove(error)
             self._shard = None
-
-
-class _OpenShard:
-    """A shard that is being written, under a temporary name."""
-
-    def __init__(self, path: str, *, overwrite: bool) -> None:
-        self.path = path
-        self.num_samples = 0
-        self.num_bytes = 0
-        self._stack = contextlib.ExitStack()
-        with _naming(path):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            # Without a buffer: a process forked meanwhile has no bytes of ours to write again.
-            self._file = self._stack.enter_context(
-                atomic_write(path, buffering=0, overwrite=overwrite)
-            )
-
-    def add(self, sample: bytes) -> None:
-        self._write(sample)
-        self.num_samples += 1
-        self.num_bytes += len(sample)
-
-    def finish(self) -> None:
-        try:
-            self._write(_END)
-        except BaseException as error:
-            self.remove(error)
-            raise
-        with _naming(self.path):
-            self._stack.close()
-
-    def remove(self, error: BaseException) -> None:
-        """Remove what was written, because of an error."""
-        self._stack.__exit__(type(error), error, error.__traceback__)
-
-    def _write(self, data: bytes) -> None:
-        left = memoryview(data)
-        with _naming(self.path):
-            while left:
-                left = left[self._file.write(left) :]
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the shard."""
-    try:
-        yield
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"can't write the shard {path!r}: {error.strerror or error}; it was removed, the "
-            "shards before it are whole"
-        ) from error
 
 
 def _header(name: str, size: int) -> bytes:

@@ -1,0 +1,305 @@
+"""Where the indexes of shards are kept: found, held against their shards, saved.
+
+An index lies beside its shard, or in the directory that the user names. Indexes of remote shards
+are copied to this machine, so that every process maps one file and a second run reads nothing of
+the shard: into the user's directory if that is a local one, else into the user's cache directory.
+Keeps I6: an index that is found is the one of the shard that lies there now, or it is an error or
+is made anew. Imports numpy, `shardwise.errors`, storage and this package.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.sources.tar.headers import (
+    BLOCK,
+    checksums_hold,
+    parse_number,
+    read_name,
+)
+from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index_file import IndexHeader, decode, read_header
+from shardwise.storage import (
+    File,
+    FileStat,
+    LocalFile,
+    StorageOptions,
+    is_local,
+    local_path,
+    open_file,
+)
+from shardwise.storage.upload import upload
+from shardwise.storage.user_dirs import user_cache_dir
+
+__all__ = ["IndexStore", "described", "fits", "open_uncached", "read_index"]
+
+_logger = logging.getLogger("shardwise")
+
+
+def fits(header: IndexHeader, stat: FileStat, *, is_remote: bool) -> bool:
+    """Whether an index was made from this version of its shard.
+
+    By size and ETag; by size and time of change where one of them has no ETag; by size alone where
+    a server tells neither.
+    """
+    if header.num_bytes != stat.num_bytes:
+        return False
+    if header.etag and stat.etag:
+        return header.etag == stat.etag
+    if is_remote and not stat.etag and not stat.mtime_ns:
+        return True
+    return header.mtime_ns == stat.mtime_ns
+
+
+def described(stat: FileStat) -> str:
+    """A version of a shard, for messages."""
+    version = f"ETag {stat.etag}" if stat.etag else f"changed at {stat.mtime_ns} ns"
+    return f"{stat.num_bytes} bytes, {version}"
+
+
+def open_uncached(url: str, options: StorageOptions | None) -> File:
+    """A file as it lies in its store: what is read once, and is to be checked, is not cached.
+
+    Nor is it read ahead: who scans a file knows best what comes next.
+    """
+    if options is not None:
+        return open_file(url, options=replace(options, cache=None, prefetch_bytes=0))
+    return open_file(url, options=StorageOptions(prefetch_bytes=0))
+
+
+@dataclass(frozen=True)
+class IndexStore:
+    """Where the indexes of a dataset are. Immutable; pickles.
+
+    Attributes:
+        directory: what the user named, a path or a URL; None for beside the shards.
+        options: how remote files are reached; None for the defaults.
+    """
+
+    directory: str | None = None
+    options: StorageOptions | None = None
+
+    def place(self, url: str) -> str:
+        """Where the index of a shard is published: a path or a URL."""
+        return index_path(url, self.directory)
+
+    def path(self, url: str) -> str:
+        """The file on this machine that holds, or would hold, the index of a shard."""
+        if self._is_own(url):
+            return index_path(url, str(user_cache_dir() / "index"))
+        return index_path(url, self.directory)
+
+    def origin(self, url: str) -> str | None:
+        """The URL of a remote index, of which `path` may be a copy; None where there is none."""
+        if not is_local(self.directory or url):
+            return index_path(url, self.directory)
+        return None if is_local(url) else index_path(url)
+
+    def stat(self, url: str) -> FileStat:
+        """What lies under a shard's name now; raises as `File.stat` does."""
+        if is_local(url):
+            return LocalFile(local_path(url)).stat()
+        return open_uncached(url, self.options).stat()
+
+    def find(self, url: str, stat: FileStat) -> IndexHeader | None:
+        """The header of a shard's index, which is on this machine then; None if there is no index.
+
+        Args:
+            url: the shard.
+            stat: what it is now.
+
+        Raises:
+            StaleIndexError: the index is of another version of the shard.
+            DataError: the index is damaged.
+            StorageError: it can't be read.
+        """
+        path = self.path(url)
+        origin = self.origin(url)
+        stale: IndexHeader | None = None
+        try:
+            header = read_header(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise StorageError(f"can't read the index {path!r}: {error.strerror}") from error
+        except DataError:
+            # What nobody put there by hand is made again without a word.
+            if not self._is_own(url):
+                raise
+        else:
+            if fits(header, stat, is_remote=not is_local(url)):
+                return header
+            stale = header
+        found = None if origin is None else self.fetch(url, stat)
+        if found is not None and fits(found.header, stat, is_remote=not is_local(url)):
+            try:
+                self.save(url, found)
+            except OSError as error:
+                _logger.info("no copy of the index of %s can be kept: %s", url, error)
+            return found.header
+        # An outdated copy in the cache is no reason to stop; what was put there for others is.
+        if found is not None:
+            raise _stale(url, found.header, stat, self.command)
+        if stale is not None and not self._is_own(url):
+            raise _stale(url, stale, stat, self.command)
+        return None
+
+    def load(self, url: str, stat: FileStat, *, check: bool = True) -> ShardIndex | None:
+        """The index of a shard, whether it fits or not; None if there is none.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        index: ShardIndex | None = None
+        try:
+            index = ShardIndex.load(self.path(url), check=check)
+        except OSError as error:
+            # Damaged. What nobody put there by hand is not missed.
+            if isinstance(error, DataError) and not self._is_own(url):
+                raise
+        except DataError:
+            if not self._is_own(url):
+                raise
+        if index is not None and (
+            self.origin(url) is None or fits(index.header, stat, is_remote=not is_local(url))
+        ):
+            return index
+        return self.fetch(url, stat) or (None if self._is_own(url) else index)
+
+    def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
+        """The remote index of a shard, into memory; None if there is none that can be read.
+
+        One that was made before the shard was uploaded knows no ETag. It is taken for this
+        version's if the sizes agree and the headers of the first and the last sample do.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        origin = self.origin(url)
+        if origin is None:
+            return None
+        try:
+            index, _ = read_index(origin, options=self.options)
+        except MissingShardError:
+            return None
+        except StorageError as error:
+            # Without the right to list a bucket, what is not there is "forbidden".
+            _logger.info("no index can be read from %s: %s", origin, error)
+            return None
+        header = index.header
+        if header.etag or not stat.etag or header.num_bytes != stat.num_bytes:
+            return index
+        if not self._holds(index, url):
+            return index
+        return index.of_version(stat.mtime_ns, stat.etag)
+
+    def sound(self, url: str, stat: FileStat) -> ShardIndex | None:
+        """An index that is whole and fits the shard: a published one, before a copy of it."""
+        with suppress(DataError):
+            index = self.fetch(url, stat) if self._is_own(url) else None
+            if index is not None and fits(index.header, stat, is_remote=not is_local(url)):
+                return index
+        with suppress(DataError, FileNotFoundError):
+            index = ShardIndex.load(self.path(url))
+            if fits(index.header, stat, is_remote=not is_local(url)):
+                return index
+        return None
+
+    def publish(self, url: str, index: ShardIndex) -> tuple[str, str]:
+        """Save an index where others find it, and on this machine.
+
+        Returns:
+            Where it is now, and why that is not where it was to be: "" if it is.
+
+        Raises:
+            OSError: it can't be written anywhere.
+        """
+        path, place, note = self.path(url), self.place(url), ""
+        if place not in (path, index.path):
+            try:
+                upload(place, index.to_bytes(), options=self.options)
+            except StorageError as error:
+                note = f"the index can't be written to {place!r} ({error}): it is kept in {path!r}"
+        if index.path != path:
+            try:
+                _save(index, path)
+            except OSError:
+                # Without the copy every process fetches it again, and nothing is lost.
+                if path == place or note:
+                    raise
+        return (path if note else place), note
+
+    def save(self, url: str, index: ShardIndex) -> None:
+        """Save an index on this machine only.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        _save(index, self.path(url))
+
+    @property
+    def command(self) -> str:
+        """The command that brings indexes up to date."""
+        return "shardwise index" + ("" if self.directory is None else f" --index {self.directory}")
+
+    def _is_own(self, url: str) -> bool:
+        """Whether the index on this machine is one that the user did not ask for."""
+        return not is_local(url if self.directory is None else self.directory)
+
+    def _holds(self, index: ShardIndex, url: str) -> bool:
+        """Whether a remote shard has the headers that an index says, as far as two of them tell."""
+        file = open_uncached(url, self.options)
+        for row in {0, index.num_samples - 1} if index.num_samples else ():
+            found = [(index.locate(name, np.array([row])), name) for name in index.fields]
+            offset, size, name = min(
+                (int(offsets[0]), int(sizes[0]), name)
+                for (offsets, sizes), name in found
+                if sizes[0] >= 0
+            )
+            block = file.read(offset - BLOCK, BLOCK)
+            if not checksums_hold(np.frombuffer(block, np.uint8).reshape(1, BLOCK))[0]:
+                return False
+            wanted = f"{index.keys[row]}.{name}".encode("utf-8", "surrogateescape").lower()
+            stored = read_name(block).lower()
+            # Of longer names the header holds a part, or another member's does.
+            if parse_number(block[124:136]) != size or (len(wanted) < 100 and stored != wanted):
+                return False
+        return True
+
+
+def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[ShardIndex, int]:
+    """An index file, local or remote, and its size.
+
+    Raises:
+        DataError: it is missing or damaged.
+        StorageError: it could not be read.
+    """
+    if is_local(path):
+        return ShardIndex.load(path, check=False), Path(path).stat().st_size
+    file = open_uncached(path, options)
+    try:
+        data = file.read(0, file.stat().num_bytes)
+    finally:
+        file.close()
+    return ShardIndex(*decode(data, path=path), path=path), len(data)
+
+
+def _save(index: ShardIndex, path: str) -> None:
+    """Publish an index, in a directory that need not exist yet."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    index.save(path)
+
+
+def _stale(url: str, header: IndexHeader, stat: FileStat, command: str) -> StaleIndexError:
+    indexed = FileStat(header.num_bytes, header.mtime_ns, header.etag)
+    return StaleIndexError(
+        f"the shard has changed since it was indexed: {described(indexed)} then, "
+        f"{described(stat)} now; bring the index up to date with `{command} {url}`",
+        url=url,
+    )

@@ -1,0 +1,60 @@
+"""Programs that read remote data end as all programs do: at once, in silence, with their code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.sources.tar.build import build_indexes
+from shardwise.storage import StorageOptions
+from tests.support.remote_shards import put_shards
+
+PROGRAM = Path(__file__).parent / "programs" / "reads_and_ends.py"
+ROOT = Path(__file__).parents[2]
+RAISED = "Traceback (most recent call last):"
+
+
+@pytest.fixture(scope="module")
+def urls(s3):
+    made = put_shards(s3, "ends", [12, 12], num_bytes=1_000_000)
+    build_indexes(made, options=StorageOptions(config=s3.config))
+    return made
+
+
+# Several at once: what goes wrong at an end is a race.
+@pytest.mark.parametrize(
+    ("way", "times"),
+    [
+        ("plain", 10), ("exit", 4), ("raise", 4), ("ahead", 6), ("thread", 4), ("threads", 4),
+        ("processes", 1), ("torch", 1),
+    ],
+)  # fmt: skip
+def test_a_program_ends_at_once_and_in_silence(s3, urls, way, times, tmp_path):
+    env = {**os.environ, **s3.environment, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    programs = [
+        subprocess.Popen(
+            [sys.executable, PROGRAM, way, *urls],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env=env,
+        )
+        for _ in range(times)
+    ]  # fmt: skip
+    try:
+        for program in programs:
+            said = program.communicate(timeout=180)[0]
+            assert program.returncode == {"exit": 7, "raise": 1}.get(way, 0), said
+            if way == "raise":
+                assert said.startswith(RAISED), said
+                assert said.endswith("RuntimeError: the end\n"), said
+                assert said.count("\n") == 4, said
+            else:
+                assert not said
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+            program.stdout.close()

@@ -1,0 +1,245 @@
+"""Epochs over bad lines and bad servers: every sample with its right bytes, or one clear error."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import shardwise as sw
+from shardwise.sources.tar.build import build_index, build_indexes
+from shardwise.storage import StorageOptions
+from tests.support.fault_proxy import FaultProxy
+from tests.support.remote_shards import (
+    check_epoch,
+    loader,
+    numbered_tar,
+    put_shards,
+    replace_object,
+)
+from tests.support.servers import S3Server, nginx, s3_gateway
+
+EXECUTORS = ({"num_threads": 4}, {"num_workers": 2, "num_threads": 2})
+# 300 shards of three samples: as many openings, indexes and ends of shards as of large ones.
+SIZES = [3] * 300
+
+
+def reached(server: S3Server, **options: object) -> StorageOptions:
+    return StorageOptions(config=server.config, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def shards(s3, tmp_path_factory) -> list[str]:
+    """300 shards with indexes beside them."""
+    urls = put_shards(s3, "many", SIZES)
+    folder = tmp_path_factory.mktemp("shards")
+    for number, url in enumerate(urls):
+        # Made here from the same bytes, which takes a tenth of the time.
+        data = numbered_tar(3 * number, 3, 1000)
+        path = folder / f"{number:03d}.tar"
+        path.write_bytes(data)
+        etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        index = build_index(str(path)).of_version(0, etag)
+        s3.put(f"{url.removeprefix('s3://bucket/')}.swi", index.to_bytes())
+    return urls
+
+
+FAULTS = {
+    "cut": {"cut_share": 0.05},
+    "cut, without ETags": {"cut_share": 0.05, "hide_etag": True},
+    "reset": {"reset_share": 0.05},
+    "503": {"error_share": 0.10},
+    "stalled": {"stall_share": 0.02},
+    "stalled before the first byte": {"stall_share": 0.02, "stall_head": True},
+    "far": {"latency_s": 0.02},
+    "all of it": {
+        "cut_share": 0.03, "error_share": 0.05, "stall_share": 0.01, "latency_s": 0.01,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("faults", "executor"),
+    [
+        *(pytest.param(faults, EXECUTORS[0], id=name) for name, faults in FAULTS.items()),
+        pytest.param(FAULTS["all of it"], EXECUTORS[1], id="all of it, in processes"),
+    ],
+)
+def test_an_epoch_over_a_bad_line_has_every_sample(s3, shards, faults, executor):
+    with FaultProxy(s3.endpoint, seed=7, **faults) as proxy:
+        options = reached(s3.behind(proxy.url), attempt_timeout_s=2.0)
+        data = sw.tar(shards, storage=options)
+        waits = []
+
+        def timed(batches: Iterator[object]) -> Iterator[object]:
+            began = time.monotonic()
+            for batch in batches:
+                waits.append(time.monotonic() - began)
+                yield batch
+                began = time.monotonic()
+
+        with loader(data, shuffle=True, **executor) as batches:
+            check_epoch(timed(iter(batches)), sum(SIZES))  # type: ignore[arg-type]
+            stats = batches.stats()
+        counts = proxy.counts()
+    assert stats["requests"] >= 300
+    assert stats["bytes_fetched"] > 0
+    for fault in ("cut", "reset", "error", "stall"):
+        asked = faults.get(f"{fault}_share", 0)
+        assert (counts[fault] > 0) == (asked > 0), fault
+    if set(faults) & {"cut_share", "reset_share", "error_share"}:
+        assert stats["retries"] > 0
+    # Far from what a stall without an end would take, on a machine that does much else.
+    assert sorted(waits)[int(0.99 * (len(waits) - 1))] < 20
+
+
+def refuse(url: str, options: StorageOptions, kind: type[Exception], *parts: str) -> float:
+    """Opening fails with one error that says so; how long that took."""
+    began = time.monotonic()
+    with pytest.raises(kind) as caught:
+        len(sw.tar(url, storage=options))
+    took = time.monotonic() - began
+    for part in (url, *parts):
+        assert part in str(caught.value)
+    assert "secret" not in str(caught.value).lower()
+    return took
+
+
+def test_what_is_missing_or_forbidden_is_told_at_once(s3):
+    url = s3.put("there/000.tar", numbered_tar(0, 3, 100))
+    options = reached(s3)
+    assert refuse(s3.url("there/001.tar"), options, sw.MissingShardError, "no such") < 10
+    assert refuse("s3://gone/000.tar", options, sw.ShardwiseError) < 10
+    wrong = reached(replace(s3, secret_key="another"))
+    assert refuse(url, wrong, sw.StorageError, "403", "credentials") < 10
+    with FaultProxy(s3.endpoint, error_share=1, error_status=403, methods=("GET", "HEAD")) as proxy:
+        assert refuse(url, reached(s3.behind(proxy.url)), sw.StorageError, "403") < 10
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_access_that_ends_in_the_middle_of_an_epoch_ends_it_with_an_error(s3, shards, status):
+    with FaultProxy(s3.endpoint) as proxy:
+        options = reached(s3.behind(proxy.url), prefetch_bytes=0)
+        with loader(sw.tar(shards, storage=options), batch_size=30, num_threads=2) as batches:
+            given = iter(batches)
+            next(given)
+            proxy.change(error_share=1.0, error_status=status)
+            kind = sw.MissingShardError if status == 404 else sw.StorageError
+            with pytest.raises(kind, match=r"s3://bucket/many/\d+\.tar"):
+                for _ in given:
+                    pass
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[str]:
+    """Takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(server.accept()[0])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(60)
+            for each in held:
+                each.close()
+
+
+def test_an_endpoint_that_hangs_is_an_error_at_its_deadline(s3):
+    with silent_server() as endpoint:
+        options = reached(
+            replace(s3, endpoint=endpoint), attempt_timeout_s=0.5, request_timeout_s=2.0
+        )
+        took = refuse("s3://bucket/000.tar", options, sw.StorageError, "request_timeout_s=2")
+    assert 1.0 < took < 30
+
+
+def test_a_server_that_hangs_in_the_middle_of_an_epoch_is_an_error(s3, shards):
+    with FaultProxy(s3.endpoint) as proxy:
+        options = reached(
+            s3.behind(proxy.url), attempt_timeout_s=0.5, request_timeout_s=2.0, prefetch_bytes=0
+        )
+        with loader(sw.tar(shards, storage=options), batch_size=30, num_threads=2) as batches:
+            given = iter(batches)
+            next(given)
+            proxy.change(stall_share=1.0, stall_head=True)
+            with pytest.raises(sw.StorageError, match="request_timeout_s=2"):
+                for _ in given:
+                    pass
+
+
+def test_web_servers_that_refuse_a_tenth_of_all_requests_are_read(tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number:03d}.tar").write_bytes(numbered_tar(10 * number, 10, 1000))
+    with nginx(tmp_path, share_of_503=0.1) as server:
+        data = sw.tar(f"{server.url}/{{000..029}}.tar")
+        with loader(data, num_threads=4) as batches:
+            check_epoch(batches, 300)
+            assert batches.stats()["retries"] > 0
+
+
+def test_a_server_without_etags_is_read(tmp_path):
+    (tmp_path / "s3").mkdir()
+    with s3_gateway(tmp_path / "s3", etag=False) as server:
+        urls = put_shards(server, "plain", [10, 10])
+        with loader(sw.tar(urls, storage=server.config), num_threads=2) as batches:
+            check_epoch(batches, 20)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=["threads", "processes"])
+def test_a_shard_that_is_replaced_during_an_epoch_ends_it(s3, executor):
+    # So many that the loader can't have read the last ones when the first batch is there.
+    urls = put_shards(s3, f"swapped-{len(executor)}", [40] * 40, num_bytes=10_000)
+    options = reached(s3, prefetch_bytes=0)
+    with loader(sw.tar(urls, storage=options), batch_size=4, **executor) as batches:
+        given = iter(batches)
+        next(given)
+        # As long as the one before: nothing but the version tells them apart.
+        replace_object(s3, urls[35], numbered_tar(5000, 40, 10_000))
+        seen = []
+        with pytest.raises(sw.StaleIndexError, match="replaced while it was in use") as caught:
+            for batch in given:
+                seen += batch["__index__"].tolist()
+    assert caught.value.url == urls[35]
+    assert not set(seen) & set(range(1400, 1440))
+
+
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_damage_at_the_source_is_an_error_with_its_place(s3, shuffle):
+    sound = numbered_tar(0, 20, 1000)
+    url = s3.put(f"flipped-{shuffle}/000.tar", sound)
+    (result,) = build_indexes(url, options=reached(s3), digests=True)
+    assert result.error is None
+    data = sw.tar(url, storage=s3.config)
+    check_epoch(loader(data, num_threads=0, shuffle=shuffle), 20)
+    damaged = bytearray(sound)
+    place = sound.index(b"s00000013.bin") + 512
+    damaged[place + 100] ^= 4
+    # Silently, as a failing disk does it: the index is said to be of this version.
+    replace_object(s3, url, bytes(damaged))
+    index = data.source.shards.index(0)
+    from shardwise.sources.tar.index_store import IndexStore
+
+    store = IndexStore(options=reached(s3))
+    now = store.stat(url)
+    store.publish(url, index.of_version(now.mtime_ns, now.etag))
+    with pytest.raises(sw.DataError, match="CRC-32 differs") as caught:
+        check_epoch(loader(sw.tar(url, storage=s3.config), num_threads=0, shuffle=shuffle), 20)
+    assert (caught.value.url, caught.value.key) == (url, "s00000013")
+    assert caught.value.offset == place
+    with loader(sw.tar(url, storage=s3.config), on_error="skip", num_threads=2) as batches:
+        assert sum(len(batch["__key__"]) for batch in batches) == 19
+        assert batches.stats()["skipped"] == 1

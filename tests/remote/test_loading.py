@@ -1,0 +1,108 @@
+"""Loaders over stores: counts, secrets, forks, first batches."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+
+import shardwise as sw
+from shardwise.sources.tar.build import build_indexes
+from shardwise.storage import StorageOptions
+from tests.support.fault_proxy import FaultProxy
+from tests.support.remote_shards import body, check_epoch, loader, put_shards
+
+
+@pytest.mark.parametrize(
+    "executor", [{"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}], ids=str
+)
+@pytest.mark.parametrize("shuffle", [False, "window", "full"])
+def test_every_sample_comes_once_and_whole(s3, executor, shuffle):
+    urls = put_shards(s3, "whole", [20, 0, 33, 1])
+    data = sw.tar(urls, storage=s3.config)
+    # Opened, so that what the loader counts is reading alone.
+    assert len(data) == 54
+    with loader(data, shuffle=shuffle, **executor) as batches:
+        check_epoch(batches, 54)
+        stats = batches.stats(reset=True)
+        assert stats["requests"] >= 3
+        assert stats["bytes_fetched"] >= 54 * 1000
+        assert stats["bytes"] >= 54 * 1000
+        assert batches.stats()["requests"] == 0
+
+
+def test_a_single_sample_costs_one_range(s3, counted):
+    urls = put_shards(s3, "single", [50])
+    build_indexes(urls, options=StorageOptions(config=s3.config))
+    data = sw.tar(urls, storage=s3.config)
+    assert len(data) == 50
+    counted()
+    assert data[31]["bin"] == body(31, 1000)
+    assert counted()["requests"] == 1
+    assert data[7]["bin"] == body(7, 1000)
+    assert counted()["requests"] == 1
+
+
+def test_neither_pickles_nor_states_nor_messages_hold_a_secret(s3):
+    urls = put_shards(s3, "secret", [5])
+    data = sw.tar(urls, storage=s3.config)
+    with loader(data, num_threads=2) as batches:
+        next(iter(batches))
+        secret = s3.secret_key
+        for text in (
+            pickle.dumps(data), pickle.dumps(batches), repr(data), repr(batches.state_dict()),
+            repr(batches.stats()), repr(data.source.__dict__),
+        ):  # fmt: skip
+            assert secret not in str(text)
+            assert secret.encode() not in (text if isinstance(text, bytes) else b"")
+
+
+def test_a_pickle_read_elsewhere_says_that_the_credentials_did_not_come_along(s3, tmp_path):
+    urls = put_shards(s3, "elsewhere", [5])
+    (tmp_path / "data.pickle").write_bytes(pickle.dumps(sw.tar(urls, storage=s3.config)))
+    program = "import pickle, sys; len(pickle.load(open(sys.argv[1], 'rb')))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "data.pickle"],
+        check=False, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "credentials are never pickled; give them again" in done.stderr
+
+
+def test_a_forked_child_reads_or_is_told_at_once(s3):
+    urls = put_shards(s3, "forked", [5])
+    data = sw.tar(urls, storage=s3.config)
+    assert data[0]["__key__"] == "s00000000"
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            told = data[3]["__key__"]
+        except sw.StorageError as error:
+            told = f"{type(error).__name__}: {error}"
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.close(writer)
+    deadline = time.monotonic() + 60
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        assert time.monotonic() < deadline, "it hangs"
+        time.sleep(0.05)
+    with os.fdopen(reader) as file:
+        told = file.read()
+    assert told == "s00000003" or ("forked" in told and "spawn" in told), told
+
+
+def test_the_first_batch_comes_before_the_shard(s3):
+    urls = put_shards(s3, "first", [400], num_bytes=50_000)
+    build_indexes(urls, options=StorageOptions(config=s3.config))
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=20e6) as proxy:
+        data = sw.tar(urls, storage=s3.behind(proxy.url).config)
+        with loader(data, batch_size=16, num_threads=2) as batches:
+            batch = next(iter(batches))
+            assert bytes(batch["bin"][3]) == body(3, 50_000)
+            # Of 20 MB: less than half of it was asked for when the first 0.8 MB were there.
+            assert batches.stats()["bytes_fetched"] < 12_000_000
