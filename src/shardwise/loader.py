@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.engine.choice import choose_executor
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.counts import Counts
+from shardwise.engine.groups import batches_in_groups, group_size
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Batch, Executor, Work
@@ -54,6 +55,7 @@ def plan_for(
         shuffle=shuffle,
         remainder=remainder,
         shard_sizes=dataset.shard_sizes if shuffle == "window" else None,
+        window_shape=dataset.window_shape,
         epoch_size=epoch_size,
     ).require_steps()
 
@@ -105,7 +107,9 @@ class DataLoader:
         rank: this process's rank; found, together with world_size, when both are None.
         world_size: how many ranks share the data.
         group: a process group or one dimension of a device mesh to take both from.
-        num_workers: worker processes, for transforms in Python; None and 0 are none.
+        num_workers: worker processes; 0 for none. None for one a core that this rank may use if
+            functions of yours run for each sample (a `map()`, a decoder that is a plain function)
+            and there is more than one core, else for none.
         num_threads: threads that read and decode, in each process; None for one a core that this
             rank may use, or one in each of several processes; 0 for none.
         executor: None, "inline", "threads" or "processes"; None follows from the two above.
@@ -188,7 +192,6 @@ class DataLoader:
         self.drop_last = remainder == "drop"
         self.pin_memory = pin_memory
         self.prefetch_factor = prefetch_factor
-        self.num_workers = num_workers or 0
         self.collate_fn = collate
         self.timeout = timeout
         self.output = output
@@ -215,6 +218,10 @@ class DataLoader:
             prefetch_factor=prefetch_factor,
             timeout=timeout,
         )
+        self.num_workers = self._executor.hands.num_workers
+        # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
+        is_plain = collate is None and on_error == "raise"
+        self._group_size = group_size(dataset, batch_size) if is_plain else 1
         self._epoch = 0
         self._start = 0
         self._run: _Run | None = None
@@ -256,6 +263,13 @@ class DataLoader:
         """The epoch that is being iterated, or else the one that comes next."""
         return self._epoch if self._run is None else self._run.epoch
 
+    @property
+    def num_steps_left(self) -> int:
+        """Batches that the pass under way, or else the next one, has still to hand out."""
+        if self._run is None:
+            return self.plan.resumed(self._start).num_steps
+        return self._run.plan.num_steps - self._run.num_given
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iterator goes through, from its beginning.
 
@@ -290,8 +304,12 @@ class DataLoader:
             threads, and `cpu_s` of them on a core while loading; `wait_s`, seconds that the
             caller waited for batches, of `wall_s` seconds in all; `rate`, samples a second;
             `queue_depth`, the mean number of batches that were ready when one was asked for;
-            `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; `retries` of
-            storage requests; `skipped` and `replaced` damaged samples of this rank; `dropped`
+            `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; of remote
+            storage, for this process and the loader's workers as a whole: `requests`,
+            `bytes_fetched`, `retries`, `hedges` (second requests for late ones), `hits`, `misses`
+            and `evictions` of cached blocks, `damaged` (blocks that were fetched anew),
+            `degraded` (times that a cache could not be used);
+            `skipped` and `replaced` damaged samples of this rank; `dropped`
             and `padded`, samples over all ranks of the epochs that ended; `executor`,
             `num_workers` and `num_threads` as chosen; `bound_by` and `verdict`, what limits
             the loader, as a word and as a line. JSON.
@@ -331,7 +349,7 @@ class DataLoader:
         return Order(self.dataset.fingerprint, self.plan.sampler)
 
     def _made(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
-        batches = self._executor.run(works)
+        batches = batches_in_groups(self._executor, works, self._group_size)
         if not self._copies:
             return batches
         from shardwise.torch.device import copier_for, look_ahead

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.engine.draft import Draft
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker, Draft
+from shardwise.engine.maker import BatchMaker
 from shardwise.engine.processes import ProcessExecutor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.engine.work import Batch, Work

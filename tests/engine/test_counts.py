@@ -211,7 +211,8 @@ def test_stats_have_every_stage_and_add_up():
     assert (stats["samples"], stats["batches"]) == (80, 16)
     assert stats["wall_s"] >= stats["wait_s"] + stats["seconds"]["hand over"] > 0
     assert stats["rate"] == pytest.approx(80 / stats["wall_s"])
-    assert 0 <= stats["queue_depth"] < 4
+    # Rows that are merely read are made some batches at a time: the whole epoch may be ready.
+    assert 0 <= stats["queue_depth"] <= 8
     assert (stats["executor"], stats["num_workers"], stats["num_threads"]) == ("threads", 0, 2)
 
 

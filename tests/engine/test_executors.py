@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+import shardwise as sw
 from shardwise.dataset import Dataset
 from shardwise.engine.choice import choose_executor
 from shardwise.engine.inline import InlineExecutor
@@ -129,7 +130,7 @@ def test_abandoned_iterators_leave_no_threads_behind():
     executor.close()
     del executor
     gc.collect()
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("shardwise")]
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("shardwise_")]
 
 
 def test_an_executor_pickles_without_its_threads():
@@ -174,12 +175,59 @@ def test_options_that_make_no_executor_are_refused(options, message):
 def test_the_choice_is_threads_unless_processes_are_asked_for():
     def chosen(**options):
         given = {"executor": None, "num_workers": None, "num_threads": None, **options}
-        return choose_executor(
-            numbered_maker(), num_ranks=1, prefetch_factor=2, timeout=None, **given
-        )
+        maker = BatchMaker(Dataset(MemorySource(numbered_samples(8))).decode(cls=int))
+        return choose_executor(maker, num_ranks=1, prefetch_factor=2, timeout=None, **given)
 
     assert isinstance(chosen(), ThreadExecutor)
     assert isinstance(chosen(num_workers=0, num_threads=3), ThreadExecutor)
     assert isinstance(chosen(num_threads=0), InlineExecutor)
     assert isinstance(chosen(num_workers=1), ProcessExecutor)
     assert isinstance(chosen(executor="processes"), ProcessExecutor)
+
+
+@pytest.mark.parametrize(
+    ("make", "cores", "options", "expected"),
+    [
+        (lambda ds: ds.map(dict), 2, {}, ProcessExecutor),
+        (lambda ds: ds.decode(cls=lambda data: data), 2, {}, ProcessExecutor),
+        (lambda ds: ds.map(dict), 1, {}, ThreadExecutor),
+        (lambda ds: ds.map(dict), 2, {"num_workers": 0}, ThreadExecutor),
+        (lambda ds: ds.map(dict), 2, {"num_threads": 2}, ThreadExecutor),
+        (lambda ds: ds.map(dict), 2, {"num_threads": 0}, InlineExecutor),
+        (lambda ds: ds.map(dict), 2, {"executor": "threads"}, ThreadExecutor),
+        (lambda ds: ds.decode(cls=int, txt=sw.text()), 2, {}, ThreadExecutor),
+    ],
+)
+def test_functions_of_the_user_are_given_processes_where_there_are_cores(
+    make, cores, options, expected, monkeypatch
+):
+    monkeypatch.setattr("shardwise.engine.choice.usable_cores", lambda **_: cores)
+    maker = BatchMaker(make(Dataset(MemorySource(numbered_samples(8)))))
+    given = {"executor": None, "num_workers": None, "num_threads": None, **options}
+    executor = choose_executor(maker, num_ranks=1, prefetch_factor=2, timeout=None, **given)
+    assert isinstance(executor, expected)
+    if expected is ProcessExecutor:
+        assert (executor.num_workers, executor.num_threads) == (cores, 1)
+
+
+def test_functions_that_do_not_travel_are_run_by_threads_with_a_word(monkeypatch, caplog):
+    monkeypatch.setattr("shardwise.engine.choice.usable_cores", lambda **_: 2)
+    lock = threading.Lock()
+
+    def locked(sample):
+        with lock:
+            return sample
+
+    maker = BatchMaker(Dataset(MemorySource(numbered_samples(8))).map(locked))
+    executor = choose_executor(
+        maker,
+        executor=None,
+        num_workers=None,
+        num_threads=None,
+        num_ranks=1,
+        prefetch_factor=2,
+        timeout=None,
+    )
+    assert isinstance(executor, ThreadExecutor)
+    assert "can't be sent to worker processes" in caplog.text
+    assert "num_workers=0" in caplog.text

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -323,3 +324,18 @@ def test_an_executor_in_a_forked_child_starts_processes_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (next(executor.run(iter([work]))).data["cls"][3] == 9).all()
     executor.close()
+
+
+def test_functions_of_a_module_that_nobody_can_import_reach_the_workers():
+    module = types.ModuleType("made_while_the_program_ran")
+    exec("def double(sample):\n    return {'x': 2 * int(sample['cls'])}", module.__dict__)
+    sys.modules[module.__name__] = module
+    module.double.__module__ = module.__name__
+    try:
+        dataset = Dataset(MemorySource(numbered_samples(16))).map(module.double)
+        executor = ProcessExecutor(BatchMaker(dataset), num_workers=1, timeout=120)
+        [batch] = executor.run(iter([Work(0, 0, np.arange(16))]))
+        executor.close()
+    finally:
+        del sys.modules[module.__name__]
+    assert batch.data["x"].tolist() == list(range(0, 32, 2))

@@ -27,6 +27,6 @@ def test_rows_that_cost_work_make_pieces_of_16_to_64():
     assert [stop - start for start, stop in piece_ranges(256, 2)] == [64] * 4
 
 
-def test_small_rows_that_are_only_read_make_pieces_of_two_megabytes():
-    assert piece_ranges(256, 2, light_row_bytes=4096.0) == [(0, 256)]
-    assert piece_ranges(256, 2, light_row_bytes=50_000.0) == piece_ranges(256, 2)
+def test_small_rows_that_are_only_read_make_pieces_of_four_megabytes():
+    assert piece_ranges(1024, 2, light_row_bytes=4096.0) == [(0, 1024)]
+    assert piece_ranges(256, 2, light_row_bytes=100_000.0) == piece_ranges(256, 2)

@@ -207,7 +207,7 @@ def test_an_abandoned_iterator_leaves_no_thread_behind():
     ahead.close()
     del ahead
     gc.collect()
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("shardwise")]
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("shardwise_")]
 
 
 def test_tensors_in_what_the_users_collate_returns_are_moved():

@@ -182,7 +182,7 @@ def test_a_shuffled_epoch_that_is_read_again_warns_once(dataset, num_workers):
         return [str(w.message) for w in caught if "is read again" in str(w.message)]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("error", message=".*is read again")
         # Worker processes inherit the filter: a warning would come back as an error.
         shuffled = IterableDataset(dataset, batch_size=8, shuffle=True)
         assert read(shuffled, [0, 1, 1, 0]) == []

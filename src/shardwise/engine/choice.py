@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.maker import BatchMaker
+from shardwise.engine.portable import portable
 from shardwise.engine.processes import ProcessExecutor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.engine.work import Executor
 
 __all__ = ["EXECUTORS", "choose_executor"]
+
+_logger = logging.getLogger("shardwise")
 
 EXECUTORS = ("inline", "threads", "processes")
 # More threads than this share one pool without gain: reading and decoding keep the cores busy.
@@ -28,10 +33,11 @@ def choose_executor(
 ) -> Executor:
     """Make the executor that the options ask for.
 
-    Threads, one for each core that this rank may use, unless told otherwise: reading and the
-    decoders of this library release the GIL. `num_workers` above 0 means processes, for transforms
-    in Python, which hold it; each has one thread unless told otherwise. Neither processes nor
-    threads (`num_workers` 0 or None, `num_threads=0`) is the inline executor.
+    Told nothing, threads, one for each core that this rank may use: reading and the decoders of
+    this library release the GIL. Or processes, one for each such core, where there is more than
+    one and functions of the user's run for each sample: they hold it. `num_workers` above 0 means
+    processes, 0 none; each has one thread unless told otherwise. Neither processes nor threads
+    (`num_workers` 0 or None, `num_threads=0`) is the inline executor.
 
     Raises:
         ValueError: options that do not go together; the message has their values.
@@ -43,14 +49,17 @@ def choose_executor(
     for name, value in (("num_workers", num_workers), ("num_threads", num_threads)):
         if value is not None and value < 0:
             raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
+    cores = usable_cores(num_ranks=num_ranks)
     if executor is None:
-        executor = "processes" if num_workers else "inline" if num_threads == 0 else "threads"
+        executor = "inline" if num_threads == 0 else "threads"
+        is_open = num_workers is None and num_threads is None and cores > 1
+        if num_workers or (is_open and maker.dataset.runs_python and _travels(maker)):
+            executor = "processes"
     if executor != "processes" and num_workers:
         raise ValueError(
             f"executor={executor!r} has no processes: leave out num_workers={num_workers}, or use "
             "executor='processes'"
         )
-    cores = usable_cores(num_ranks=num_ranks)
     if executor == "processes":
         if num_workers == 0 or num_threads == 0:
             raise ValueError(
@@ -80,3 +89,17 @@ def choose_executor(
         num_prefetch=max(2, prefetch_factor * num_threads),
         timeout=timeout,
     )
+
+
+def _travels(maker: BatchMaker) -> bool:
+    """Whether worker processes could be given the dataset; if not, say so."""
+    try:
+        portable(maker)
+    except Exception as error:  # noqa: BLE001 - whatever the pickling of foreign objects raises
+        _logger.warning(
+            "the dataset's functions can't be sent to worker processes (%s: %s), so threads run "
+            "them, one at a time; num_workers=0 chooses threads without this message",
+            type(error).__name__, error,
+        )  # fmt: skip
+        return False
+    return True

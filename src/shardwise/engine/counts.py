@@ -1,7 +1,8 @@
 """What a loader counted: the numbers behind `loader.stats()`.
 
 Everything is counted when a batch is handed out, in the caller's thread, so that nothing is
-shared. Imports the engine and the plan.
+shared; except for requests to remote storage, which a process counts as a whole. Imports the engine
+and the plan.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from shardwise.engine.hands import Hands
 from shardwise.engine.profile import verdict
 from shardwise.engine.shard_times import Sharded, ShardTimes
 from shardwise.engine.stages import Stages
+from shardwise.engine.storage_counts import StorageCounts
 from shardwise.engine.work import Batch
 from shardwise.plan import Plan
 
@@ -30,6 +32,7 @@ class Counts:
     def __init__(self, dataset: Sharded) -> None:
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
+        self._storage = StorageCounts()
         self.clear()
 
     def clear(self) -> None:
@@ -39,6 +42,7 @@ class Counts:
         self._wait_s = self._wall_s = 0.0
         self._stages = Stages()
         self._shards.clear()
+        self._storage.take()
 
     def opened(self, seconds: float) -> None:
         """Count what finding the shards and their indexes took."""
@@ -72,6 +76,7 @@ class Counts:
 
     def to_dict(self, hands: Hands, *, num_cores: int) -> dict[str, Any]:
         """All of it; see `DataLoader.stats`."""
+        storage = self._storage.since(self._stages.storage)
         stats = {
             "samples": self._samples,
             "batches": self._batches,
@@ -83,7 +88,15 @@ class Counts:
             "queue_depth": self._ready / self._queries if self._queries else 0.0,
             "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
             "bytes": self._stages.num_bytes,
-            "retries": 0,
+            "requests": storage["requests"],
+            "bytes_fetched": storage["bytes"],
+            "retries": storage["retries"],
+            "hedges": storage["hedges"],
+            "hits": storage["hits"],
+            "misses": storage["misses"],
+            "evictions": storage["evictions"],
+            "damaged": storage["damaged"],
+            "degraded": storage["degraded"],
             "skipped": self._skipped,
             "replaced": self._replaced,
             "dropped": self._dropped,

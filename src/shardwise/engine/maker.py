@@ -9,8 +9,7 @@ alike (I5) and nothing is lost without a count (I6).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,44 +17,17 @@ from numpy.typing import NDArray
 
 from shardwise.collate import collate as collate_columns
 from shardwise.collate import join
+from shardwise.engine.draft import Draft, Piece, loose_columns, parts_of
 from shardwise.engine.stages import Stages
 from shardwise.engine.work import Batch, Samples, Work
 from shardwise.errors import DataError
 from shardwise.plan.permute import mix
 
-__all__ = ["ON_ERROR", "BatchMaker", "Draft", "Piece"]
+__all__ = ["ON_ERROR", "BatchMaker"]
 
 ON_ERROR = ("raise", "skip", "replace")
 # Substitutes that are tried for one damaged sample before its error is raised all the same.
 _MAX_SUBSTITUTES = 32
-
-
-@dataclass(slots=True)
-class Piece:
-    """Rows [start, stop) of a batch, loaded; `kept` are the rows that are left of them."""
-
-    ids: NDArray[np.int64]
-    columns: Sequence[Mapping[str, Sequence[Any]]]
-    kept: NDArray[np.bool_]
-    num_replaced: int
-    stages: Stages
-
-    def without(self, names: Collection[str]) -> Piece:
-        """This piece without the columns of some fields: those that lie in the batch already."""
-        columns = [
-            {name: column for name, column in columns.items() if name not in names}
-            for columns in self.columns
-        ]
-        return replace(self, columns=columns)
-
-
-@dataclass(slots=True)
-class Draft:
-    """A batch in the making: rows that are filled in place, and pieces by their first row."""
-
-    work: Work
-    rows: dict[str, NDArray[Any]]
-    pieces: dict[int, Piece] = field(default_factory=dict)
 
 
 class BatchMaker:
@@ -124,6 +96,8 @@ class BatchMaker:
 
     def finish(self, draft: Draft) -> Batch:
         """Put the pieces together."""
+        if draft.work.sizes:
+            return Batch(None, num_rows=0, parts=[self.finish(part) for part in parts_of(draft)])
         began = time.perf_counter()
         work = draft.work
         pieces = [draft.pieces[start] for start in sorted(draft.pieces)]
@@ -131,13 +105,14 @@ class BatchMaker:
         for piece in pieces:
             stages.merge(piece.stages)
         kept = np.concatenate([piece.kept for piece in pieces])
-        ids = np.concatenate([piece.ids for piece in pieces])[kept]
-        valid = None if work.valid is None else work.valid[kept]
+        ids = np.concatenate([piece.ids for piece in pieces])
+        valid = work.valid
+        if not kept.all():
+            ids, valid = ids[kept], None if valid is None else valid[kept]
         if len(ids):
-            loose = [columns for piece in pieces for columns in piece.without(draft.rows).columns]
-            columns: dict[str, Any] = dict(self._joined(loose, work))
+            columns: dict[str, Any] = dict(self._joined(loose_columns(draft), work))
             for name, rows in draft.rows.items():
-                columns[name] = rows if kept.all() else rows[kept]
+                columns[name] = rows if len(ids) == len(kept) else rows[kept]
             data = self._collated(columns, ids, valid)
         else:
             data = self._empty(work) if self.collate is None else self.collate([])
@@ -145,7 +120,7 @@ class BatchMaker:
         return Batch(
             data,
             num_rows=len(ids),
-            num_skipped=int(len(kept) - kept.sum()),
+            num_skipped=len(kept) - len(ids),
             num_replaced=sum(piece.num_replaced for piece in pieces),
             stages=stages,
             pieces=[(piece.ids, piece.stages.total()) for piece in pieces],

@@ -57,6 +57,12 @@ class RowLayout:
             for shape, dtype in self.fields.values()
         )
 
+    def empty(self) -> dict[str, NDArray[Any]]:
+        """The fields of a batch without rows."""
+        return {
+            name: np.empty((0, *shape), dtype=dtype) for name, (shape, dtype) in self.fields.items()
+        }
+
     def views(self, memory: Any, num_rows: int) -> dict[str, NDArray[Any]]:
         """The fields of a batch as arrays over `memory`, which they keep alive."""
         flat = np.asarray(memory)

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 
 from shardwise.engine.board import Board
 from shardwise.engine.memory import anonymous_file
+from shardwise.engine.portable import portable
 from shardwise.engine.tasks import Answer, Task
 from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
 from shardwise.errors import WorkerError
+from shardwise.storage.credentials import lent
 
 if TYPE_CHECKING:
     from shardwise.engine.maker import BatchMaker
@@ -53,20 +55,20 @@ class WorkerPool:
     """Processes that make pieces of batches.
 
     Args:
-        maker: what they make them with; it is pickled once, by cloudpickle, so that functions of
+        maker: what they make them with; it is pickled once, by `portable`, so that functions of
             the main program come along.
         num_workers: processes.
         num_threads: threads in each.
     """
 
     def __init__(self, maker: BatchMaker, *, num_workers: int, num_threads: int) -> None:
-        import cloudpickle
-
         job = {
-            "maker": cloudpickle.dumps(maker),
+            "maker": portable(maker),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
+            # Their pickles are handles: the values travel in this file, which nobody else reads.
+            "credentials": lent(),
         }
         self.board = Board.create(num_workers, num_threads)
         self._unsent: deque[tuple[int, Packed]] = deque()

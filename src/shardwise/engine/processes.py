@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.columns import Layout
+from shardwise.engine.draft import Draft
 from shardwise.engine.hands import Hands
-from shardwise.engine.maker import BatchMaker, Draft
+from shardwise.engine.maker import BatchMaker
 from shardwise.engine.memory import RowLayout, Slot, SlotPool
+from shardwise.engine.placed import learned_layout
 from shardwise.engine.pool import WorkerPool
 from shardwise.engine.tasks import Answer, Task
 from shardwise.engine.window import piece_ranges, stall_error, window_size
@@ -106,13 +108,14 @@ class ProcessExecutor:
                         break
                     batch = self._submit(started, run, work)
                     pending[batch.number] = batch
-                    window = window_size(self.num_prefetch, batch.draft.rows)
+                    window = window_size(self.num_prefetch, batch.draft.rows | batch.draft.spare)
                 if not pending:
                     return
                 oldest = pending[next(iter(pending))]
                 self._wait(started, oldest, pending)
                 del pending[oldest.number]
                 made = oldest.made or self.maker.finish(started.settled(oldest.draft))
+                started.learn(made)
                 made.num_ready = num_ready
                 num_ready = 0
                 yield made
@@ -150,7 +153,9 @@ class ProcessExecutor:
         if self.maker.collate is not None:
             started.pool.send(run, Task(run, number, 0, work, num_rows, whole=True), None)
             return _Pending(number, Draft(work, {}), None, {0})
-        slot, rows = started.rows(num_rows)
+        slot, views = started.views(num_rows)
+        rows = {name: views[name] for name in started.layout}
+        spare = {name: views[name] for name in started.spare}
         pieces = piece_ranges(
             num_rows,
             self.num_workers * self.num_threads,
@@ -161,9 +166,12 @@ class ProcessExecutor:
             if slot is None:
                 started.pool.send(run, Task(run, number, start, piece, num_rows), None)
                 continue
-            task = Task(run, number, start, piece, num_rows, slot.number, slot.memory.nbytes)
+            task = Task(
+                run, number, start, piece, num_rows, slot.number, slot.memory.nbytes, started.spare
+            )
             started.pool.send(run, task, slot.descriptor)
-        return _Pending(number, Draft(work, rows), slot, {start for start, _ in pieces})
+        draft = Draft(work, rows, spare=spare)
+        return _Pending(number, draft, slot, {start for start, _ in pieces})
 
     def _wait(self, started: _Started, batch: _Pending, pending: Mapping[int, _Pending]) -> None:
         """Take answers in until the oldest batch is whole; a piece that failed raises its error."""
@@ -212,33 +220,44 @@ class _Started:
         self.pool = WorkerPool(
             executor.maker, num_workers=executor.num_workers, num_threads=executor.num_threads
         )
-        self._layout = dict(executor.maker.dataset.layout())
+        self.layout = dict(executor.maker.dataset.layout())
+        self.spare: dict[str, Layout] = {}
+        self._is_learned = executor.maker.collate is not None
         self._max_idle = executor.num_prefetch + 2
         self._slots: SlotPool | None = None
         self._slot_rows = 0
         # A loader that is dropped, and the interpreter's end, end the processes.
         self._end = weakref.finalize(executor, _end, self.pid, self.pool)
 
-    def rows(self, num_rows: int) -> tuple[Slot | None, dict[str, NDArray[Any]]]:
+    def learn(self, batch: Batch) -> None:
+        """See in the first batch which columns may be put into the memory of those to come."""
+        if not self._is_learned and batch.num_rows:
+            self._is_learned = True
+            self.spare = learned_layout(batch.data, self.layout)
+            if self.spare and self._slots is not None:
+                # Their slots are larger.
+                self._slots.close()
+                self._slots = None
+
+    def views(self, num_rows: int) -> tuple[Slot | None, dict[str, NDArray[Any]]]:
         """Memory for a batch of so many rows, and the rows in it; no slot where there are none."""
-        if not self._layout or num_rows == 0:
-            return None, {
-                name: np.empty((num_rows, *shape), dtype=dtype)
-                for name, (shape, dtype) in self._layout.items()
-            }
+        layout = RowLayout({**self.layout, **self.spare})
+        if not layout.fields or num_rows == 0:
+            return None, layout.empty()
         if self._slots is None or num_rows > self._slot_rows:
             if self._slots is not None:
                 self._slots.close()
-            num_bytes = RowLayout(self._layout).num_bytes(num_rows)
+            num_bytes = layout.num_bytes(num_rows)
             self._slots = SlotPool(num_bytes, max_idle=self._max_idle)
             self._slot_rows = num_rows
         slot = self._slots.take()
-        return slot, RowLayout(self._layout).views(self._slots.lend(slot), num_rows)
+        return slot, layout.views(self._slots.lend(slot), num_rows)
 
     def settled(self, draft: Draft) -> Draft:
         """The batch in memory that the user may keep: a copy where slots are scarce."""
         if self._slots is not None and self._slots.scarce:
             draft.rows = {name: rows.copy() for name, rows in draft.rows.items()}
+            draft.spare = {name: rows.copy() for name, rows in draft.spare.items()}
         return draft
 
     def close(self) -> None:

@@ -16,11 +16,13 @@ class Stages:
         num_bytes: bytes read from storage.
         cpu_s: seconds of these that loading had a core; less where it waited for storage, for
             the GIL or for a core.
+        storage: what a worker process did with remote storage for it, by name of the count.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     num_bytes: int = 0
     cpu_s: float = 0.0
+    storage: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
         """Count what one stage took for some rows."""
@@ -33,6 +35,22 @@ class Stages:
             self.add(stage, seconds)
         self.num_bytes += other.num_bytes
         self.cpu_s += other.cpu_s
+        for name, count in other.storage.items():
+            self.storage[name] = self.storage.get(name, 0) + count
+
+    def share(self, start: int, stop: int, num_rows: int) -> Stages:
+        """What rows [start, stop) of so many took, if all took as long; counts add up."""
+
+        def whole(count: int) -> int:
+            return count * stop // num_rows - count * start // num_rows
+
+        part = (stop - start) / num_rows
+        return Stages(
+            {stage: seconds * part for stage, seconds in self.seconds.items()},
+            whole(self.num_bytes),
+            self.cpu_s * part,
+            {name: whole(count) for name, count in self.storage.items()},
+        )
 
     def total(self) -> float:
         """Busy seconds of all stages."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.columns import Layout
 from shardwise.engine.work import Work
 
 __all__ = ["Answer", "Task"]
@@ -22,6 +24,7 @@ class Task:
         num_rows: rows of the whole batch, which say where its fields lie in the slot.
         slot: the slot's number, -1 without one.
         slot_bytes: its size.
+        spare: shape and dtype of a row, for columns that are put into the slot where they fit.
         whole: make and collate the whole batch, which is this piece.
     """
 
@@ -32,6 +35,7 @@ class Task:
     num_rows: int
     slot: int = -1
     slot_bytes: int = 0
+    spare: Mapping[str, Layout] = field(default_factory=dict)
     whole: bool = False
 
 

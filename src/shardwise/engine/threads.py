@@ -12,13 +12,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.engine.draft import Draft
 from shardwise.engine.hands import Hands
-from shardwise.engine.maker import BatchMaker, Draft
+from shardwise.engine.maker import BatchMaker
+from shardwise.engine.thread_pool import ThreadPool
 from shardwise.engine.window import piece_ranges, stall_error, window_size
 from shardwise.engine.work import Batch, Work
 from shardwise.errors import StallError
@@ -63,7 +65,7 @@ class ThreadExecutor:
         self.num_threads = num_threads
         self.num_prefetch = num_prefetch
         self.timeout = timeout
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPool | None = None
         self._pid = 0
 
     @property
@@ -98,7 +100,7 @@ class ThreadExecutor:
                 yield batch
         except StallError:
             # A thread is stuck: the next run has others, and close() does not wait for it.
-            self._end(wait=False)
+            self._end(patience_s=0.0)
             raise
         finally:
             for waiting in pending:
@@ -110,17 +112,17 @@ class ThreadExecutor:
 
     def close(self) -> None:
         """End the threads, after the pieces that they have begun."""
-        self._end(wait=True)
+        self._end(patience_s=None)
 
-    def _end(self, *, wait: bool) -> None:
+    def _end(self, *, patience_s: float | None) -> None:
         pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
-            pool.shutdown(wait=wait, cancel_futures=True)
+            pool.close(patience_s=patience_s)
 
     def _submit(self, work: Work) -> _Pending:
         # Threads do not survive a fork: a child makes its own.
         if self._pool is None or self._pid != os.getpid():
-            self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="shardwise")
+            self._pool = ThreadPool(self.num_threads, name="shardwise")
             self._pid = os.getpid()
         draft = self.maker.begin(work)
         ranges = piece_ranges(

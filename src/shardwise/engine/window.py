@@ -14,7 +14,7 @@ __all__ = ["piece_ranges", "stall_error", "window_size"]
 
 _MIN_PIECE, _MAX_PIECE = 16, 64
 # Of samples that cost next to nothing, so many bytes are a piece: fewer calls for the same rows.
-_LIGHT_PIECE_BYTES, _MAX_LIGHT_PIECE = 2 << 20, 1024
+_LIGHT_PIECE_BYTES, _MAX_LIGHT_PIECE = 4 << 20, 4096
 # Batches that are ready or under way may hold this much; two are always allowed.
 _MAX_WINDOW_BYTES = 2 << 30
 

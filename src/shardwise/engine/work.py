@@ -21,19 +21,21 @@ __all__ = ["Batch", "Executor", "Samples", "Work"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One batch to make.
+    """One batch to make, or several that are made at a time.
 
     Attributes:
         epoch: the epoch, which keys the randomness of transforms.
         step: the step of this epoch on this rank; for messages.
         ids: int64 `[rows]`, the sample ids in the batch's order.
         valid: bool `[rows]`, False where a row repeats a sample to pad; None without padding.
+        sizes: the rows of each batch, where there are several, of following steps.
     """
 
     epoch: int
     step: int
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_] | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Batch:
         pieces: the ids of each piece, int64, and the seconds that loading it took.
         num_ready: batches that could be had without waiting when this one was asked for, itself
             among them; None where it was the first one.
+        parts: the batches, where the work was several; then this one is empty itself.
     """
 
     data: Any
@@ -58,6 +61,7 @@ class Batch:
     stages: Stages = field(default_factory=Stages)
     pieces: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
     num_ready: int | None = None
+    parts: list[Batch] = field(default_factory=list)
 
 
 class Samples(Protocol):
@@ -86,6 +90,11 @@ class Samples(Protocol):
     @property
     def light_row_bytes(self) -> float | None:
         """Mean bytes of a sample in storage, if reading is all it costs; else None."""
+        ...
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether functions of the user's run for each sample, which hold the GIL."""
         ...
 
     def describe(self, index: int) -> str:

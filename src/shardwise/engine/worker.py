@@ -23,10 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.board import Board
-from shardwise.engine.maker import BatchMaker, Draft
+from shardwise.engine.draft import Draft
+from shardwise.engine.maker import BatchMaker
 from shardwise.engine.memory import RowLayout, Slot
+from shardwise.engine.placed import place
+from shardwise.engine.storage_counts import StorageCounts
 from shardwise.engine.tasks import Answer, Task
 from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
+from shardwise.storage.credentials import borrow
 
 __all__ = ["main"]
 
@@ -44,9 +48,10 @@ class _Worker:
         self._maker = maker
         self._board = board
         self._number = number
-        self._layout = RowLayout(dict(maker.dataset.layout()))
+        self._layout = dict(maker.dataset.layout())
         self._lock = threading.Lock()
         self._slots: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        self._storage = StorageCounts()
 
     def work(self, thread: int) -> None:
         """Do tasks until there are no more."""
@@ -74,22 +79,25 @@ class _Worker:
             if task.whole:
                 value: Any = self._maker.make(task.work)
             else:
-                rows = self._rows(task, descriptor)
+                views = self._views(task, descriptor)
+                rows = {name: views[name] for name in self._layout}
                 draft = Draft(task.work, rows)
                 self._maker.fill(draft, 0, len(task.work.ids))
                 value = draft.pieces[0].without(rows)
+                if len(value.columns) == 1:
+                    spare = {name: views[name] for name in task.spare}
+                    value.columns = [place(value.columns[0], spare)]
         except Exception as error:  # noqa: BLE001 - the trainer raises it: it is the user's code
             return Answer(task.batch, task.start, self._number, error=_portable(error))
+        value.stages.storage = self._storage.take()
         return Answer(task.batch, task.start, self._number, value=value)
 
-    def _rows(self, task: Task, descriptor: int | None) -> dict[str, NDArray[Any]]:
+    def _views(self, task: Task, descriptor: int | None) -> dict[str, NDArray[Any]]:
         """The rows of this piece in the batch's memory, which is the trainer's, too."""
+        layout = RowLayout({**self._layout, **task.spare})
         if descriptor is None:
-            return {
-                name: np.empty((0, *shape), dtype=dtype)
-                for name, (shape, dtype) in self._layout.fields.items()
-            }
-        views = self._layout.views(self._memory(task, descriptor), task.num_rows)
+            return layout.empty()
+        views = layout.views(self._memory(task, descriptor), task.num_rows)
         stop = task.start + len(task.work.ids)
         return {name: rows[task.start : stop] for name, rows in views.items()}
 
@@ -163,11 +171,14 @@ def main() -> None:
         job = pickle.load(file)  # noqa: S301 - the trainer's own, through an inherited descriptor
     if hasattr(os, "pidfd_open"):
         threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
+    given = borrow(job["credentials"])
     try:
         maker = pickle.loads(job["maker"])  # noqa: S301 - the same
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
         send(sock, pack(Answer(-1, 0, number, error=_portable(error))))
         sys.exit(1)
+    # The maker holds on to those that it uses.
+    del given, job["credentials"]
     board = Board(board_fd, job["num_workers"], job["num_threads"])
     worker = _Worker(sock, maker, board, number)
     for thread in range(1, job["num_threads"]):

@@ -10,6 +10,7 @@ batch k+1 comes after batch k. Imports torch and the engine's batch.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
@@ -93,7 +94,9 @@ def look_ahead(
 
 
 def _begun(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
+    began = time.perf_counter()
     begun = copier.begin(batch.data)
+    batch.stages.add("hand over", time.perf_counter() - began)
     # Not needed again, and often a view of memory that the engine wants back.
     batch.data = None
     return batch, begun
@@ -101,7 +104,9 @@ def _begun(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
 
 def _arrived(waiting: tuple[Batch, Any], copier: Copier) -> Batch:
     batch, begun = waiting
+    began = time.perf_counter()
     batch.data = copier.end(begun)
+    batch.stages.add("hand over", time.perf_counter() - began)
     return batch
 
 

@@ -80,7 +80,13 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         )
         num_samples = len(dataset)
         kind, shard_sizes = shuffle_of(dataset, shuffle, None)
-        sampler = make_sampler(num_samples, shuffle=kind, seed=seed, shard_sizes=shard_sizes)
+        sampler = make_sampler(
+            num_samples,
+            shuffle=kind,
+            seed=seed,
+            shard_sizes=shard_sizes,
+            window_shape=getattr(dataset, "window_shape", None),
+        )
         self._order = order_of(dataset, sampler)
         # One index a step, so that nothing but the ranks must be filled.
         self._partition = Partition(
@@ -218,6 +224,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
             shuffle=kind,
             remainder=remainder,
             shard_sizes=shard_sizes,
+            window_shape=getattr(dataset, "window_shape", None),
             epoch_size=epoch_size,
         ).require_steps()
         self._order = order_of(dataset, self.plan.sampler)

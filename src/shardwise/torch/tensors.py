@@ -5,6 +5,7 @@ Imports numpy and torch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,14 +47,22 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
 
 def _from_array(array: NDArray[Any]) -> torch.Tensor | NDArray[Any]:
     native = array.dtype.newbyteorder("=")
-    try:
-        torch.from_numpy(np.empty(0, dtype=native))
-    except TypeError:
+    if not _is_known(native):
         return array
     if not array.flags.writeable or array.dtype != native or min(array.strides, default=0) < 0:
         # order="C": astype would else keep the negative strides.
         array = array.astype(native, order="C")
     return torch.from_numpy(array)
+
+
+@functools.cache
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether torch has a dtype for this one."""
+    try:
+        torch.from_numpy(np.empty(0, dtype=dtype))
+    except TypeError:
+        return False
+    return True
 
 
 def _alike(column: list[Any]) -> bool:

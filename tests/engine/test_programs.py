@@ -1,0 +1,40 @@
+"""Whole programs: they end when a sample never comes, and need no room in /dev/shm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_program_ends_though_a_thread_is_stuck_for_ever():
+    done = run(sys.executable, str(PROGRAMS / "stuck.py"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "40 StallError\n", "")
+
+
+@pytest.mark.parametrize("options", ["size=64m", "size=64m,ro"])
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_large_batches_of_processes_need_no_room_in_dev_shm(options, output):
+    own = ["unshare", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o {options} tmpfs /dev/shm"
+    if os.geteuid() != 0 or run(*own, mount).returncode != 0:
+        pytest.skip("needs the right to mount a /dev/shm of its own")
+    program = f'{mount} && exec "$0" "$1" {output}'
+    done = run(*own, program, sys.executable, str(PROGRAMS / "small_shm.py"))
+    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
