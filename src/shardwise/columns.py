@@ -7,14 +7,22 @@ import it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BytesColumn", "Columns"]
+__all__ = ["BytesColumn", "Column", "Columns", "Layout", "values_of"]
+
+# Shape and dtype of a row of an array `[rows, *shape]`.
+Layout = tuple[tuple[int, ...], np.dtype[Any]]
+Column = Sequence[Any] | NDArray[Any]
+
+_PYTHON_TYPES = (np.int64, np.float64, np.bool_)
+
+_GATHER_BYTES = 64 << 10
 
 
 class BytesColumn(Sequence[memoryview | None]):
@@ -94,10 +102,42 @@ class BytesColumn(Sequence[memoryview | None]):
             return np.lib.stride_tricks.as_strided(
                 self.buffer[start:], (len(self.starts), length), (step, 1), writeable=False
             )
-        if length == 0:
-            return np.empty((len(self.starts), 0), dtype=np.uint8)
-        windows = np.lib.stride_tricks.sliding_window_view(self.buffer, length)
-        return windows[self.starts]
+        rows = np.empty((len(self.starts), length), dtype=np.uint8)
+        self._gather(rows)
+        return rows
+
+    def copy_rows(self, out: NDArray[np.uint8]) -> bool:
+        """Copy all payloads into `out`, uint8 `[rows, length]`; False if one is not that long."""
+        if (self.lengths != out.shape[1]).any():
+            return False
+        self._gather(out)
+        return True
+
+    def _gather(self, out: NDArray[np.uint8]) -> None:
+        num_rows, length = out.shape
+        if not out.size:
+            return
+        windows = np.ndarray(
+            (len(self.buffer) - length + 1, length), np.uint8, self.buffer, strides=(1, 1)
+        )
+        # In parts that stay in the processor's cache between being gathered and being copied.
+        step = max(1, _GATHER_BYTES // length)
+        for at in range(0, num_rows, step):
+            out[at : at + step] = windows[self.starts[at : at + step]]
+
+
+def values_of(column: Column) -> list[Any]:
+    """The values of a column, one a sample: stored bytes as bytes, common numbers as Python's own.
+
+    int64, float64 and bool become int, float and bool, so that a sample looks alike whether its
+    column is an array or, with a value missing, a list; other numbers stay numpy's.
+    """
+    if isinstance(column, BytesColumn):
+        return column.to_list()
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype in _PYTHON_TYPES:
+        values: list[Any] = column.tolist()
+        return values
+    return list(column)
 
 
 @dataclass
@@ -107,12 +147,12 @@ class Columns:
     Attributes:
         ids: int64 `[rows]`, the sample ids that were asked for, in that order.
         keys: the samples' keys, one a row.
-        fields: a column a field: `BytesColumn` for stored bytes; any sequence of values for
-            sources that hold objects (None where a sample lacks the field).
+        fields: a column a field: `BytesColumn` for stored bytes; for values an array
+            `[rows, ...]`, or any sequence with None where a sample lacks the field.
         num_bytes: bytes that were read from storage for this.
     """
 
     ids: NDArray[np.int64]
     keys: Sequence[str]
-    fields: dict[str, Sequence[Any]] = field(default_factory=dict)
+    fields: Mapping[str, Column] = field(default_factory=dict)
     num_bytes: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.errors import DataError
-from shardwise.fields import Block, Field, Layout, decode_columns, decode_row, decode_rows, in_place
+from shardwise.fields import (
+    Block,
+    Field,
+    Layout,
+    decode_columns,
+    decode_row,
+    decode_rows,
+    in_place,
+    is_plain_function,
+)
+from shardwise.plan import WindowShape
 from shardwise.recipe import Recipe
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source
@@ -32,7 +42,7 @@ from shardwise.transform import columns_of
 __all__ = ["Dataset"]
 
 # Iteration reads blocks: few rows at first, then as many as hold about this many bytes.
-_FIRST_BLOCK_ROWS, _MAX_BLOCK_ROWS = 16, 256
+_FIRST_BLOCK_ROWS, _MAX_BLOCK_ROWS = 16, 1024
 _BLOCK_BYTES = 16 << 20
 
 
@@ -118,6 +128,12 @@ class Dataset:
         sizes = self.manifest.sizes
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
 
+    @property
+    def window_shape(self) -> WindowShape | None:
+        """How a window shuffle goes through the shards; None for the default way."""
+        shape: WindowShape | None = getattr(self._source, "window_shape", None)
+        return shape
+
     def url_of(self, index: int) -> str:
         """The url of the shard that holds sample `index`."""
         indices = self._recipe.indices
@@ -149,11 +165,11 @@ class Dataset:
             ValueError: a field is not there or not selected, or a `map()` comes before.
             TypeError: a decoder can't be called.
         """
-        objects = self._holds_objects
+        values = self._values
         if decoders:
-            recipe = self._recipe.decode(decoders, self.fields, objects=objects)
+            recipe = self._recipe.decode(decoders, self.fields, values=values)
         else:
-            recipe = self._recipe.decode_by_default(self.fields, objects=objects)
+            recipe = self._recipe.decode_by_default(self.fields, values=values)
         return Dataset(self._source, _recipe=recipe)
 
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
@@ -200,7 +216,12 @@ class Dataset:
         num_samples = len(self)
         if not -num_samples <= index < num_samples:
             raise IndexError(f"sample {index} of {num_samples}")
-        ids = np.array([index % num_samples], dtype=np.int64)
+        index %= num_samples
+        if self._read_sample is not None:
+            sample = self._sample(index)
+            if sample is not None:
+                return sample
+        ids = np.array([index], dtype=np.int64)
         block = self._read(ids)
         return self._transformed(block, 0, decode_row(block, 0, self._fields), 0, 0)
 
@@ -238,11 +259,23 @@ class Dataset:
         """
         if self._recipe.transforms or self._holds_objects:
             return None
-        decoders = [field.decoder for field in self._fields if field.decoder is not None]
+        decoders = self._decoders
         if not all(hasattr(decoder, "decode_column") for decoder in decoders):
             return None
         manifest = self.manifest
         return sum(shard.num_bytes for shard in manifest.shards) / max(1, manifest.num_samples)
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether functions of the user's run for each sample: they hold the GIL, as a rule.
+
+        They are a `map()`, and decoders that are plain functions. What a source of Python objects
+        does is not known, and does not count.
+        """
+        decoders = self._decoders
+        return not self._holds_objects and (
+            bool(self._recipe.transforms) or any(map(is_plain_function, decoders))
+        )
 
     def load(
         self,
@@ -276,7 +309,7 @@ class Dataset:
         block = self._read(checked_ids(ids, len(self)))
         read = time.perf_counter()
         samples: list[dict[str, Any]] = []
-        columns: dict[str, Sequence[Any]] = {}
+        columns: dict[str, Any] = {}
         transforms = self._recipe.transforms
         if transforms:
             samples = list(decode_rows(block, self._fields))
@@ -298,12 +331,57 @@ class Dataset:
 
     @property
     def _holds_objects(self) -> bool:
-        """Whether the source's columns are values, not bytes."""
+        """Whether the source's samples are objects, which are had one by one."""
         return bool(getattr(self._source, "holds_objects", False))
+
+    @property
+    def _values(self) -> Collection[str]:
+        """The fields whose columns are values, not bytes."""
+        if self._holds_objects:
+            return self._source.fields
+        values: Collection[str] = getattr(self._source, "value_fields", ())
+        return values
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
-        return self._recipe.fields(self.fields)
+        return self._recipe.fields(self.fields, getattr(self._source, "layouts", {}))
+
+    @cached_property
+    def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:
+        """The source's quick way to one sample, if it has one and no transform follows."""
+        return None if self._recipe.transforms else getattr(self._source, "read_sample", None)
+
+    def _sample(self, index: int) -> dict[str, Any] | None:
+        """One sample by the quick way; None if something is wrong: the other way says what."""
+        recipe = self._recipe
+        source_id = index if recipe.indices is None else int(recipe.indices[index])
+        assert self._read_sample is not None
+        found = self._read_sample(source_id, recipe.selected)
+        if found is None:
+            return None
+        key, values = found
+        sample: dict[str, Any] = {"__key__": key}
+        for field, value in zip(self._fields, values, strict=True):
+            if value is None:
+                if field.required:
+                    return None
+            elif field.decoder is None:
+                sample[field.name] = value
+            else:
+                try:
+                    sample[field.name] = field.decoder(value)
+                except Exception:  # noqa: BLE001 - the user's code; called again, it is told of
+                    return None
+        return sample
+
+    @property
+    def _decoders(self) -> list[Callable[[Any], Any]]:
+        """The decoders that are called: numbers that only change their dtype need none."""
+        return [
+            field.decoder
+            for field in self._fields
+            if field.decoder is not None and field.cast is None
+        ]
 
     def _url_in_source(self, source_id: int) -> str:
         manifest = self._source.manifest

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.wrap import WrapSource
+from shardwise.storage import StorageOptions
 
-__all__ = ["tar", "wrap"]
+if TYPE_CHECKING:
+    from shardwise.storage.cache import CacheSettings
+
+__all__ = ["files", "lance", "parquet", "tar", "wrap"]
 
 
 def tar(
@@ -18,15 +22,21 @@ def tar(
     *,
     index: str | PathLike[str] | None = None,
     fields: Sequence[str] | None = None,
-    cache: str | PathLike[str] | None = None,  # noqa: ARG001 - local files are read where they lie
+    cache: str | PathLike[str] | CacheSettings | None = None,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Samples in tar shards: the WebDataset format.
 
     Args:
-        urls: a brace pattern (`"data/{000..123}.tar"`), a glob, a directory, or a list of these.
-        index: the directory of the index files; None for beside the shards.
+        urls: a brace pattern (`"data/{000..123}.tar"`), a glob, a directory, or a list of these;
+            local, or of a store (`"s3://bucket/data/{000..123}.tar"`).
+        index: the directory of the index files; None for beside the shards. Indexes of remote
+            shards are looked for beside these, too, and have a copy on this machine.
         fields: the fields to read, as `select` takes them; None for all.
-        cache: a directory for what is read of remote shards; local ones need none and ignore it.
+        cache: a directory for what is read of remote shards, or the settings of such a cache;
+            local ones need none and ignore it.
+        storage: how remote shards are reached: options, or the store's own settings, such as
+            `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
 
     Raises:
         MissingShardError: nothing is there under a url.
@@ -38,8 +48,157 @@ def tar(
     """
     if isinstance(fields, str):
         raise TypeError(f"fields={fields!r}: give a sequence of names, such as ({fields!r},)")
-    dataset = Dataset(TarSource(urls, index=index))
+    dataset = Dataset(TarSource(urls, index=index, storage=_options(storage, cache)))
     return dataset if fields is None else dataset.select(*fields)
+
+
+def _options(
+    storage: StorageOptions | Mapping[str, Any] | None,
+    cache: str | PathLike[str] | CacheSettings | None,
+) -> StorageOptions:
+    """What the user says of storage, in one object."""
+    if cache is None:
+        return StorageOptions.of(storage)
+    from shardwise.storage.cache import CacheSettings
+
+    return StorageOptions.of(storage, cache=CacheSettings.of(cache))
+
+
+def files(
+    root_or_manifest: str | PathLike[str],
+    *,
+    root: str | PathLike[str] | None = None,
+    path: str | None = None,
+    suffixes: Sequence[str] | None = None,
+    field: str | None = None,
+    cache: str | PathLike[str] | CacheSettings | None = None,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Files as samples: a directory with one below it for each class, or a list of files.
+
+    The bytes of a file are the field "image" (whatever kind of image it is), "audio", "video" or
+    "text". A file of a class has "cls", the class's number in the order of the names, and "class",
+    its name; the columns of a list are fields. The key is the path below the directory.
+
+    Args:
+        root_or_manifest: a local directory; or a list in CSV with a header, or in JSONL, local or
+            remote.
+        root: the directory that the paths in a list are relative to, and may not leave; None for
+            the list's own.
+        path: the column of a list that has the paths; None for "path", "file_name", "filename" or
+            "file".
+        suffixes: of the files that count: `(".jpg", ".png")`; None for all.
+        field: the name of the field with the bytes; None for the kind of the files.
+        cache: as for `tar`.
+        storage: as for `tar`.
+
+    Raises:
+        DataError: files of several kinds, a list that can't be read, or a path that leaves `root`.
+
+    Example:
+        ds = sw.files("imagenet/train").select("image", "cls").decode(image=sw.image(size=224))
+    """
+    from shardwise.sources.files.source import FilesSource
+
+    source = FilesSource(
+        root_or_manifest,
+        root=root,
+        path=path,
+        suffixes=suffixes,
+        field=field,
+        storage=_options(storage, cache),
+    )
+    return Dataset(source)
+
+
+def parquet(
+    urls: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    memory_bytes: int = 1 << 30,
+    cache: str | PathLike[str] | CacheSettings | None = None,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of a table in Parquet files, or in the Arrow files of a Hugging Face dataset.
+
+    Numbers and fixed-size lists come as arrays, strings as str, binary columns as bytes that
+    decoders read; fields of structs are called "a.b"; directories `name=value` are columns. A null
+    is a field that the sample lacks. docs/tables.md has all types.
+
+    Args:
+        urls: files, a brace pattern, a glob, a directory (which is searched through, or was written
+            by `save_to_disk`), or a list of these; Parquet files may be remote.
+        columns: the columns to read, as `select` takes them, where a struct's name stands for all
+            its fields; None for all.
+        memory_bytes: decoded row groups that a process keeps; at least four are kept.
+        cache: as for `tar`.
+        storage: as for `tar`.
+
+    Raises:
+        MissingShardError: nothing is there under a url.
+        DataError: a file is no table, or the files have different columns; a column is not there.
+
+    Example:
+        ds = sw.parquet("train/*.parquet", columns=("image", "label")).decode(image=sw.image())
+    """
+    from shardwise.sources.parquet.source import ParquetSource
+
+    if isinstance(columns, str):
+        raise TypeError(f"columns={columns!r}: give a sequence of names, such as ({columns!r},)")
+    source = ParquetSource(urls, memory_bytes=memory_bytes, storage=_options(storage, cache))
+    dataset = Dataset(source)
+    return dataset if columns is None else dataset.select(*source.expand(columns))
+
+
+def lance(
+    uri: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,  # noqa: A002 - what Lance calls it
+    version: int | str | None = None,
+    memory_bytes: int = 256 << 20,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of one version of a Lance table, or of a LanceDB one.
+
+    Columns come as those of `parquet` do, blobs as bytes. The version is pinned when the dataset
+    is first used: rows that are added or deleted later change nothing, and a state resumes on the
+    same version only. Several ranks that start while the table is written to may find different
+    versions: name one. docs/tables.md has more.
+
+    Args:
+        uri: a directory or a URL of an object store, or an open table of Lance or LanceDB, whose
+            version is taken. Its storage options are not: give `storage`.
+        columns: the columns to read, as `select` takes them, where a struct's name stands for all
+            its fields; None for all.
+        filter: keep the rows for which this holds, in SQL as Lance takes it. It is worked out once
+            and kept as 4 bytes a row; it has to give the same rows on every rank.
+        version: a number or a tag; None for the latest.
+        memory_bytes: rows that will be asked for soon, kept in a process.
+        storage: how an object store is reached: options, or its own settings, which Lance gets.
+
+    Raises:
+        MissingShardError: there is no table, or no such version; it names those there are.
+        DataError: a column is not there, or the filter can't be understood.
+
+    Example:
+        ds = sw.lance("train.lance", columns=("image", "label")).decode(image=sw.image())
+    """
+    from shardwise.sources.lance.source import LanceSource
+
+    if isinstance(columns, str):
+        raise TypeError(f"columns={columns!r}: give a sequence of names, such as ({columns!r},)")
+    if not isinstance(uri, str | PathLike):
+        # An open table knows where it lies and which version it shows.
+        if not (hasattr(uri, "uri") and hasattr(uri, "version")):
+            raise TypeError(f"uri={uri!r}: give a path, a URL or an open table")
+        version = uri.version if version is None else version
+        uri = uri.uri
+    source = LanceSource(
+        str(uri), condition=filter, version=version, memory_bytes=memory_bytes, storage=storage
+    )
+    dataset = Dataset(source)
+    return dataset if columns is None else dataset.select(*source.expand(columns))
 
 
 def wrap(dataset: Any) -> Dataset:
@@ -50,6 +209,10 @@ def wrap(dataset: Any) -> Dataset:
     applied to the values as they are. The fingerprint knows the dataset's type and length, not its
     content. Threads may ask for items side by side: the dataset must allow it.
 
+    A Hugging Face dataset (`datasets.Dataset`) without a format, a transform, structs and columns
+    that it decodes is read by the columns of its Arrow table: numbers and lists of numbers are
+    arrays then, and rows are taken many at a time. Any other one is read row by row.
+
     Raises:
         TypeError: it has no length or can't be indexed.
 
@@ -58,4 +221,11 @@ def wrap(dataset: Any) -> Dataset:
         >>> sw.wrap([("a", 1), ("b", 2)])[0]
         {'__key__': '0', '0': 'a', '1': 1}
     """
+    # By name: neither package is imported for it, and no other class is called so.
+    kind = type(dataset)
+    if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):
+        from shardwise.sources.huggingface import HuggingFaceSource, is_columnar
+
+        if is_columnar(dataset):
+            return Dataset(HuggingFaceSource(dataset))
     return Dataset(WrapSource(dataset))

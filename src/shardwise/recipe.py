@@ -5,7 +5,7 @@ Imports codecs, fields and transforms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs import default_decoder, resolve
+from shardwise.columns import Layout
 from shardwise.fields import Field, name_of
 from shardwise.transform import Transform
 
@@ -44,12 +45,14 @@ class Recipe:
         selected = tuple(dict.fromkeys(names))
         return replace(self, selected=selected, required=frozenset(names), decoders=decoders)
 
-    def decode(self, decoders: Mapping[str, Any], known: Sequence[str], *, objects: bool) -> Recipe:
-        """Decode these of the known fields; of objects every callable is a decoder as it is."""
+    def decode(
+        self, decoders: Mapping[str, Any], known: Sequence[str], *, values: Collection[str]
+    ) -> Recipe:
+        """Decode these of the known fields; of `values` every callable is a decoder as it is."""
         self._check("decode", tuple(decoders), known)
         resolved = {
-            # Codecs are about bytes: of objects, int is int.
-            name: spec if objects and callable(spec) else resolve(spec, name)
+            # Codecs are about bytes: of values, int is int.
+            name: spec if name in values and callable(spec) else resolve(spec, name)
             for name, spec in decoders.items()
         }
         return replace(
@@ -58,15 +61,16 @@ class Recipe:
             required=self.required.union(resolved),
         )
 
-    def decode_by_default(self, known: Sequence[str], *, objects: bool) -> Recipe:
-        """Decode the known fields that have a default decoder, and none yet."""
+    def decode_by_default(self, known: Sequence[str], *, values: Collection[str]) -> Recipe:
+        """Decode the known fields that have a default decoder, and none yet; values stay."""
         self._check("decode", (), known)
-        if objects:
+        stored = [name for name in known if name not in values]
+        if known and not stored:
             raise ValueError(
                 "decode() without arguments goes by the names of stored files, and these samples "
-                f"are objects: name the fields to decode, of {', '.join(map(repr, known))}"
+                f"are values: name the fields to decode, of {', '.join(map(repr, known))}"
             )
-        found = {name: default_decoder(name) for name in known}
+        found = {name: default_decoder(name) for name in stored}
         defaults = {name: decoder for name, decoder in found.items() if decoder is not None}
         return replace(self, decoders={**defaults, **self.decoders})
 
@@ -79,9 +83,12 @@ class Recipe:
         """Take the samples that have these ids in the source."""
         return replace(self, indices=indices)
 
-    def fields(self, known: Sequence[str]) -> tuple[Field, ...]:
-        """The fields that are read, with their decoders."""
-        return tuple(Field(name, self.decoders.get(name), name in self.required) for name in known)
+    def fields(self, known: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Field, ...]:
+        """The fields that are read, with their decoders, and with layouts where they are arrays."""
+        return tuple(
+            Field(name, self.decoders.get(name), name in self.required, layouts.get(name))
+            for name in known
+        )
 
     def steps(self) -> Iterator[str]:
         """The calls that make this recipe, for people."""

@@ -101,9 +101,9 @@ def test_blocks_of_large_samples_are_small():
 
 
 def test_blocks_of_small_samples_grow():
-    source = MemorySource(numbered_samples(1000))
-    assert sum(1 for _ in Dataset(source)) == 1000
-    assert [len(ids) for ids, _ in source.reads] == [16, 32, 64, 128, 256, 256, 248]
+    source = MemorySource(numbered_samples(3000))
+    assert sum(1 for _ in Dataset(source)) == 3000
+    assert [len(ids) for ids, _ in source.reads] == [16, 32, 64, 128, 256, 512, 1024, 968]
 
 
 def test_an_empty_dataset_has_nothing():

@@ -1,6 +1,8 @@
 """Any map-style dataset as a source."""
 
 import pickle
+import subprocess
+import sys
 from collections import UserDict, namedtuple
 
 import numpy as np
@@ -202,3 +204,34 @@ def test_the_fingerprint_knows_type_and_length():
 def test_it_pickles_with_the_dataset():
     ds = pickle.loads(pickle.dumps(sw.wrap(Squares(3))))
     assert ds[2] == {"__key__": "2", "0": 2, "1": 4}
+
+
+# In a process of its own: lance warns in every process that forks after it.
+READ_LANCE = """
+import sys
+import lance
+import pyarrow as pa
+from lance.torch.data import SafeLanceDataset
+import shardwise as sw
+
+table = pa.table({"id": range(30), "data": [bytes([i]) for i in range(30)]})
+lance.write_dataset(table, sys.argv[1], max_rows_per_file=7)
+ds = sw.wrap(SafeLanceDataset(sys.argv[1]))
+options = {"batch_size": 8, "shuffle": True, "remainder": "uneven", "output": "numpy"}
+with sw.DataLoader(ds, rank=0, world_size=1, num_threads=2, **options) as loader:
+    ids = [i for batch in loader for i in batch["id"].tolist()]
+assert sorted(ids) == list(range(30)), ids
+assert ds[3] == {"__key__": "3", "id": 3, "data": bytes([3])}
+"""
+
+
+def test_lances_own_map_style_dataset_is_read_in_batches(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", READ_LANCE, str(tmp_path / "t.lance")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

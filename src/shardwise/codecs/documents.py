@@ -22,9 +22,9 @@ class Text:
     def __repr__(self) -> str:
         return "text()"
 
-    def __call__(self, data: bytes | memoryview) -> str:
-        """Decode one payload."""
-        return str(data, "utf-8")
+    def __call__(self, data: bytes | memoryview | str) -> str:
+        """Decode one payload; text that a table holds as such stays as it is."""
+        return data if isinstance(data, str) else str(data, "utf-8")
 
 
 def text() -> Text:
@@ -66,10 +66,10 @@ class Json:
     def __repr__(self) -> str:
         return "json()"
 
-    def __call__(self, data: bytes | memoryview) -> Any:
-        """Decode one document."""
+    def __call__(self, data: bytes | memoryview | str) -> Any:
+        """Decode one document, from bytes or from text that a table holds as such."""
         try:
-            return loads(bytes(data))
+            return loads(data if isinstance(data, str) else bytes(data))
         except RecursionError as exc:
             raise ValueError(f"the JSON of {len(data)} bytes is nested too deeply") from exc
 

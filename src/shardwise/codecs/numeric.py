@@ -50,10 +50,30 @@ class Integer:
         _check_whole(column)
         if not len(column):
             return np.empty(0, np.int64)
+        labels = _parse_labels(column)
+        if labels is not None:
+            return labels
         values, plain = _parse_digits(column)
         for row in np.flatnonzero(~plain).tolist():
             values[row] = self(column[row])
         return values
+
+
+def _parse_labels(column: BytesColumn) -> NDArray[np.int64] | None:
+    """Parse rows of 1 to 18 digits and nothing else, the common form; None if one is not so."""
+    lengths = column.lengths
+    longest = int(lengths.max())
+    if longest > _MAX_DIGITS or not lengths.min():
+        return None
+    # Rows are aligned at their last digit and filled with zeros on the left.
+    backwards = np.arange(-longest, 0)
+    places = (column.starts + lengths)[:, None] + backwards
+    digits = column.buffer.take(places, mode="clip")
+    digits -= np.uint8(_ZERO)  # others wrap round to over 9
+    digits *= backwards >= -lengths[:, None]
+    if digits.max() > 9:
+        return None
+    return digits.astype(np.int64) @ _POWERS[-longest:]
 
 
 def _parse_digits(column: BytesColumn) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -206,16 +226,27 @@ class Array:
         Without a shape, rows of one length give `[rows, length]`, others a list of arrays.
         """
         _check_whole(column)
-        rows = column.rows()
         if not len(column):
             return np.empty((0, *(self.shape or ())), self._native)
-        if rows is None:
+        length = int(column.lengths[0])
+        if (column.lengths != length).any():
             return [self(value) for value in column if value is not None]
-        shape = (len(rows), *self._shape_of(rows.shape[1]))
-        out = np.empty(shape, self._native)
-        if out.size:
-            np.copyto(out, rows.view(self._stored).reshape(shape), casting="unsafe")
+        out = np.empty((len(column), *self._shape_of(length)), self._native)
+        self.decode_column_into(column, out)
         return out
+
+    def decode_column_into(self, column: BytesColumn, out: NDArray[Any]) -> None:
+        """Decode a column without missing rows into `out`, `[rows, *row shape]`."""
+        length = math.prod(out.shape[1:]) * self._stored.itemsize
+        if self._shape_of(length) != out.shape[1:] or out.dtype != self._native:
+            raise ValueError(f"{self!r} does not write {out.dtype} of shape {out.shape[1:]}")
+        is_plain = self._stored == self._native and out.flags.c_contiguous
+        stored = out if is_plain else np.empty(out.shape, self._stored)
+        if stored.size and not column.copy_rows(stored.view(np.uint8).reshape(len(out), length)):
+            row = int((column.lengths != length).argmax())
+            raise ValueError(f"row {row} has {column.lengths[row]} bytes, not {length}")
+        if stored is not out:
+            np.copyto(out, stored, casting="unsafe")
 
 
 def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:

@@ -15,6 +15,7 @@ from shardwise.plan.sampler import (
     make_sampler,
 )
 from shardwise.plan.state import LoaderState
+from shardwise.plan.window import WindowShape
 
 __all__ = [
     "FullSampler",
@@ -31,6 +32,7 @@ __all__ = [
     "SubsetSampler",
     "VirtualEpochs",
     "WindowSampler",
+    "WindowShape",
     "checked_epoch",
     "make_sampler",
     "mix",

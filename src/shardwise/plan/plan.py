@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shardwise.plan.arguments import whole
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.sampler import Sampler, make_sampler
+from shardwise.plan.window import WindowShape
 
 __all__ = ["Plan", "Shuffle"]
 
@@ -36,6 +37,7 @@ class Plan:
         shuffle: False, "full", "window", or True: "window" if `shard_sizes` is given, else "full".
         remainder: "drop", "pad" or "uneven", see `Partition`.
         shard_sizes: samples a shard, in storage order.
+        window_shape: lanes and window of a window shuffle; None for the defaults.
         epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
         sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size.
         start: the position to go on from, see `resumed`.
@@ -57,6 +59,7 @@ class Plan:
         shuffle: Shuffle = False,
         remainder: Remainder = "drop",
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
+        window_shape: WindowShape | None = None,
         epoch_size: SupportsIndex | None = None,
         sampler: Sampler | None = None,
         start: SupportsIndex = 0,
@@ -69,6 +72,7 @@ class Plan:
                 shuffle=shuffle,
                 seed=seed,
                 shard_sizes=shard_sizes,
+                window_shape=window_shape,
                 epoch_size=epoch_size,
             )
         elif shuffle is not False or shard_sizes is not None or epoch_size is not None:

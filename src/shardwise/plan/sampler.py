@@ -17,7 +17,7 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.derived import SubsetSampler, VirtualEpochs
 from shardwise.plan.memo import EpochMemo
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
-from shardwise.plan.window import WindowSampler
+from shardwise.plan.window import WindowSampler, WindowShape
 
 __all__ = [
     "FullSampler",
@@ -157,6 +157,7 @@ def make_sampler(
     shuffle: Literal[False, "full", "window"],
     seed: SupportsIndex,
     shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
+    window_shape: WindowShape | None = None,
     epoch_size: SupportsIndex | None = None,
 ) -> Sampler:
     """The sampler that a loader's options ask for.
@@ -166,6 +167,7 @@ def make_sampler(
         shuffle: False for storage order, "full", or "window", which needs `shard_sizes`.
         seed: any whole number; without effect where nothing is shuffled.
         shard_sizes: samples a shard, in storage order.
+        window_shape: lanes and window of a window shuffle; None for the defaults.
         epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
 
     Raises:
@@ -185,7 +187,8 @@ def make_sampler(
     elif shuffle == "window":
         if shard_sizes is None:
             raise ValueError("shuffle='window' needs shard_sizes; without shards use 'full'")
-        sampler = WindowSampler(shard_sizes, seed=seed)
+        lanes, window = window_shape or WindowShape()
+        sampler = WindowSampler(shard_sizes, seed=seed, lanes=lanes, window=window)
     else:
         raise ValueError(f"shuffle={shuffle!r} must be False, 'full' or 'window'")
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,21 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.memo import EpochMemo
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
 
-__all__ = ["WindowSampler"]
+__all__ = ["WindowSampler", "WindowShape"]
 
 _BLOCK = 16_384
+
+
+class WindowShape(NamedTuple):
+    """How a window shuffle goes through shards; the sampler's defaults suit single samples.
+
+    Attributes:
+        lanes: places that are read at a time.
+        window: samples of a lane that are shuffled among each other.
+    """
+
+    lanes: int = 1024
+    window: int = 128
 
 
 @dataclass(frozen=True, slots=True)

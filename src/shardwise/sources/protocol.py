@@ -17,6 +17,18 @@ __all__ = ["Source"]
 class Source(Protocol):
     """Samples in storage, by id.
 
+    Columns hold stored bytes, as a `BytesColumn`, unless the source says otherwise by members that
+    are read where they are there:
+
+    - `value_fields`, names: these fields are values, which decoders get as they are. Their columns
+      are arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
+    - `layouts`, name -> (shape, dtype): value fields whose columns are such arrays wherever no
+      sample lacks the field. They are copied into a batch as they are, with no work a row.
+    - `holds_objects`, True: all fields are values, and nothing is gained by reading several samples
+      together.
+    - `window_shape`, a `WindowShape`: how a window shuffle goes through the shards, for a source
+      that reads them in large pieces; it depends on the manifest alone.
+
     A source opens files lazily, once a process, and pickles without them; `read` may be called by
     several threads at once and after a fork. The conformance kit
     `shardwise.testing.check_source` holds a new one to this.

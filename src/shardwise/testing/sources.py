@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.columns import Column
 from shardwise.sources.protocol import Source
 
 __all__ = ["check_source"]
@@ -35,6 +36,7 @@ def check_source(
       order, with repeats, a subset of the fields, from several threads, from a pickled copy, after
       a fork; and an empty column for no ids.
     - A field that a sample lacks is None.
+    - `value_fields` and `layouts`, where the source has them, say what the columns are.
 
     Call it under `if __name__ == "__main__":` or in a test: it forks a process where that is
     possible. Best with 10 to 1,000 samples.
@@ -156,6 +158,7 @@ def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None)
     assert set(columns.fields) == set(wanted), f"fields {list(columns.fields)}, not {wanted}"
     for name, column in columns.fields.items():
         assert len(column) == len(ids), f"{len(column)} rows of {name!r} for {len(ids)} samples"
+        _check_form(source, name, column)
     assert columns.num_bytes >= 0, f"num_bytes {columns.num_bytes}"
     return [
         {"__key__": columns.keys[i]}
@@ -164,7 +167,21 @@ def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None)
     ]
 
 
+def _check_form(source: Source, name: str, column: Column) -> None:
+    """Hold a column to what the source says of the field."""
+    layout = getattr(source, "layouts", {}).get(name)
+    if layout is not None and all(value is not None for value in column):
+        assert isinstance(column, np.ndarray), f"{name!r} has a layout and is no array"
+        found = (column.shape[1:], column.dtype)
+        assert found == (tuple(layout[0]), layout[1]), f"{name!r} is {found}, not {layout}"
+    if layout is not None:
+        assert name in source.value_fields, f"{name!r} has a layout: it is a value field"  # type: ignore[attr-defined]
+
+
 def _plain(value: Any) -> Any:
+    """The value as a sample has it: a number of an array's row is Python's own."""
+    if isinstance(value, np.int64 | np.float64 | np.bool_):
+        return value.item()
     return bytes(value) if isinstance(value, memoryview | bytearray) else value
 
 
@@ -179,6 +196,12 @@ def _same(found: _Row, wanted: _Row, what: str) -> None:
     for name, value in found.items():
         other = wanted[name]
         assert type(value) is type(other), f"{what}: {name!r} is {value!r:.80}, not {other!r:.80}"
-        assert np.array_equal(value, other) if isinstance(value, np.ndarray) else value == other, (
-            f"{what}: {name!r} is {value!r:.80}, not {other!r:.80}"
-        )
+        assert _equal(value, other), f"{what}: {name!r} is {value!r:.80}, not {other!r:.80}"
+
+
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, np.ndarray) and isinstance(other, np.ndarray):
+        return value.dtype == other.dtype and np.array_equal(value, other)
+    if isinstance(value, list) and isinstance(other, list) and len(value) == len(other):
+        return all(map(_equal, value, other))
+    return type(value) is type(other) and bool(value == other)

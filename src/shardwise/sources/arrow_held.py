@@ -1,0 +1,194 @@
+"""Columns as Arrow has them, of which rows are taken: the numpy side.
+
+A held column is a view of Arrow's buffers and keeps them alive. Taking rows costs numpy calls for
+the whole column; strings and lists cost a little more a row, and only what has no form in numpy
+goes through pyarrow's Python objects. Imports numpy, columns and pyarrow's types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Column, values_of
+
+__all__ = [
+    "Bytes",
+    "Coded",
+    "Held",
+    "Lists",
+    "Numbers",
+    "Objects",
+    "RowError",
+    "Rows",
+    "Text",
+]
+
+Rows = NDArray[np.int64] | slice
+
+
+class Held(Protocol):
+    """A column as Arrow has it, of which rows are taken."""
+
+    def take(self, rows: Rows) -> Column:
+        """These rows, with None where one is missing: an array, a `BytesColumn` or a list."""
+        ...
+
+
+class RowError(Exception):
+    """A row that has no value; `to_columns` says which sample it is."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class Numbers:
+    """Numbers of one shape: `values` `[rows, ...]`; `valid` and `broken` bool `[rows]` or None."""
+
+    def __init__(
+        self,
+        values: NDArray[Any],
+        valid: NDArray[np.bool_] | None = None,
+        broken: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.values = values
+        self.valid = valid
+        self.broken = broken
+
+    def take(self, rows: Rows) -> Column:
+        """An array, or a list where a row is missing."""
+        _refuse_broken(self.broken, rows)
+        values = self.values[rows]
+        if self.valid is None:
+            return values
+        valid = self.valid[rows]
+        if valid.all():
+            return values
+        pairs = zip(values_of(values), valid.tolist(), strict=True)
+        return [value if there else None for value, there in pairs]
+
+
+class Bytes:
+    """Byte strings, in Arrow's own buffer.
+
+    Attributes:
+        column: all of them.
+        matrix: uint8 `[rows, length]`, where they are of one length and lie behind each other.
+    """
+
+    def __init__(self, column: BytesColumn) -> None:
+        self.column = column
+        self.matrix = _matrix(column)
+
+    def take(self, rows: Rows) -> Column:
+        """A `BytesColumn` of the same buffer."""
+        column = self.column
+        return BytesColumn(column.buffer, column.starts[rows], column.lengths[rows])
+
+
+def _matrix(column: BytesColumn) -> NDArray[np.uint8] | None:
+    if not len(column):
+        return None
+    start, length = int(column.starts[0]), int(column.lengths[0])
+    if length <= 0 or (column.lengths != length).any() or (np.diff(column.starts) != length).any():
+        return None
+    return column.buffer[start : start + len(column) * length].reshape(-1, length)
+
+
+class Text(Bytes):
+    """UTF-8 in Arrow's own buffer, which Arrow has checked."""
+
+    def take(self, rows: Rows) -> Column:
+        """A list of str."""
+        return [None if view is None else str(view, "utf-8") for view in super().take(rows)]
+
+
+class Coded:
+    """A dictionary column: the codes, -1 where a row is missing, and what they stand for."""
+
+    def __init__(self, codes: NDArray[np.int64], words: Held) -> None:
+        self.codes = codes
+        self.words = words
+
+    def take(self, rows: Rows) -> Column:
+        """What the dictionary's own column gives for the codes."""
+        codes = self.codes[rows]
+        there = codes >= 0
+        if there.all():
+            return self.words.take(codes)
+        words = iter(values_of(self.words.take(codes[there])))
+        return [next(words) if known else None for known in there.tolist()]
+
+
+class Lists:
+    """Lists of any length: where they begin in `items`, and their lengths, -1 for missing."""
+
+    def __init__(
+        self,
+        items: Held,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        broken: NDArray[np.bool_] | None,
+    ) -> None:
+        self.items = items
+        self.starts = starts
+        self.lengths = lengths
+        self.broken = broken
+
+    def take(self, rows: Rows) -> Column:
+        """A list of arrays or lists; of numbers in equal counts an array `[rows, count]`."""
+        _refuse_broken(self.broken, rows)
+        starts, lengths = self.starts[rows], self.lengths[rows]
+        items = self.items
+        length = int(lengths[0]) if len(lengths) else -1
+        if length > 0 and isinstance(items, Numbers) and bool((lengths == length).all()):
+            windows = np.lib.stride_tricks.sliding_window_view(items.values, length, axis=0)
+            # The window's axis comes last: it belongs behind the rows.
+            return np.ascontiguousarray(np.moveaxis(windows[starts], -1, 1))
+        sizes = np.maximum(lengths, 0)
+        ends = np.cumsum(sizes)
+        places = np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
+        found = items.take(places)
+        if isinstance(found, BytesColumn):
+            found = found.to_list()
+        spans = zip((ends - sizes).tolist(), ends.tolist(), lengths.tolist(), strict=True)
+        nested = isinstance(items, Lists)
+        return [
+            None if size < 0 else _stacked(found[begin:end]) if nested else found[begin:end]
+            for begin, end, size in spans
+        ]
+
+
+class Objects:
+    """Whatever has no form in numpy: pyarrow makes a Python object of each."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+
+    def take(self, rows: Rows) -> Column:
+        """A list of Python objects."""
+        if isinstance(rows, slice):
+            return self.array.to_pylist()  # type: ignore[no-any-return]
+        return self.array.take(pa.array(rows)).to_pylist()  # type: ignore[no-any-return]
+
+
+def _refuse_broken(broken: NDArray[np.bool_] | None, rows: Rows) -> None:
+    if broken is not None and (found := np.flatnonzero(broken[rows])).size:
+        raise RowError(
+            int(found[0]),
+            "a list of numbers has a null among them, which no array can hold: fill it, or leave "
+            "the row out, when the table is written",
+        )
+
+
+def _stacked(values: Any) -> Any:
+    """Arrays of one form as one array, whatever lists lie beside theirs."""
+    if isinstance(values, np.ndarray) or not values or not isinstance(values[0], np.ndarray):
+        return values
+    first = values[0]
+    same = all(isinstance(v, np.ndarray) and v.shape == first.shape for v in values)
+    return np.stack(values) if same else values

@@ -1,0 +1,120 @@
+"""Rows of several held columns as one column: each row is copied once, to its place.
+
+Imports numpy and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Column
+from shardwise.sources.arrow_held import Bytes, Held, Numbers
+
+__all__ = ["ScatteredBytes", "take_together"]
+
+Parts = Sequence[tuple[int, NDArray[np.int64]]]
+
+
+def take_together(
+    held: Sequence[Held], parts: Sequence[tuple[int, NDArray[np.int64]]], order: NDArray[np.int64]
+) -> Column | None:
+    """Rows of numbers or bytes from several columns, without a column for each.
+
+    Args:
+        held: the columns, one a part.
+        parts: for each part: where it begins among all rows, and its rows.
+        order: int64 `[rows]`: where each of these rows stands in the result.
+
+    Returns:
+        All rows; None for columns of other kinds, with rows missing, or of different forms.
+    """
+    first = held[0]
+    if isinstance(first, Numbers):
+        return _numbers_together([one for one in held if isinstance(one, Numbers)], parts, order)
+    # Text is bytes too, and has values of its own.
+    if type(first) is Bytes:
+        return ScatteredBytes([one for one in held if type(one) is Bytes], parts, order)
+    return None
+
+
+def _numbers_together(
+    held: Sequence[Numbers],
+    parts: Sequence[tuple[int, NDArray[np.int64]]],
+    order: NDArray[np.int64],
+) -> NDArray[Any] | None:
+    first = held[0].values
+    form = (first.shape[1:], first.dtype)
+    for one in held:
+        values = one.values
+        if one.valid is not None or one.broken is not None:
+            return None
+        if (values.shape[1:], values.dtype) != form:
+            return None
+    if len(held) != len(parts):
+        return None
+    out = np.empty((len(order), *form[0]), form[1])
+    for one, (begin, rows) in zip(held, parts, strict=True):
+        out[order[begin : begin + len(rows)]] = one.values.take(rows, axis=0)
+    return out
+
+
+class ScatteredBytes(BytesColumn):
+    """Payloads in the buffers of several columns: packed into one only if somebody looks at it.
+
+    Decoders of raw arrays copy whole columns, straight from where the payloads lie.
+
+    Args:
+        held: the columns, one a part.
+        parts: for each part: where it begins among all rows, and its rows.
+        order: int64 `[rows]`: where each of these rows stands in this column.
+    """
+
+    __slots__ = ("_held", "_order", "_parts")
+
+    def __init__(self, held: Sequence[Bytes], parts: Parts, order: NDArray[np.int64]) -> None:
+        self._held = held
+        self._parts = parts
+        self._order = order
+        self.lengths = np.empty(len(order), np.int64)
+        for one, (begin, rows) in zip(held, parts, strict=True):
+            length = one.column.lengths[rows] if one.matrix is None else one.matrix.shape[1]
+            self.lengths[order[begin : begin + len(rows)]] = length
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not set yet comes here.
+        if name not in ("buffer", "starts", "_view"):
+            raise AttributeError(name)
+        self._pack()
+        return getattr(self, name)
+
+    def copy_rows(self, out: NDArray[np.uint8]) -> bool:
+        """Copy all payloads into `out`, uint8 `[rows, length]`; False if one is not that long."""
+        if any(one.matrix is None or one.matrix.shape[1] != out.shape[1] for one in self._held):
+            return super().copy_rows(out)
+        order = self._order
+        for one, (begin, rows) in zip(self._held, self._parts, strict=True):
+            assert one.matrix is not None, "it was looked at above"
+            out[order[begin : begin + len(rows)]] = one.matrix.take(rows, axis=0)
+        return True
+
+    def _pack(self) -> None:
+        sizes = np.maximum(self.lengths, 0)[self._order]
+        views: list[memoryview] = []
+        for one, (begin, rows) in zip(self._held, self._parts, strict=True):
+            view = one.column.buffer.data
+            starts = one.column.starts[rows]
+            ends = (starts + sizes[begin : begin + len(rows)]).tolist()
+            views += [view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
+        # The payloads lie by part; which is whose is told by the starts.
+        starts = np.empty(len(sizes), np.int64)
+        starts[self._order] = np.cumsum(sizes) - sizes
+        self.starts = starts
+        self.buffer = np.frombuffer(b"".join(views), np.uint8)
+        self._view = self.buffer.data

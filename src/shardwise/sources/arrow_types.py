@@ -1,0 +1,137 @@
+"""What an Arrow schema says: the fields of a table, and which form their columns have.
+
+Imports pyarrow, numpy, columns and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from shardwise.columns import Layout
+from shardwise.errors import DataError, MissingExtraError
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise MissingExtraError("tables need pyarrow, which is not there", extra="parquet") from error
+
+__all__ = [
+    "check_names",
+    "field_types",
+    "is_bytes",
+    "is_text",
+    "layouts",
+    "number_dtype",
+    "plain_type",
+    "value_fields",
+]
+
+
+def field_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The fields of a table, in order, with their Arrow types: structs are taken apart.
+
+    Raises:
+        DataError: two fields have one name.
+    """
+    found: dict[str, pa.DataType] = {}
+    for name, kind in _leaves(schema, ""):
+        if name in found:
+            raise DataError(f"two columns are called {name!r}: rename one", field=name)
+        found[name] = kind
+    return found
+
+
+def _leaves(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from _leaves(list(field.type), f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, field.type
+
+
+def value_fields(schema: pa.Schema) -> frozenset[str]:
+    """The fields whose columns are values; the other ones hold bytes."""
+    return frozenset(name for name, kind in field_types(schema).items() if not is_bytes(kind))
+
+
+def layouts(schema: pa.Schema) -> dict[str, Layout]:
+    """Shape and dtype of a row of the fields that have a fixed one."""
+    found = {name: _layout(kind) for name, kind in field_types(schema).items()}
+    return {name: layout for name, layout in found.items() if layout is not None}
+
+
+def check_names(names: Collection[str], known: Collection[str], *, url: str | None = None) -> None:
+    """Refuse a field that is not there.
+
+    Raises:
+        DataError: (also a ValueError) it names the fields that are there.
+    """
+    for name in names:
+        if name not in known:
+            there = ", ".join(map(repr, known)) or "none"
+            raise DataError(f"no column {name!r}: the columns are {there}", url=url, field=name)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that lies under extensions and dictionaries."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether it is binary of any kind, under extensions and dictionaries too."""
+    kind = plain_type(kind)
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is a string of any kind."""
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def number_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
+    """The dtype of a number, as its bytes lie in the buffer; None for everything else."""
+    types = pa.types
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return np.dtype(f"int{kind.bit_width}")
+    return None
+
+
+def _layout(kind: pa.DataType) -> Layout | None:
+    shape: tuple[int, ...] = ()
+    while True:
+        if isinstance(kind, pa.FixedShapeTensorType):
+            shape += _tensor_shape(kind)
+            kind = kind.value_type
+            break
+        kind = plain_type(kind)
+        if not pa.types.is_fixed_size_list(kind):
+            break
+        shape += (kind.list_size,)
+        kind = kind.value_type
+    dtype = number_dtype(kind)
+    return None if dtype is None else (shape, dtype)
+
+
+def _tensor_shape(kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
+    shape = tuple(kind.shape)
+    order = kind.permutation
+    return shape if order is None else tuple(shape[axis] for axis in order)

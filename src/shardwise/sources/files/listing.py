@@ -1,0 +1,88 @@
+"""What there is: the names of many files, and what is known of each. Imports numpy and errors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Column
+from shardwise.errors import DataError
+
+__all__ = ["Listing", "Names", "field_of"]
+
+_KINDS = {
+    "image": "jpg jpeg png webp gif bmp tif tiff ppm pgm jp2 avif heic",
+    "audio": "wav mp3 flac ogg opus m4a aac",
+    "video": "mp4 mkv webm avi mov mpg mpeg m4v",
+    "text": "txt",
+}
+_KIND_OF = {f".{ext}": kind for kind, text in _KINDS.items() for ext in text.split()}
+
+
+class Names(Sequence[str]):
+    """Many names in one buffer: some 30 bytes each, where a list of str takes 90."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        self._text = b"".join(encoded)
+        self._ends: NDArray[np.int64] = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, i: Any) -> Any:
+        begin = int(self._ends[i - 1]) if i else 0
+        return self._text[begin : int(self._ends[i])].decode("utf-8", "surrogateescape")
+
+    def digest(self) -> str:
+        """A name for all of them: 16 hex digits."""
+        found = hashlib.sha256(self._ends.astype("<i8").tobytes())
+        found.update(self._text)
+        return found.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files, in the order of their samples.
+
+    Attributes:
+        base: the directory or URL that the names are relative to.
+        names: the files, with "/" between directories; they are the samples' keys.
+        field: the field that has their bytes.
+        columns: all other fields: an array, or a list with None where a value is missing.
+        shards: (name, number of files), in order.
+        stats: int64 `[files, 2]`, bytes and modification time in ns; None if nobody looked.
+        classes: the names of the classes; () if there are none.
+    """
+
+    base: str
+    names: Names
+    field: str
+    columns: Mapping[str, Column]
+    shards: Sequence[tuple[str, int]]
+    stats: NDArray[np.int64] | None = None
+    classes: tuple[str, ...] = ()
+
+
+def field_of(suffixes: Sequence[str], *, url: str) -> str:
+    """What the field of these files' bytes is called: after the kind of their suffixes.
+
+    "image", "audio", "video" or "text", whatever the suffixes of that kind; where the kind is not
+    known, the suffix itself, without its dot.
+
+    Raises:
+        DataError: they are of several kinds.
+    """
+    kinds = {suffix: _KIND_OF.get(suffix.lower(), suffix.lower()[1:]) for suffix in suffixes}
+    if len(set(kinds.values())) > 1:
+        raise DataError(
+            f"files of several kinds: {', '.join(sorted(map(repr, kinds)))}; name those that are "
+            "meant, as suffixes=('.jpg', '.png'), or the field for all of them, as field='data'",
+            url=url,
+        )
+    return next(iter(kinds.values()), "") or "file"

@@ -1,0 +1,211 @@
+"""A list of files and what belongs to them: CSV with a header, or JSONL. Imports numpy, storage.
+
+Formats: RFC 4180 (https://www.rfc-editor.org/rfc/rfc4180), https://jsonlines.org
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import posixpath
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.columns import Column
+from shardwise.errors import DataError
+from shardwise.sources.files.listing import Listing, Names, field_of
+from shardwise.storage import StorageOptions, open_file
+
+__all__ = ["SUFFIXES", "read_manifest"]
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_RUN = 1024
+# What the column of the paths is called, if the user does not say.
+_PATH_COLUMNS = ("path", "file_name", "filename", "file")
+_TAKEN = ("__key__", "__index__", "__valid__")
+_WHOLE = re.compile(r"[+-]?\d{1,18}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def read_manifest(
+    url: str,
+    *,
+    root: str | None = None,
+    path: str | None = None,
+    suffixes: Collection[str] | None = None,
+    field: str | None = None,
+    storage: StorageOptions | None = None,
+) -> Listing:
+    """Read a list of files.
+
+    In CSV a column whose values are all whole numbers is int64, all numbers float64, else str, and
+    an empty value is missing. In JSONL the values are as they are, numbers of one type in an array.
+
+    Args:
+        url: the list.
+        root: the directory that the paths are relative to, and may not leave; None for the list's.
+        path: the column that has the paths; None for the first of "path", "file_name",
+            "filename" and "file" that is there.
+        suffixes: rows with other paths are an error; None allows all.
+        field: the name of the field with the bytes; None for what the suffixes say.
+        storage: how a remote list is reached.
+
+    Raises:
+        DataError: it is no such list, there is no column of paths, or a path leaves the directory.
+    """
+    file = open_file(url, options=storage)
+    try:
+        data = file.read(0, file.stat().num_bytes)
+    finally:
+        file.close()
+    rows = _read_rows(url, data)
+    if not rows:
+        raise DataError("it lists no files", url=url)
+    columns = _columns(rows, url, text=url.endswith((".csv", ".tsv")))
+    chosen = _path_column(columns, path, url)
+    base = _directory(url) if root is None else root
+    names = [
+        _name(value, base, url, row) for row, value in enumerate(_as_list(columns.pop(chosen)))
+    ]
+    found = sorted({posixpath.splitext(name)[1] for name in names})
+    if suffixes is not None:
+        lowered = {suffix.lower() for suffix in suffixes}
+        other = next((suffix for suffix in found if suffix.lower() not in lowered), None)
+        if other is not None:
+            raise DataError(f"it lists files that end in {other!r}, not in {suffixes}", url=url)
+    data_field = field or field_of(found, url=url)
+    if data_field in columns:
+        raise DataError(
+            f"it has a column {data_field!r}, as the field of the files' bytes would be called: "
+            "name another one by field=",
+            url=url,
+            field=data_field,
+        )
+    count = len(names)
+    stem = url.rpartition("/")[2]
+    runs = [(f"{stem}:{start}", min(_RUN, count - start)) for start in range(0, count, _RUN)]
+    return Listing(base, Names(names), data_field, columns, runs)
+
+
+def _directory(url: str) -> str:
+    head, _, _ = url.rpartition("/")
+    return head or ("/" if url.startswith("/") else ".")
+
+
+def _as_list(column: Column) -> list[Any]:
+    return column.tolist() if isinstance(column, np.ndarray) else list(column)
+
+
+def _read_rows(url: str, data: bytes) -> list[dict[str, Any]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"it is no UTF-8: {error}", url=url, offset=error.start) from error
+    if url.endswith((".csv", ".tsv")):
+        return _read_csv(url, text, "\t" if url.endswith(".tsv") else ",")
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"line {number} is no JSON: {error}", url=url) from error
+        if not isinstance(row, dict):
+            raise DataError(f"line {number} is no JSON object, but {line[:40]!r}", url=url)
+        rows.append(row)
+    return rows
+
+
+def _read_csv(url: str, text: str, delimiter: str) -> list[dict[str, Any]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = []
+    try:
+        names = next(reader, [])
+        if len(set(names)) < len(names) or not all(names):
+            raise DataError(
+                f"its first line must name the columns, each once, and is {names}", url=url
+            )
+        for values in reader:
+            if values and len(values) != len(names):
+                raise DataError(
+                    f"line {reader.line_num} has {len(values)} values for {len(names)} columns",
+                    url=url,
+                )
+            if values:
+                rows.append(dict(zip(names, values, strict=True)))
+    except csv.Error as error:
+        raise DataError(f"line {reader.line_num} is no CSV: {error}", url=url) from error
+    return rows
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], url: str, *, text: bool) -> dict[str, Column]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    for name in _TAKEN:
+        if name in names:
+            raise DataError(f"the column {name!r} has a name of batches: rename it", url=url)
+    convert = _typed_text if text else _typed
+    return {name: convert([row.get(name) for row in rows]) for name in names}
+
+
+def _typed_text(values: list[Any]) -> Column:
+    given = [value for value in values if value]
+    convert: Any = str
+    if given and all(map(_WHOLE.fullmatch, given)):
+        convert = int
+    elif given and all(map(_is_number, given)):
+        convert = float
+    return _typed([convert(value) if value else None for value in values])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _typed(values: list[Any]) -> Column:
+    """An array, if the values are numbers of one type that it can hold."""
+    kinds = set(map(type, values))
+    if kinds in ({bool}, {float}):
+        return np.array(values)
+    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values):
+        return np.array(values, dtype=np.int64)
+    return values
+
+
+def _path_column(columns: Mapping[str, Column], path: str | None, url: str) -> str:
+    chosen = path or next((name for name in _PATH_COLUMNS if name in columns), None)
+    if chosen is None or chosen not in columns:
+        told = f"no column {path!r}" if path else f"none of the columns {', '.join(_PATH_COLUMNS)}"
+        there = ", ".join(map(repr, columns)) or "none"
+        raise DataError(
+            f"{told} with the files' paths: the columns are {there}; name one by path=", url=url
+        )
+    return chosen
+
+
+def _name(value: Any, base: str, url: str, row: int) -> str:
+    """A path as it is relative to the base; one that leaves it is refused."""
+    if not isinstance(value, str) or not value:
+        raise DataError(f"row {row} has no path, but {value!r}", url=url, index=row)
+    name = value
+    if os.path.isabs(name):  # noqa: PTH117
+        inside = os.path.abspath(base).rstrip("/") + "/"  # noqa: PTH100
+        name = posixpath.normpath(name).removeprefix(inside)
+    name = posixpath.normpath(name)
+    if name.startswith(("/", "../")) or name in ("..", ".") or _SCHEME.match(value):
+        raise DataError(
+            f"row {row} names {value!r}, which does not lie in {base!r}: name the directory that "
+            "the paths may lie in by root=",
+            url=url,
+            index=row,
+        )
+    return name

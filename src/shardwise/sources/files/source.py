@@ -1,0 +1,259 @@
+"""The source of files: one sample a file, read whole.
+
+Lists at the first use, once a process. Imports numpy, columns, storage, the manifest and this
+package.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Column, Columns, Layout
+from shardwise.errors import DataError, StaleIndexError, StorageError
+from shardwise.sources.files.folder import list_folder
+from shardwise.sources.files.listing import Listing
+from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.storage import FileStat, StorageOptions, is_local, local_path, open_file
+
+__all__ = ["FilesSource"]
+
+
+class FilesSource:
+    """Files as samples, by id: a directory with one below it for each class, or a list of files.
+
+    The first use lists the directory, or reads the list. The bytes of a file are the field
+    "image", "audio", "video" or "text" after its suffix, or the suffix itself; a file of a class
+    has "cls", the class's number in the order of the names, and "class", its name; the columns of
+    a list are fields. The key is the file's path below the directory.
+
+    Args:
+        root_or_manifest: a local directory, or a list (`.csv`, `.tsv`, `.jsonl`), local or remote.
+        root: the directory that a list's paths are relative to, and may not leave.
+        path: the column of a list that has the paths.
+        suffixes: of the files that count.
+        field: the name of the field with the bytes.
+        storage: how remote files are reached.
+
+    Raises:
+        ValueError: `root` or `path` are given for a directory.
+        StorageError: it is neither a directory nor a list.
+    """
+
+    default_shuffle: Literal["full"] = "full"
+
+    def __init__(
+        self,
+        root_or_manifest: str | os.PathLike[str],
+        *,
+        root: str | os.PathLike[str] | None = None,
+        path: str | None = None,
+        suffixes: Collection[str] | None = None,
+        field: str | None = None,
+        storage: StorageOptions | None = None,
+    ) -> None:
+        text = os.fspath(root_or_manifest)
+        self.url = local_path(text) if is_local(text) else text
+        if isinstance(suffixes, str):
+            raise TypeError(f"suffixes={suffixes!r}: give a sequence, such as ({suffixes!r},)")
+        self._is_list = self.url.endswith(SUFFIXES)
+        if not self._is_list and (root is not None or path is not None):
+            raise ValueError(f"root and path are for lists of files, and {self.url!r} is none")
+        self._root = None if root is None else os.fspath(root)
+        self._path = path
+        self._suffixes = None if suffixes is None else tuple(suffixes)
+        self._field = field
+        self._storage = storage
+        self._found: tuple[Listing, Manifest] | None = None
+        self._opening = _Opening()
+
+    def __repr__(self) -> str:
+        return f"FilesSource({self.url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opening": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state | {"_opening": _Opening()}
+
+    @property
+    def listing(self) -> Listing:
+        """The files; raises as `manifest` does."""
+        return self._open()[0]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes: `classes[sample["cls"]] == sample["class"]`."""
+        return self.listing.classes
+
+    @property
+    def manifest(self) -> Manifest:
+        """A shard for each class, or for each run of files; the names are in the fingerprint.
+
+        Raises:
+            DataError: the directory or the list is not one that can be read.
+            StorageError: it could not be read.
+        """
+        return self._open()[1]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field with the bytes, then all others."""
+        return (self.listing.field, *self.listing.columns)
+
+    @property
+    def value_fields(self) -> frozenset[str]:
+        """All fields but that with the bytes."""
+        return frozenset(self.listing.columns)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """Shape and dtype of the fields that are numbers."""
+        return {
+            name: (column.shape[1:], column.dtype)
+            for name, column in self.listing.columns.items()
+            if isinstance(column, np.ndarray) and column.dtype.kind != "O"
+        }
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read files; see the protocol.
+
+        Raises:
+            DataError: a file is not there, or has changed since it was listed.
+            StorageError: one could not be read.
+            ValueError: a field is not there.
+        """
+        listing = self.listing
+        ids = np.asarray(ids, dtype=np.int64)
+        known = self.fields
+        names = known if fields is None else fields
+        columns: dict[str, Column] = {}
+        num_bytes = 0
+        keys = [listing.names[i] for i in ids.tolist()]
+        for name in names:
+            if name not in known:
+                raise ValueError(f"no field {name!r}: there are {', '.join(map(repr, known))}")
+            if name == listing.field:
+                data = columns[name] = self._read_files(ids, keys)
+                num_bytes = len(data.buffer)
+                continue
+            column = listing.columns[name]
+            if isinstance(column, np.ndarray) and column.dtype.kind != "O":
+                columns[name] = column[ids]
+            else:
+                columns[name] = [column[i] for i in ids.tolist()]
+        return Columns(ids, keys, columns, num_bytes)
+
+    def _read_files(self, ids: NDArray[np.int64], keys: list[str]) -> BytesColumn:
+        """The bytes of some files, in one buffer; one file is open at a time."""
+        stats = self.listing.stats
+        if stats is None:
+            pairs = zip(keys, ids.tolist(), strict=True)
+            return BytesColumn.of([self._read_file(key, index) for key, index in pairs])
+        lengths = stats[ids, 0]
+        ends = np.cumsum(lengths)
+        buffer = np.empty(int(lengths.sum()), dtype=np.uint8)
+        begin = 0
+        for key, index, end in zip(keys, ids.tolist(), ends.tolist(), strict=True):
+            self._read_file(key, index, stats[index].tolist(), buffer.data[begin:end])
+            begin = end
+        return BytesColumn(buffer, ends - lengths, lengths)
+
+    def _read_file(
+        self,
+        key: str,
+        index: int,
+        listed: list[int] | None = None,
+        into: memoryview | None = None,
+    ) -> bytes | None:
+        """The bytes of a file, or None if they went into a buffer of the size that was listed."""
+        url = f"{self.listing.base.rstrip('/')}/{key}"
+        try:
+            file = open_file(url, options=self._storage)
+            try:
+                found = file.stat()
+                if listed is None or into is None:
+                    return file.read(0, found.num_bytes)
+                _check_unchanged(found, listed)
+                file.read_into(0, into)
+                return None
+            finally:
+                file.close()
+        except DataError as error:
+            error.url, error.key, error.index = url, key, index
+            raise
+
+    def _open(self) -> tuple[Listing, Manifest]:
+        found = self._found
+        if found is not None:
+            return found
+        if self._opening.pid != os.getpid():
+            # Forked while another thread was listing: its lock would never be free here.
+            self._opening = _Opening()
+        with self._opening.lock:
+            if self._found is None:
+                listing = self._list()
+                self._found = listing, _manifest(listing)
+            return self._found
+
+    def _list(self) -> Listing:
+        if self._is_list:
+            return read_manifest(
+                self.url,
+                root=self._root,
+                path=self._path,
+                suffixes=self._suffixes,
+                field=self._field,
+                storage=self._storage,
+            )
+        if not is_local(self.url):
+            raise StorageError(
+                f"{self.url!r}: remote directories are not listed; give a list of the files "
+                f"({', '.join(SUFFIXES)}), or pack them into tar shards"
+            )
+        try:
+            return list_folder(self.url, suffixes=self._suffixes, field=self._field)
+        except NotADirectoryError:
+            raise DataError(
+                f"it is neither a directory nor a list of files ({', '.join(SUFFIXES)})",
+                url=self.url,
+            ) from None
+        except FileNotFoundError as error:
+            if isinstance(error, DataError):
+                raise
+            raise StorageError(f"no directory {self.url!r}") from None
+
+
+def _check_unchanged(found: FileStat, listed: list[int]) -> None:
+    if [found.num_bytes, found.mtime_ns] != listed:
+        raise StaleIndexError(
+            f"the file has changed since the directory was listed: it had {listed[0]} bytes "
+            f"(modified at {listed[1]} ns), and has {found.num_bytes} ({found.mtime_ns} ns): open "
+            "the dataset anew"
+        )
+
+
+def _manifest(listing: Listing) -> Manifest:
+    shards, start = [], 0
+    for name, count in listing.shards:
+        num_bytes = 0
+        if listing.stats is not None:
+            num_bytes = int(listing.stats[start : start + count, 0].sum())
+        shards.append(Shard(f"{listing.base.rstrip('/')}/{name}", count, num_bytes))
+        start += count
+    # Other files are other data, however alike their counts.
+    return Manifest(f"files {listing.names.digest()}", shards)
+
+
+class _Opening:
+    """The lock that lets one thread of a process list the files."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pid = os.getpid()

@@ -1,0 +1,74 @@
+"""The columns of a table as fields: what they are called, what they hold, how Lance is asked.
+
+Imports pyarrow, errors, the Arrow conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from shardwise.errors import DataError
+from shardwise.sources import arrow
+
+if TYPE_CHECKING:
+    from shardwise.sources.lance.table import Description
+
+__all__ = ["KEY", "TableForm"]
+
+# The column that has the samples' keys, where there is one; and names that a batch needs itself.
+KEY = "__key__"
+_RESERVED = ("__index__", "__valid__")
+
+
+class TableForm:
+    """The columns as fields: their types, which are blobs, and what to ask Lance for."""
+
+    def __init__(self, about: Description, uri: str) -> None:
+        types = arrow.field_types(about.schema)
+        for name in types:
+            if name in _RESERVED:
+                raise DataError(
+                    f"the column {name!r} is called what a batch calls something of its own: "
+                    "rename it",
+                    url=uri,
+                    field=name,
+                )
+        self.has_keys = types.pop(KEY, None) is not None
+        self.fields = tuple(types)
+        self.blobs = about.blobs
+        self.values = arrow.value_fields(about.schema) - {KEY}
+        layouts = arrow.layouts(about.schema)
+        self.layouts = {name: layouts[name] for name in types if name in layouts}
+        self.no_rows = _no_rows(about.schema)
+        # Lance tells the parts of a struct by dots: where one has a dot itself, all are read.
+        whole = {field.name for field in about.schema if _has_dots(field.type)}
+        tops = {name: name.partition(".")[0] for name in types}
+        self._paths = {name: top if top in whole else name for name, top in tops.items()}
+        self._paths[KEY] = KEY
+
+    def paths_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What to ask Lance for, to have these fields."""
+        return tuple(dict.fromkeys(self._paths[name] for name in names))
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without a row; pyarrow's own `empty_table` knows no tensors."""
+    columns = []
+    for field in schema:
+        kind = field.type
+        if isinstance(kind, pa.BaseExtensionType):
+            column = pa.ExtensionArray.from_storage(kind, pa.array([], kind.storage_type))
+        else:
+            column = pa.array([], kind)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _has_dots(kind: pa.DataType) -> bool:
+    """Whether a part of a struct has a dot in its name."""
+    if not hasattr(kind, "fields"):
+        return False
+    return any("." in field.name or _has_dots(field.type) for field in kind.fields)

@@ -1,0 +1,222 @@
+"""A Parquet file over the library's storage: its footer, and row groups column by column.
+
+Of a row group the bytes of the columns asked for are read in one go, into one buffer, and pyarrow
+decodes from there: so it needs no file system of its own, and reads are counted, pinned to one
+version and retried like all others. pyarrow's own threads are not used: the engine has threads,
+and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
+Imports pyarrow, storage and errors.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardwise.errors import DataError, ShardwiseError, StaleIndexError
+from shardwise.sources.parquet.table_file import FileInfo
+from shardwise.storage import File, FileStat
+
+__all__ = ["ParquetFile", "check_version"]
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+# What is read at the end of a file before it is known how long its footer is.
+_TAIL_BYTES = 64 << 10
+
+
+class ParquetFile:
+    """One file; makes no request before it must.
+
+    Args:
+        file: its bytes.
+        stat: the version that is meant; None for the one that is there.
+    """
+
+    def __init__(self, file: File, stat: FileStat | None = None) -> None:
+        self._file = file
+        self._stat = file.stat() if stat is None else stat
+        file.pin(self._stat)
+        self._metadata: pq.FileMetaData | None = None
+        self._paths: list[str] = []
+
+    def info(self) -> FileInfo:
+        """What the footer says.
+
+        Raises:
+            DataError: it is not a Parquet file, or its footer is damaged.
+            MissingShardError: it is not there.
+            StorageError: it could not be read.
+        """
+        found = self._footer()
+        groups = [found.row_group(i) for i in range(found.num_row_groups)]
+        return FileInfo(
+            self._file.url,
+            self._stat,
+            found.schema.to_arrow_schema(),
+            np.array([group.num_rows for group in groups], dtype=np.int64),
+            np.array([group.total_byte_size for group in groups], dtype=np.int64),
+        )
+
+    def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
+        """Decode a row group.
+
+        Raises:
+            DataError: it is damaged.
+            StaleIndexError: the file is not the one that was opened.
+            MissingShardError: it is gone.
+            StorageError: it could not be read.
+        """
+        check_version(self._file, self._stat)
+        footer = self._footer()
+        segments, num_bytes = self._fetch(footer.row_group(group), names)
+        try:
+            reader = pq.ParquetFile(
+                pa.PythonFile(_Segments(self._file, self._stat.num_bytes, segments), mode="r"),
+                metadata=footer,
+                pre_buffer=False,
+            )
+            table = reader.read_row_group(group, columns=list(names), use_threads=False)
+        except ShardwiseError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"row group {group} can't be decoded: {error}", url=self._file.url
+            ) from error
+        if len(table) != footer.row_group(group).num_rows:
+            raise DataError(
+                f"row group {group} has {len(table)} rows, its footer says "
+                f"{footer.row_group(group).num_rows}",
+                url=self._file.url,
+            )
+        return table, num_bytes
+
+    def _footer(self) -> pq.FileMetaData:
+        if self._metadata is None:
+            found = _read_footer(self._file, self._stat.num_bytes)
+            self._paths = [found.schema.column(i).path for i in range(found.num_columns)]
+            self._metadata = found
+        return self._metadata
+
+    def _fetch(
+        self, group: pq.RowGroupMetaData, names: Sequence[str]
+    ) -> tuple[list[tuple[int, memoryview]], int]:
+        """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
+        spans = []
+        for i, path in enumerate(self._paths):
+            if any(path == name or path.startswith(name + ".") for name in names):
+                chunk = group.column(i)
+                begin = chunk.data_page_offset
+                if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+                    begin = min(begin, chunk.dictionary_page_offset)
+                spans.append((begin, begin + chunk.total_compressed_size))
+        merged: list[list[int]] = []
+        for begin, end in sorted(spans):
+            if not 0 <= begin <= end <= self._stat.num_bytes:
+                raise DataError(
+                    f"the footer places a column at bytes {begin} to {end} of a file of "
+                    f"{self._stat.num_bytes}: damaged",
+                    url=self._file.url,
+                )
+            if merged and begin - merged[-1][1] <= self._file.gap_bytes:
+                merged[-1][1] = max(end, merged[-1][1])
+            else:
+                merged.append([begin, end])
+        total = sum(end - begin for begin, end in merged)
+        buffer = np.empty(total, np.uint8).data
+        ends = np.cumsum([end - begin for begin, end in merged]).tolist()
+        self._file.read_spans([begin for begin, _ in merged], ends, buffer, 0)
+        segments = [
+            (begin, buffer[stop - (end - begin) : stop])
+            for (begin, end), stop in zip(merged, ends, strict=True)
+        ]
+        return segments, total
+
+
+def check_version(file: File, stat: FileStat) -> None:
+    """Hold a local file to the version that was opened; remote ones are pinned.
+
+    Raises:
+        StaleIndexError: it has changed.
+        MissingShardError: it is gone.
+    """
+    if not file.is_remote and (found := file.stat()) != stat:
+        raise StaleIndexError(
+            f"the file has changed since the table was opened: it had {stat.num_bytes} bytes "
+            f"(modified at {stat.mtime_ns} ns), and has {found.num_bytes} ({found.mtime_ns} ns): "
+            "open the table anew",
+            url=file.url,
+        )
+
+
+def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
+    tail_bytes = min(num_bytes, _TAIL_BYTES)
+    tail = file.read(num_bytes - tail_bytes, tail_bytes)
+    if tail[-4:] == _ENCRYPTED:
+        raise DataError("the Parquet file is encrypted, which is not supported", url=file.url)
+    if num_bytes < 12 or tail[-4:] != _MAGIC:
+        raise DataError(
+            f"it is not a Parquet file, or was cut short: its {num_bytes} bytes end in "
+            f"{tail[-4:]!r}, not in {_MAGIC!r}",
+            url=file.url,
+        )
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if footer_bytes > num_bytes:
+        raise DataError(
+            f"its footer of {footer_bytes} bytes is longer than the file of {num_bytes}: damaged",
+            url=file.url,
+        )
+    if footer_bytes > tail_bytes:
+        tail = file.read(num_bytes - footer_bytes, footer_bytes)
+    try:
+        return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"its footer is damaged: {error}", url=file.url) from error
+
+
+class _Segments(io.RawIOBase):
+    """A file for pyarrow, of which some segments are in memory already.
+
+    Args:
+        file: where everything else is read.
+        num_bytes: its length.
+        segments: (place in the file, bytes), ascending.
+    """
+
+    def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
+        super().__init__()
+        self._file = file
+        self._num_bytes = num_bytes
+        self._segments = segments
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> Any:
+        """Read from here; what is in memory is not copied."""
+        left = max(0, self._num_bytes - self._at)
+        size = left if size < 0 else min(size, left)
+        at, self._at = self._at, self._at + size
+        for begin, data in self._segments:
+            if begin <= at and at + size <= begin + len(data):
+                return data[at - begin : at - begin + size]
+        return self._file.read(at, size)

@@ -1,0 +1,75 @@
+"""Partitioned directories: `year=2024/month=01/part-0.parquet`, whose names are columns.
+
+Pure: URLs in, values out. Imports errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from shardwise.errors import DataError
+
+__all__ = ["Partition", "partitions_of"]
+
+_PART = re.compile(r"(?P<name>[^=/]+)=(?P<value>[^/]*)")
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+# What Hive writes for a null.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A column that the directories' names make.
+
+    Attributes:
+        name: its name.
+        values: one a file: ints if all are whole numbers, else str; None for a null.
+    """
+
+    name: str
+    values: tuple[int | str | None, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the values are ints, without a null."""
+        return all(isinstance(value, int) for value in self.values)
+
+
+def partitions_of(urls: Sequence[str]) -> list[Partition]:
+    """The columns in the directories of some files.
+
+    Values that are all whole numbers, written as Python writes them, are ints; "01" is not.
+
+    Raises:
+        DataError: the files lie under different columns.
+
+    Example:
+        >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
+        [Partition(name='year', values=(2024, 2025))]
+    """
+    found = [
+        {
+            unquote(match["name"]): unquote(match["value"])
+            for part in url.split("/")[:-1]
+            if (match := _PART.fullmatch(part))
+        }
+        for url in urls
+    ]
+    for url, parts in zip(urls, found, strict=True):
+        if list(parts) != list(found[0]):
+            raise DataError(
+                f"its directories have the columns {list(parts)}, those of {urls[0]!r} have "
+                f"{list(found[0])}: the files of a table lie under the same columns",
+                url=url,
+            )
+    return [Partition(name, _typed([p[name] for p in found])) for name in (found or [{}])[0]]
+
+
+def _typed(texts: Sequence[str]) -> tuple[int | str | None, ...]:
+    given = [None if text == _NULL else text for text in texts]
+    if all(text is None or _WHOLE.fullmatch(text) for text in given):
+        return tuple(None if text is None else int(text) for text in given)
+    return tuple(given)

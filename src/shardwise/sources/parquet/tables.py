@@ -1,0 +1,202 @@
+"""The files of one table, opened: counts, fields and versions, without any rows.
+
+Keeps I6 and I7: what does not fit together is found when the table is opened, not in the middle of
+an epoch; and there is nothing here for each row. Imports this package, the Arrow conversion, the
+manifest, storage and errors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shardwise.columns import Layout
+from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.sources.arrow import field_types, layouts, plain_type, value_fields
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.parquet.arrow_file import ArrowFile
+from shardwise.sources.parquet.parquet_file import ParquetFile
+from shardwise.sources.parquet.partitions import Partition, partitions_of
+from shardwise.sources.parquet.table_file import FileInfo, TableFile
+from shardwise.storage import FilePool, FileStat
+
+__all__ = ["Tables", "open_table", "open_tables"]
+
+KEY = "__key__"
+# Names that a batch has for itself.
+_TAKEN = ("__index__", "__valid__")
+# Footers wait for storage more than they work.
+_OPEN_THREADS = 16
+# What the row groups that a window shuffle has in use at a time may take, as the footers count
+# bytes. A constant: the order must be the same on every machine.
+_WINDOW_BYTES = 512 << 20
+_MAX_LANES = 1024
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What opening found; pickles small.
+
+    Attributes:
+        manifest: a shard a row group.
+        stats: the versions of the files.
+        file_of: int64 `[groups]`, the number of each row group's file.
+        group_of: int64 `[groups]`, its number in there.
+        first_rows: int64 `[groups]`, the row of the file that it begins with.
+        stored: the fields that the files hold.
+        partitions: the fields that the directories' names make.
+        layouts: shape and dtype of the fields that are arrays.
+        value_fields: the fields that are values.
+        has_keys: whether a column has the samples' keys.
+        schema: the first file's.
+        window_shape: how a window shuffle goes through the row groups.
+        mapped: whether the files are mapped, so that any row is as near as another.
+    """
+
+    manifest: Manifest
+    urls: tuple[str, ...]
+    stats: tuple[FileStat, ...]
+    file_of: NDArray[np.int64]
+    group_of: NDArray[np.int64]
+    first_rows: NDArray[np.int64]
+    stored: tuple[str, ...]
+    partitions: tuple[Partition, ...]
+    layouts: dict[str, Layout]
+    value_fields: frozenset[str]
+    has_keys: bool
+    schema: pa.Schema
+    window_shape: WindowShape
+    mapped: bool
+
+    @functools.cached_property
+    def stems(self) -> list[str]:
+        """The files' base names without their extensions."""
+        names = [url.rpartition("/")[2] for url in self.urls]
+        return [name.rpartition(".")[0] or name for name in names]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields: the stored ones, then those of the directories."""
+        return (*self.stored, *(partition.name for partition in self.partitions))
+
+
+def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
+    """Open one file: an Arrow file if it is called so, else Parquet.
+
+    Args:
+        url: where it lies.
+        pool: has the open files.
+        stat: the version that is meant; None for the one that is there.
+    """
+    kind = ArrowFile if url.endswith(".arrow") else ParquetFile
+    return kind(pool.get(url), stat)
+
+
+def open_tables(urls: Sequence[str], pool: FilePool) -> Tables:
+    """Read the footers of all files.
+
+    Raises:
+        DataError: a file is no table, or its columns are not those of the first.
+        MissingShardError: a file is not there.
+        StorageError: one could not be read.
+    """
+    threads = min(_OPEN_THREADS, len(urls))
+    with ThreadPoolExecutor(threads, thread_name_prefix="shardwise-footers") as executor:
+        infos = list(executor.map(lambda url: open_table(url, pool).info(), urls))
+    first = infos[0]
+    types = _types(first)
+    forms = {name: _form(kind) for name, kind in types.items()}
+    for info in infos[1:]:
+        # Most files are alike to the letter.
+        if not info.schema.equals(first.schema):
+            _check_alike(info, forms, first.url)
+    partitions = tuple(p for p in partitions_of(urls) if p.name not in types)
+    shards = [
+        Shard(info.url, rows, size)
+        for info in infos
+        for rows, size in zip(info.rows.tolist(), info.sizes.tolist(), strict=True)
+    ]
+    mapped = {url.endswith(".arrow") for url in urls}
+    if len(mapped) > 1:
+        raise DataError("Parquet files and Arrow files are not one table", url=urls[0])
+    stored = tuple(name for name in types if name != KEY)
+    whole = {p.name: ((), np.dtype(np.int64)) for p in partitions if p.whole}
+    counts = [len(info.rows) for info in infos]
+    return Tables(
+        manifest=Manifest("parquet", shards),
+        urls=tuple(urls),
+        stats=tuple(info.stat for info in infos),
+        file_of=np.repeat(np.arange(len(infos)), counts),
+        group_of=np.concatenate([np.arange(count) for count in counts]),
+        first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
+        stored=stored,
+        partitions=partitions,
+        layouts={k: v for k, v in layouts(first.schema).items() if k != KEY} | whole,
+        value_fields=(value_fields(first.schema) - {KEY}) | {p.name for p in partitions},
+        has_keys=KEY in types,
+        schema=first.schema,
+        window_shape=_window_shape(shards),
+        mapped=mapped == {True},
+    )
+
+
+def _types(info: FileInfo) -> dict[str, pa.DataType]:
+    try:
+        types = field_types(info.schema)
+    except DataError as error:
+        error.url = info.url
+        raise
+    for name in _TAKEN:
+        if name in types:
+            raise DataError(
+                f"the table has a column {name!r}, which is a name of batches: rename it",
+                url=info.url,
+                field=name,
+            )
+    return types
+
+
+def _form(kind: pa.DataType) -> str:
+    """What must agree between files: strings of every kind are one, and so is binary."""
+    kind = plain_type(kind)
+    text = str(kind)
+    for name in ("string", "binary"):
+        if text in (name, f"large_{name}", f"{name}_view"):
+            return name
+    return text
+
+
+def _check_alike(info: FileInfo, forms: dict[str, str], first_url: str) -> None:
+    """Refuse a file whose columns are not those of the first; their order may differ."""
+    found = {name: _form(kind) for name, kind in _types(info).items()}
+    for name in sorted(found.keys() | forms.keys()):
+        mine, theirs = found.get(name, "not there"), forms.get(name, "not there")
+        if mine != theirs:
+            raise DataError(
+                f"the column {name!r} is {mine}, in {first_url!r} it is {theirs}: the files of a "
+                "table have the same columns",
+                url=info.url,
+                field=name,
+            )
+
+
+def _window_shape(shards: Sequence[Shard]) -> WindowShape:
+    """Lanes such that the row groups in use fit into memory; windows as long as a row group.
+
+    A window lies in two row groups at most times, so each lane has two in use.
+    """
+    filled = [shard for shard in shards if shard.num_samples]
+    if not filled:
+        return WindowShape()
+    mean_bytes = sum(shard.num_bytes for shard in filled) / len(filled)
+    most = max(1, min(_MAX_LANES, int(_WINDOW_BYTES / (2 * max(1.0, mean_bytes)))))
+    lanes = 1 << (most.bit_length() - 1)  # so that many numbers of ranks divide them
+    mean_rows = sum(shard.num_samples for shard in filled) // len(filled)
+    return WindowShape(lanes, max(WindowShape().window, mean_rows))
