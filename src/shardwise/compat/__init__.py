@@ -1,0 +1,46 @@
+"""Other libraries' APIs on this library's parts, so that programs written for them run unchanged.
+
+`install()` makes `import webdataset` and `import wids` find them. Importing this package costs
+nothing: theirs are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+__all__ = ["install", "wids", "webdataset"]
+
+_PACKAGES = ("webdataset", "wids")
+
+
+def install() -> None:
+    """Make `import webdataset` and `import wids` give this library's modules, submodules included.
+
+    Call it before the first `import webdataset`, in the program's main file, so that workers that
+    are spawned call it too.
+
+    Raises:
+        ImportError: the other package of that name was imported already.
+    """
+    found = {}
+    for name in _PACKAGES:
+        package = import_module(f"{__name__}.{name}")
+        present = sys.modules.get(name, package)
+        if present is not package:
+            raise ImportError(
+                f"{name!r} was imported from {getattr(present, '__file__', None)} already: call "
+                "shardwise.compat.install() before the first import of it"
+            )
+        found[name] = package
+        for module in iter_modules(package.__path__):
+            found[f"{name}.{module.name}"] = import_module(f"{package.__name__}.{module.name}")
+    sys.modules.update(found)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

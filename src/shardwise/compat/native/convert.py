@@ -1,0 +1,296 @@
+"""`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader.
+
+The pipeline is read, never run. Imports the dataset's formats, the ranks and the WebDataset
+package.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from shardwise.compat.native.dataset import ConvertedDataset, decode_as_there
+from shardwise.compat.native.decoders import decoders_of
+from shardwise.compat.native.samples import Collate, RunStages
+from shardwise.compat.native.stages import (
+    argument,
+    decoder_of,
+    fields_of,
+    is_function,
+    kind_of,
+    on_error_of,
+    refusal,
+    tuple_names,
+)
+from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
+from shardwise.compat.webdataset.batches import default_collation_fn
+from shardwise.compat.webdataset.curry import FilterFunction
+from shardwise.compat.webdataset.pipeline import DataPipeline
+from shardwise.compat.webdataset.pytorch import DataLoader
+from shardwise.compat.webdataset.run import as_seed
+from shardwise.compat.webdataset.utils import identity
+from shardwise.dataset import Dataset
+from shardwise.formats import tar
+from shardwise.ranks import discover
+from shardwise.storage.cache import CacheSettings
+from shardwise.storage.urls import scheme_of
+
+__all__ = ["from_webdataset"]
+
+_SPLITTERS = (
+    shardlists.split_by_node,
+    shardlists.split_by_worker,
+    shardlists.single_node_only,
+    shardlists.non_empty,
+    compat.check_empty,
+)
+# Stages that open tars and make samples of them.
+_EXPANDERS = (tariterators.expand_samples, tariterators.tarfile_samples)
+
+
+def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> ConvertedDataset:
+    """Make a dataset of a WebDataset pipeline, with the options of its loader.
+
+    Shards, decoding, and everything that treats one sample at a time (`map`, `map_dict`, `rename`,
+    `to_tuple`, `map_tuple`, ...) become the dataset. Items of tuples are called by the fields that
+    `to_tuple` named. Batches, shuffles, epochs, seed and error handlers become `loader_options`:
+
+    - `batched(n, partial=False)`: batch_size=n, remainder="drop"; with partial, remainder="pad";
+    - `shuffle(n)`, `shardshuffle=n`: shuffle="window", over all shards and not through a buffer;
+    - `with_epoch(n)`: epoch_size, which counts the samples of all ranks; without it a pipeline
+      that has no end has epochs of one pass;
+    - `handler=warn_and_continue`: on_error="skip", and the loader counts what it skipped;
+    - a `WebLoader`: its num_workers and its pipeline's options.
+
+    Splitters are left out: the loader divides.
+
+    Args:
+        pipeline: a `WebDataset`, `DataPipeline` or `WebLoader` of `shardwise.compat.webdataset`.
+        world_size: how many ranks there are, for `with_epoch`; None finds it.
+
+    Raises:
+        ValueError: a stage has no counterpart; the message names it, says why, and what to write
+            instead.
+        TypeError: it is no pipeline.
+
+    Example:
+        dataset = sw.from_webdataset(pipeline)
+        loader = sw.DataLoader(dataset, **dataset.loader_options)
+    """
+    if not isinstance(pipeline, DataPipeline):
+        raise TypeError(
+            f"a {type(pipeline).__module__}.{type(pipeline).__qualname__}: from_webdataset takes "
+            "pipelines of shardwise.compat.webdataset (see shardwise.compat.install)"
+        )
+    reading = _Reading(pipeline)
+    options = reading.options
+    if reading.size is not None:
+        num_ranks = discover().world_size if world_size is None else world_size
+        options["epoch_size"] = reading.size * num_ranks
+    elif reading.passes > 1:
+        options["epoch_size"] = reading.passes * len(reading.dataset)
+    return ConvertedDataset(reading.dataset, options)
+
+
+class _Reading:
+    """A walk through a pipeline's stages.
+
+    Attributes:
+        dataset: what the stages make.
+        options: what they say about the loader.
+        size: samples that a rank gets an epoch, if the pipeline says so.
+        passes: passes in an epoch.
+    """
+
+    def __init__(self, pipeline: DataPipeline) -> None:
+        self.options: dict[str, Any] = {}
+        self.dataset: Dataset
+        self.size: int | None = None
+        self.passes = 1
+        # The fields of tuples, once samples are tuples; and the stages that are run as they are.
+        self._names: tuple[str, ...] | None = None
+        self._stages: list[Any] = []
+        self._tuple_at_first: tuple[str, ...] | None = None
+        self._decoded: set[str] = set()
+        self._read(pipeline)
+        if self._stages:
+            self.dataset = self.dataset.map(
+                RunStages(self._stages, self._tuple_at_first, self._names)
+            )
+        if "batch_size" not in self.options:
+            self.options.pop("collate", None)
+
+    def _read(self, pipeline: DataPipeline) -> None:
+        if not pipeline.pipeline:
+            raise ValueError("from_webdataset: the pipeline has no stages")
+        first, *rest = pipeline.pipeline
+        if isinstance(first, DataLoader):
+            self._loader(first)
+        else:
+            rest = self._source(first, rest)
+            self.options["seed"] = as_seed(pipeline.seed)
+        for number, stage in enumerate(rest):
+            self._stage(stage, rest[number + 1 :])
+        if pipeline.nsamples > 0:
+            # Items at the end of the stages: samples, or batches of them.
+            self.size = pipeline.nsamples * self.options.get("batch_size", 1)
+        elif 1 < pipeline.repetitions < sys.maxsize:
+            self.passes = pipeline.repetitions
+
+    # Where samples come from.
+
+    def _loader(self, loader: Any) -> None:
+        dataset: Any = getattr(loader, "dataset", None)
+        if not isinstance(dataset, DataPipeline):
+            raise refusal(loader, f"it reads a {type(dataset).__name__}", "sw.wrap(dataset)")
+        self._read(dataset)
+        if self.size is not None and not dataset.shares_epoch:
+            # Each worker yields so many.
+            self.size *= max(1, loader.num_workers)
+        if loader.num_workers:
+            self.options["num_workers"] = loader.num_workers
+        if loader.pin_memory:
+            self.options["pin_memory"] = True
+        if loader.batch_size is not None:
+            from torch.utils.data import default_collate
+
+            collate = loader.collate_fn
+            collate = default_collation_fn if collate is default_collate else collate
+            self._batch(loader, loader.batch_size, collate, partial=not loader.drop_last)
+
+    def _source(self, source: Any, rest: list[Any]) -> list[Any]:
+        """Take the stages up to the one that makes samples; gives back those behind it."""
+        if not isinstance(source, shardlists.SimpleShardList | shardlists.ResampledShards):
+            raise refusal(
+                source,
+                "it is no list of shards",
+                "sw.tar(urls) for tar shards, sw.wrap(dataset) for what has a length",
+            )
+        if isinstance(source, shardlists.ResampledShards):
+            self.options["shuffle"] = "window"
+        commands = [url for url in source.urls if scheme_of(url) == "pipe"]
+        if commands:
+            raise refusal(
+                source,
+                f"{commands[0]!r} is a command, and its output can't be read by byte ranges",
+                "the URL that it reads, such as 's3://bucket/000.tar'",
+            )
+        settings = None
+        for number, stage in enumerate(rest):
+            self._note_handler(stage)
+            if isinstance(stage, cache.FileCache):
+                size = stage.cleaner.cache_size if stage.cleaner is not None else 0
+                bound = {"max_bytes": int(size)} if 0 < size < 1 << 60 else {}
+                settings = CacheSettings(str(stage.cache_dir), **bound)
+            elif isinstance(stage, FilterFunction) and stage.f in _EXPANDERS:
+                self._refuse_files(stage)
+                self.dataset = tar(source.urls, cache=settings)
+                return [stage for stage in rest[number + 1 :] if stage not in _SPLITTERS]
+            elif isinstance(stage, cache.StreamingOpen) or stage in _SPLITTERS:
+                continue
+            elif kind_of(stage) == "shuffle":
+                self.options["shuffle"] = "window"
+            else:
+                raise refusal(stage, "it changes the list of shards", "sw.tar(urls) with that list")
+        raise refusal(source, "no stage opens the shards", "wds.tarfile_to_samples() behind it")
+
+    @staticmethod
+    def _refuse_files(stage: FilterFunction) -> None:
+        for place, name in enumerate(("select_files", "rename_files"), 1):
+            if argument(stage, place, name, None) is not None:
+                raise refusal(
+                    stage,
+                    f"{name}= goes by names of files, and a dataset by fields",
+                    "dataset.select('jpg', 'cls') for fields, .map(fn) to rename them",
+                )
+
+    # What is done to them.
+
+    def _stage(self, stage: Any, behind: list[Any]) -> None:
+        if stage in _SPLITTERS:
+            return
+        kind = kind_of(stage)
+        self._note_handler(stage)
+        if kind == "shuffle":
+            self.options["shuffle"] = "window"
+        elif kind == "unbatched":
+            for name in ("batch_size", "remainder", "collate"):
+                self.options.pop(name, None)
+        elif kind == "batched":
+            self._batch(
+                stage,
+                argument(stage, 0, "batchsize", 20),
+                argument(stage, 1, "collation_fn", default_collation_fn),
+                partial=argument(stage, 2, "partial", True),
+            )
+        elif kind != "nothing":
+            if "batch_size" in self.options:
+                raise refusal(
+                    stage,
+                    "it treats whole batches",
+                    "it in front of .batched(), or a collation_fn, or what the training loop does",
+                )
+            self._sample(kind, stage, behind)
+
+    def _batch(self, stage: Any, size: int, collate: Any, *, partial: bool) -> None:
+        if "batch_size" in self.options:
+            raise refusal(
+                stage, "it makes batches of batches", "one .batched(n) with the whole size"
+            )
+        self.options["batch_size"] = size
+        self.options["remainder"] = "pad" if partial else "drop"
+        if collate is not default_collation_fn:
+            self.options["collate"] = Collate(collate, self._names)
+
+    def _sample(self, kind: str, stage: FilterFunction, behind: list[Any]) -> None:
+        """A stage that gives one sample for each: the dataset's own way where there is one."""
+        decoder = decoder_of(kind, stage)
+        if not self._stages:
+            if decoder is not None and self._names is None and not self._decoded:
+                is_last = not any(is_function(later) for later in behind)
+                found = decoders_of(decoder, self.dataset.fields, is_last=is_last)
+                self.dataset = decode_as_there(self.dataset, found)
+                self._decoded.update(found)
+                return
+            if kind == "to_tuple" and self._select(stage):
+                return
+            if kind == "map_tuple" and self._decode_items(stage):
+                return
+            self._tuple_at_first = self._names
+        if kind == "to_tuple":
+            self._names = tuple_names(fields_of(stage))
+        self._stages.append(stage)
+
+    def _select(self, stage: FilterFunction) -> bool:
+        """Turn `to_tuple` into a choice of fields, if each name means one field."""
+        if self._names is not None or stage.kw.get("missing_is_error") is False:
+            return False
+        known = self.dataset.fields
+        names = []
+        for alternatives in fields_of(stage):
+            there = [name for name in alternatives if name in known]
+            if len(there) != 1:
+                return False
+            names += there
+        if len(set(names)) < len(names):
+            return False
+        self.dataset = self.dataset.select(*names)
+        self._names = tuple(names)
+        return True
+
+    def _decode_items(self, stage: FilterFunction) -> bool:
+        """Turn `map_tuple` into decoders, if its functions get bytes."""
+        functions = dict(zip(self._names or (), stage.args, strict=False))
+        wanted = {n: f for n, f in functions.items() if f is not None and f is not identity}
+        if self._names is None or len(stage.args) > len(self._names):
+            return False
+        if self._decoded & wanted.keys():
+            return False
+        if wanted:
+            self.dataset = self.dataset.decode(**wanted)
+            self._decoded.update(wanted)
+        return True
+
+    def _note_handler(self, stage: Any) -> None:
+        if on_error_of(stage) == "skip":
+            self.options["on_error"] = "skip"

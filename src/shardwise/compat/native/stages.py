@@ -1,0 +1,187 @@
+"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't.
+
+Imports errors and the WebDataset package.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.compat.webdataset import (
+    autodecode,
+    batches,
+    handlers,
+    kept,
+    keys,
+    mapping,
+    order,
+)
+from shardwise.compat.webdataset.autodecode import Decoder
+from shardwise.compat.webdataset.curry import FilterFunction
+
+__all__ = [
+    "argument",
+    "decoder_of",
+    "fields_of",
+    "is_function",
+    "kind_of",
+    "on_error_of",
+    "refusal",
+    "tuple_names",
+]
+
+# Stages by what they are here. "sample": one sample for each, run as they are.
+_KINDS: dict[Any, str] = {
+    mapping._map: "sample",
+    mapping._map_dict: "sample",
+    mapping._map_tuple: "map_tuple",
+    mapping._to_tuple: "to_tuple",
+    mapping._decode: "decode",
+    mapping._associate: "sample",
+    keys._extract_keys: "sample",
+    keys._rename: "sample",
+    keys._rename_keys: "sample",
+    keys._xdecode: "sample",
+    mapping._info: "nothing",
+    order._shuffle: "shuffle",
+    batches._batched: "batched",
+    batches._unbatched: "unbatched",
+    batches._unlisted: "unbatched",
+}
+_CLASSES: tuple[tuple[Any, str], ...] = (
+    (order.detshuffle, "shuffle"),
+    (order.ShardShuffle, "shuffle"),
+    # What is kept is what would come again: a dataset reads it again.
+    (kept.Cached, "nothing"),
+    (kept.LMDBCached, "nothing"),
+)
+_ADVICE: dict[Any, tuple[str, str]] = {
+    mapping._select: (
+        "it leaves samples out while they are read, so that ranks would take different steps",
+        "choose them before: dataset.subset([i for i, s in enumerate(dataset) if predicate(s)])",
+    ),
+    order._rsample: (
+        "it leaves samples out at random while they are read",
+        "DataLoader(dataset, epoch_size=n) for shorter epochs",
+    ),
+    itertools.islice: (
+        "it counts what one worker reads, not what the dataset holds",
+        "dataset.subset(range(n))",
+    ),
+    mapping._log_keys: (
+        "it counts what one worker reads",
+        'the batch\'s "__key__" and "__index__", which say what was read',
+    ),
+}
+
+
+def kind_of(stage: Any) -> str:
+    """What to do with a stage: "sample", "decode", "shuffle", ...
+
+    Raises:
+        ValueError: there is nothing like it here; the message says what to write instead.
+    """
+    for cls, kind in _CLASSES:
+        if isinstance(stage, cls):
+            return kind
+    if isinstance(stage, FilterFunction):
+        if stage.f in _KINDS:
+            return _KINDS[stage.f]
+        if stage.f in _ADVICE:
+            raise refusal(stage, *_ADVICE[stage.f])
+    raise refusal(
+        stage,
+        "it is a function of the whole stream, and a dataset has single samples",
+        "a function of one sample, in .map(fn)",
+    )
+
+
+def refusal(stage: Any, why: str, instead: str) -> ValueError:
+    """The error that says which stage can't be taken, why, and what to write instead."""
+    return ValueError(f"from_webdataset: the stage {name_of(stage)}: {why}; instead: {instead}")
+
+
+def name_of(stage: Any) -> str:
+    """A stage as the user wrote it, about."""
+    if not isinstance(stage, FilterFunction):
+        return getattr(stage, "__name__", None) or type(stage).__name__
+    name = "slice" if stage.f is itertools.islice else _name(stage.f).removeprefix("_")
+    shown = [_name(value) for value in stage.args]
+    for key, value in stage.kw.items():
+        if value is not handlers.reraise_exception:
+            shown.append(f"{key}={_name(value)}")
+    return f"{name}({', '.join(shown)})"
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
+    """One of a stage's arguments, by its place behind the source or by name."""
+    return stage.args[place] if len(stage.args) > place else stage.kw.get(name, default)
+
+
+def on_error_of(stage: Any) -> str:
+    """What a stage's error handler means: "raise" or "skip".
+
+    Raises:
+        ValueError: it ends the stream, or is a function of the user's.
+    """
+    known: dict[Any, str] = {
+        handlers.reraise_exception: "raise",
+        handlers.ignore_and_continue: "skip",
+        handlers.warn_and_continue: "skip",
+    }
+    given: Callable[..., Any] | None
+    if isinstance(stage, FilterFunction):
+        given = stage.kw.get("handler")
+        if given is None and stage.f is mapping._map and len(stage.args) > 1:
+            given = stage.args[1]
+    else:
+        given = getattr(stage, "handler", None)
+    if given is None:
+        return "raise"
+    if given not in known:
+        raise refusal(
+            stage,
+            f"handler={getattr(given, '__name__', given)} may end the epoch, or decides by itself",
+            "on_error='raise', 'skip' or 'replace' of the DataLoader",
+        )
+    return known[given]
+
+
+def decoder_of(kind: str, stage: FilterFunction) -> Decoder | None:
+    """The decoder of a `.decode(...)`, which is a `map` of it, or of a stage `decode(...)`."""
+    if kind == "decode" and stage.f is mapping._decode:
+        handlers = [autodecode.imagehandler(x) if isinstance(x, str) else x for x in stage.args]
+        options = {name: value for name, value in stage.kw.items() if name != "handler"}
+        return Decoder(handlers, **options)
+    found = argument(stage, 0, "f", None) if stage.f is mapping._map else None
+    return found if isinstance(found, Decoder) else None
+
+
+def is_function(stage: Any) -> bool:
+    """Whether a function of the user sees what comes out of the stages before."""
+    if not isinstance(stage, FilterFunction):
+        return False
+    kind = kind_of(stage)
+    collate = argument(stage, 1, "collation_fn", batches.default_collation_fn)
+    if kind == "batched":
+        return collate is not batches.default_collation_fn
+    return kind not in ("shuffle", "nothing", "to_tuple", "unbatched")
+
+
+def fields_of(stage: FilterFunction) -> list[list[str]]:
+    """The fields that a `to_tuple` names, each with its alternatives."""
+    given = stage.args
+    fields = given[0].split() if len(given) == 1 and isinstance(given[0], str) else given
+    return [name.split(";") if isinstance(name, str) else list(name) for name in fields]
+
+
+def tuple_names(fields: list[list[str]]) -> tuple[str, ...] | None:
+    """What the items of a tuple are called; None where two would have one name."""
+    names = tuple(alternatives[0] for alternatives in fields)
+    return names if len(set(names)) == len(names) else None

@@ -1,0 +1,298 @@
+"""Decoding the fields of a sample by their extensions: `.decode(...)` of WebDataset.
+
+A decoder is a function of a field's name, with a dot before it, and its bytes; it returns None for
+what it does not decode. Pickles and torch files can run any code: they are decoded as WebDataset
+does, unless `utils.enforce_security` or `pytorch_weights_only` is set. An error names field, key
+and url. Imports this package; torch, msgpack and cbor at the first use.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import json
+import pickle
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset.environment import variable
+from shardwise.compat.webdataset.images import (
+    IMAGE_EXTENSIONS,
+    ImageHandler,
+    imagehandler,
+    imagespecs,
+)
+from shardwise.compat.webdataset.media import torch_audio, torch_video
+
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "Continue",
+    "Decoder",
+    "DecodingError",
+    "ImageHandler",
+    "basichandlers",
+    "decoders",
+    "gzfilter",
+    "handle_extension",
+    "imagehandler",
+    "imagespecs",
+    "pytorch_weights_only",
+    "torch_audio",
+    "torch_loads",
+    "torch_video",
+    "unpickle_loads",
+]
+
+# Whether `.pth` fields may hold tensors and plain values only. Programs assign it, here or in the
+# package.
+pytorch_weights_only = variable("WDS_PYTORCH_WEIGHTS_ONLY") == "1"
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+def torch_loads(data: bytes) -> Any:
+    """Decode a file of `torch.save`, with its tensors on the CPU.
+
+    It may run any code that the file names, unless `pytorch_weights_only` is set.
+
+    Raises:
+        ValueError: `utils.enforce_security` is set.
+    """
+    import torch
+
+    if utils.enforce_security:
+        raise ValueError(
+            "torch.loads is not allowed for security reasons when enforce_security is set."
+        )
+    package = importlib.import_module(_PACKAGE)
+    only = pytorch_weights_only or bool(getattr(package, "pytorch_weights_only", False))
+    return torch.load(io.BytesIO(data), weights_only=only, map_location="cpu")
+
+
+def unpickle_loads(data: bytes) -> Any:
+    """Decode a pickle, which may run any code.
+
+    Raises:
+        ValueError: `utils.enforce_security` is set.
+    """
+    if utils.enforce_security:
+        raise ValueError(
+            "Unpickling is not allowed for security reasons when enforce_security is set."
+        )
+    return pickle.loads(data)  # noqa: S301 - what WebDataset does, and its switch forbids
+
+
+def tenbin_loads(data: bytes) -> Any:
+    """Decode a list of arrays in tenbin format."""
+    from shardwise.compat.webdataset import tenbin
+
+    return tenbin.decode_buffer(data)
+
+
+def msgpack_loads(data: bytes) -> Any:
+    """Decode a MessagePack document."""
+    return importlib.import_module("msgpack").unpackb(data)
+
+
+def npy_loads(data: bytes) -> np.ndarray[Any, Any]:
+    """Decode an array of `numpy.save`; pickled elements are refused."""
+    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+
+
+def npz_loads(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """Decode the arrays of `numpy.savez` by their names; pickled elements are refused."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def cbor_loads(data: bytes) -> Any:
+    """Decode a CBOR document; it needs the package `cbor`."""
+    return importlib.import_module("cbor").loads(data)
+
+
+def _text(data: bytes) -> str:
+    return str(data, "utf-8")
+
+
+# Who decodes which extension. Users may change it.
+decoders: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("pkl", "pickle", "pyd"), unpickle_loads),
+    "pth": torch_loads,
+    **dict.fromkeys(("ten", "tb"), tenbin_loads),
+    **dict.fromkeys(("mp", "msg"), msgpack_loads),
+    "npy": npy_loads,
+    "npz": npz_loads,
+    "cbor": cbor_loads,
+}
+
+
+def basichandlers(key: str, data: bytes) -> Any:
+    """Decode a field by the table `decoders`; None if its extension is not there."""
+    decode = decoders.get(key.rpartition(".")[2])
+    return None if decode is None else decode(data)
+
+
+def call_extension_handler(
+    key: str, data: bytes, f: Callable[[bytes], Any], extensions: Iterable[str]
+) -> Any:
+    """Call `f` if the last parts of the key are one of the extensions; else None."""
+    parts = key.lower().split(".")
+    for extension in extensions:
+        wanted = extension.split(".")
+        if parts[-len(wanted) :] == wanted:
+            return f(data)
+    return None
+
+
+def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> Callable[[str, bytes], Any]:
+    """Make a decoder of a function of bytes.
+
+    Args:
+        extensions: extensions with blanks between them, in any case of letters; one with a dot,
+            such as "seg.png", is for fields that end in both parts.
+        f: the function.
+    """
+    return partial(call_extension_handler, f=f, extensions=extensions.lower().split())
+
+
+class Continue:
+    """What a decoder returns to have the next ones go on with another name and other bytes."""
+
+    def __init__(self, key: str, data: bytes) -> None:
+        self.key, self.data = key, data
+
+
+def gzfilter(key: str, data: bytes) -> Continue | None:
+    """Unpack a field that ends in `.gz`; the decoders behind this one decode what was in it."""
+    return Continue(key[:-3], gzip.decompress(data)) if key.endswith(".gz") else None
+
+
+default_pre_handlers: list[Callable[[str, Any], Any]] = [gzfilter]
+default_post_handlers: list[Callable[[str, Any], Any]] = [basichandlers]
+
+
+class DecodingError(Exception):
+    """A field could not be decoded; the message names field, key and url.
+
+    Attributes:
+        url: the shard.
+        key: the sample's key.
+        k: the field.
+        sample: the sample as it was read.
+    """
+
+    def __init__(self, url: Any = None, key: Any = None, k: Any = None, sample: Any = None) -> None:
+        super().__init__(url, key, k)
+        self.url = url
+        self.key = key
+        self.k = k
+        self.sample = sample
+
+    def __str__(self) -> str:
+        if self.key is None and self.k is None:
+            # torch's DataLoader makes the error again in the parent, with the text alone.
+            return "a sample can't be decoded" if self.url is None else str(self.url)
+        text = f"can't decode the field {self.k!r} of the sample {self.key!r} in {self.url}"
+        cause = self.__cause__
+        return text if cause is None else f"{text}: {type(cause).__name__}: {cause}"
+
+    def __repr__(self) -> str:
+        return f"DecodingError({str(self)!r})"
+
+
+class Decoder:
+    """Decodes the fields of a sample, each by the first decoder that does not return None.
+
+    Args:
+        handlers: decoders.
+        pre: decoders before them; None for `gzfilter`.
+        post: decoders behind them; None for `basichandlers`.
+        only: the fields to decode, as a list or in one str with blanks; None for all.
+        partial: leave values as they are that are not bytes.
+    """
+
+    def __init__(
+        self,
+        handlers: list[Callable[[str, Any], Any]],
+        pre: list[Callable[[str, Any], Any]] | None = None,
+        post: list[Callable[[str, Any], Any]] | None = None,
+        only: str | Iterable[str] | None = None,
+        partial: bool = False,
+    ) -> None:
+        pre = default_pre_handlers if pre is None else pre
+        post = default_post_handlers if post is None else post
+        for name, given in (("handlers", handlers), ("pre", pre), ("post", post)):
+            if not isinstance(given, list) or not all(map(callable, given)):
+                raise TypeError(f"{name}={given!r}: must be a list of functions of (key, data)")
+        only = only.split() if isinstance(only, str) else only
+        self.only = None if only is None else set(only)
+        self.handlers = [*pre, *handlers, *post]
+        self.partial = partial
+
+    def decode1(self, key: str, data: Any) -> Any:
+        """Decode one field; bytes that no decoder takes stay as they are."""
+        key = "." + key
+        for handler in self.handlers:
+            result = handler(key, data)
+            if isinstance(result, Continue):
+                key, data = result.key, result.data
+            elif result is not None:
+                return result
+        return data
+
+    def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Decode a sample; the result is a new dict.
+
+        Raises:
+            DecodingError: a field could not be decoded.
+        """
+        if not isinstance(sample, dict):
+            raise TypeError(f"decode needs samples as dicts, not {type(sample).__name__}")
+        result = {}
+        for k, v in sample.items():
+            try:
+                result[k] = self._value(k, v)
+            # Decoders are the user's and may raise anything; the handler decides what happens.
+            except Exception as error:
+                key, url = sample.get("__key__"), sample.get("__url__")
+                raise DecodingError(url=url, key=key, k=k, sample=sample) from error
+        return result
+
+    def _value(self, k: str, v: Any) -> Any:
+        if k.startswith("__"):
+            return _metadata(v)
+        if self.only is not None and k not in self.only:
+            return v
+        if not isinstance(v, bytes):
+            if self.partial and v is not None:
+                return v
+            raise TypeError(
+                f"{k!r} is {type(v).__name__} and not bytes: decoded already? Then pass "
+                "partial=True, or name the fields to decode with only="
+            )
+        return self.decode1(k, v)
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Decode a sample."""
+        return self.decode(sample)
+
+
+def _metadata(value: Any) -> Any:
+    """An entry such as `__key__`: text where it is UTF-8."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+default_decoder = Decoder([*default_pre_handlers, *default_post_handlers])

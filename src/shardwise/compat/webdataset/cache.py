@@ -1,0 +1,287 @@
+"""Opening shards, and keeping remote ones in a directory.
+
+Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
+full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
+only files that were downloaded here and that nobody reads. Imports this package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import sys
+import urllib.parse
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from shardwise.compat.webdataset.cached_files import (
+    candidates,
+    claim,
+    holds,
+    is_cached,
+    open_held,
+    sweep,
+    temporary_file,
+)
+from shardwise.compat.webdataset.environment import is_on, variable
+from shardwise.compat.webdataset.gopen import gopen, local_name
+from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.lru_cleanup import LRUCleanup
+from shardwise.compat.webdataset.tar_check import (
+    check_tar_format,
+    get_filetype,
+    magic_filetype,
+    why_no_tar,
+)
+from shardwise.compat.webdataset.utils import obsolete
+
+__all__ = [
+    "FileCache",
+    "LRUCleanup",
+    "StreamingOpen",
+    "check_tar_format",
+    "download",
+    "get_filetype",
+    "islocal",
+    "magic_filetype",
+    "pipe_cleaner",
+    "url_to_cache_name",
+]
+
+default_cache_dir = variable("WDS_CACHE", "./_cache")
+default_cache_size = float(variable("WDS_CACHE_SIZE") or 1e18)
+verbose_cache = is_on("WDS_VERBOSE_CACHE")
+
+_NAMED_BY_PATH = ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_CHUNK_BYTES = 1 << 20
+
+
+def islocal(url: str) -> bool:
+    """Whether a URL is a local path or a `file:` URL."""
+    return local_name(url) is not None
+
+
+@obsolete
+def pipe_cleaner(spec: str) -> str:
+    """The URL in a `pipe:` command, where there is one; other URLs as they are."""
+    if spec.startswith("pipe:"):
+        for word in spec.removeprefix("pipe:").split(" "):
+            if re.match(r"^(https?|hdfs|gs|ais|s3):", word):
+                return word
+    return spec
+
+
+def url_to_cache_name(url: str, ndir: int = 0) -> str:
+    """The name of a URL's file in a cache: its last part, with `ndir` directories before it.
+
+    URLs of other schemes, such as `pipe:`, are quoted, and their last 128 letters are taken. Two
+    URLs may have one name: `FileCache` keeps them apart.
+    """
+    assert isinstance(url, str), url  # WebDataset's tests want this very error
+    parsed = urllib.parse.urlparse(url)
+    if parsed.scheme in _NAMED_BY_PATH:
+        return "/".join(parsed.path.lstrip("/").split("/")[-1 - ndir :])
+    return urllib.parse.quote(url, safe="_+{}*,-")[-128:]
+
+
+def download(url: str, dest: str, chunk_size: int = _CHUNK_BYTES, verbose: bool = False) -> None:
+    """Read a URL into a file, which gets its name when all of it is there."""
+    path = Path(dest)
+    if verbose:
+        sys.stderr.write(f"# downloading {url} to {dest}\n")
+    with temporary_file(path.parent, path.name) as file:
+        _copy(url, file, chunk_size)
+        Path(file.name).replace(path)
+
+
+def _copy(url: str, file: BinaryIO, chunk_size: int = _CHUNK_BYTES) -> None:
+    """Read all of a URL into a file, down to the disk."""
+    with gopen(url) as stream:
+        shutil.copyfileobj(stream, file, chunk_size)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _url_of(item: Any) -> str:
+    return str(item["url"]) if isinstance(item, dict) else os.fspath(item)
+
+
+class StreamingOpen:
+    """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`.
+
+    Args:
+        verbose: say on the standard error what is opened.
+        handler: what to do where a URL can't be opened.
+    """
+
+    def __init__(
+        self, verbose: bool = False, handler: Callable[[Exception], bool] = reraise_exception
+    ) -> None:
+        self.verbose = verbose
+        self.handler = handler
+
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Open the URLs, each one str or a dict with the entry `url`."""
+        for item in urls:
+            url = _url_of(item)
+            try:
+                opened = self._open(url)
+            except Exception as error:  # noqa: BLE001 - the user's handler decides
+                if self.handler(error):
+                    continue
+                break
+            yield opened
+
+    def _open(self, url: str) -> dict[str, Any]:
+        if self.verbose:
+            sys.stderr.write(f"# opening {url}\n")
+        path = local_name(url)
+        if path is None:
+            return {"url": url, "stream": gopen(url)}
+        return {"url": url, "stream": open(path, "rb"), "local_path": path}
+
+
+class FileCache:
+    """Opens each URL by way of a file in a cache directory; local files as they are.
+
+    A file is downloaded once, has its name when it is whole and `validator` has seen it, and is
+    checked against the full URL each time it is used. Where another URL, or a program's own file,
+    has the name already, the file gets another one. If there is no room, the shard is read without
+    the cache, with a warning. Several processes may use one directory.
+
+    Args:
+        cache_dir: the directory; None for that in the environment variable WDS_CACHE, or
+            `./_cache`.
+        url_to_name: of a URL, the name of its file; it may have directories in it.
+        verbose: say on the standard error what is downloaded and deleted.
+        validator: of a path, whether the file is a sound shard; None for no check.
+        handler: what to do where a URL can't be had. It is called once a URL.
+        cache_size: the limit in bytes; beyond it, files used longest ago are deleted. -1 for none.
+        cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded;
+            a download is always followed by one.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None = None,
+        *,
+        url_to_name: Callable[[str], str] = url_to_cache_name,
+        verbose: bool = False,
+        validator: Callable[[str], bool] | None = check_tar_format,
+        handler: Callable[[Exception], bool] = reraise_exception,
+        cache_size: float = -1,
+        cache_cleanup_interval: float | None = 30,
+    ) -> None:
+        self.url_to_name = url_to_name
+        self.validator = validator
+        self.handler = handler
+        self.cache_dir = default_cache_dir if cache_dir is None else cache_dir
+        self.verbose = verbose
+        self.cleaner: LRUCleanup | None = None
+        if cache_size > 0:
+            self.cleaner = LRUCleanup(
+                self.cache_dir, cache_size, verbose=verbose,
+                interval=cache_cleanup_interval, only=is_cached,
+            )  # fmt: skip
+
+    def get_file(self, url: str) -> str:
+        """The path of a URL's file, downloaded if it is not there.
+
+        Raises:
+            ValueError: what was downloaded is no sound shard, or its name leads out of the cache.
+            OSError: it can't be read, or not be written.
+        """
+        local = local_name(url)
+        if local is not None:
+            return local
+        return str(self._find(url) or self._fetch(url))
+
+    def _places(self, url: str) -> list[Path]:
+        return candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
+
+    def _find(self, url: str) -> Path | None:
+        """The whole file of a URL; None if it is not there."""
+        return next((place for place in self._places(url) if holds(place, url)), None)
+
+    def _fetch(self, url: str) -> Path:
+        """Download a URL into its file."""
+        places = self._places(url)
+        places[0].parent.mkdir(parents=True, exist_ok=True)
+        sweep(places[0].parent)
+        if self.verbose:
+            sys.stderr.write(f"# downloading {url} to {places[0]}\n")
+        with temporary_file(places[0].parent, places[0].name) as file:
+            _copy(url, file)
+            self._validate(file.name, url)
+            for place in places:
+                if claim(place, url):
+                    return Path(file.name).replace(place)
+        raise FileExistsError(
+            f"{str(places[-1])!r} is in the way of the cache and not one of its files: remove it"
+        )
+
+    def _validate(self, fname: str, url: str) -> None:
+        if self.validator is None or self.validator(fname):
+            return
+        reason = why_no_tar(fname) or "refused by the validator"
+        with open(fname, "rb") as file:
+            head = file.read(200)
+        raise ValueError(
+            f"what was downloaded from {url} is not a tar archive, or not a whole one: {reason}; "
+            f"{Path(fname).stat().st_size} bytes, which begin with {head!r}"
+        )
+
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Open the URLs, each one a str or a dict with the entry `url`."""
+        for item in urls:
+            url = _url_of(item)
+            try:
+                opened = self._open(url)
+            except Exception as error:  # noqa: BLE001 - the user's handler decides
+                if self.handler(error):
+                    continue
+                break
+            yield opened
+
+    def _open(self, url: str) -> dict[str, Any]:
+        try:
+            path, stream = self._open_file(url)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            warnings.warn(f"no room in the cache {self.cache_dir!r}, {url} is read without it: "
+                          f"{error}", stacklevel=3)  # fmt: skip
+            return {"url": url, "stream": gopen(url)}
+        return {"url": url, "stream": stream, "local_path": path}
+
+    def _open_file(self, url: str) -> tuple[str, BinaryIO]:
+        """The file of a URL and a stream of it, which keeps it from being deleted."""
+        path = local_name(url)
+        if path is not None:
+            return path, open(path, "rb")
+        while True:
+            place = self._find(url)
+            is_new = place is None
+            place = place or self._fetch(url)
+            stream = open_held(place)
+            # None: another process deleted it just now, to make room.
+            if stream is not None:
+                break
+        self._tidy(place, is_new=is_new)
+        return str(place), stream
+
+    def _tidy(self, place: Path, *, is_new: bool) -> None:
+        """See to it that what was used last is deleted last, and that the limit is kept."""
+        # A cache that is only read keeps its times.
+        with contextlib.suppress(PermissionError):
+            os.utime(place)
+        if self.cleaner is not None:
+            if is_new:
+                self.cleaner.last_run = 0.0
+            self.cleaner.cleanup()

@@ -1,0 +1,159 @@
+"""The files of a cache directory: which are ours, of which URL, and which are in use.
+
+Beside a cached file `name` lies its record `.name.url`, which holds a digest of the URL: a file
+without one is somebody else's and is neither read nor deleted. What is being downloaded has a name
+of its own, and a lock that goes with its process. A file is locked (shared) while a stream of it
+is open. Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, BinaryIO
+
+__all__ = [
+    "candidates",
+    "claim",
+    "holds",
+    "is_cached",
+    "is_record",
+    "open_held",
+    "remove_unused",
+    "sweep",
+    "temporary_file",
+]
+
+_TEMPORARY = ".download-"
+# Between its making and its lock, a temporary file must not look like a leftover.
+_LEFTOVER_AGE_S = 60.0
+
+
+def digest(url: str) -> str:
+    """What the record of a URL's file holds: the URL itself may have a secret in it."""
+    return hashlib.sha256(url.encode()).hexdigest()
+
+
+def candidates(directory: Path, name: str, url: str) -> list[Path]:
+    """Where the file of a URL may lie: under its name, or, if another URL has that, under its own.
+
+    Raises:
+        ValueError: the name leads out of the directory.
+    """
+    own = f"{digest(url)[:16]}-{name.rpartition('/')[2][-128:]}"
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts[:-1]:
+        raise ValueError(f"the cache name {name!r} of {url!r} leads out of the cache directory")
+    if parts[-1] in ("", ".", "..") or parts[-1].startswith(_TEMPORARY):
+        return [directory / own]
+    return [directory / name, (directory / name).with_name(own)]
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(f".{path.name}.url")
+
+
+def is_cached(path: Path) -> bool:
+    """Whether a file has a record: then it was made here."""
+    return _record(path).exists()
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is the record of another."""
+    name = path.name
+    owner = path.with_name(name.removeprefix(".").removesuffix(".url"))
+    return name.startswith(".") and name.endswith(".url") and owner.exists()
+
+
+def holds(path: Path, url: str) -> bool:
+    """Whether the whole file of this URL lies under this name."""
+    with contextlib.suppress(OSError):
+        return _record(path).read_text() == digest(url) and path.is_file()
+    return False
+
+
+def claim(path: Path, url: str) -> bool:
+    """Take a name for a URL; False if another URL, or a file that is not ours, has it."""
+    record = _record(path)
+    if not record.exists() and path.exists():
+        return False
+    try:
+        with open(record, "x") as file:
+            file.write(digest(url))
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):
+            return record.read_text() == digest(url)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def temporary_file(directory: Path, name: str) -> Iterator[BinaryIO]:
+    """A new file to download into; removed at the end, unless it got another name.
+
+    Its name ends like `name`, because some look at that.
+    """
+    path = directory / f"{_TEMPORARY}{secrets.token_hex(8)}-{name[-128:]}"
+    with open(path, "xb") as file:
+        try:
+            _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield file
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what processes that are gone were downloading."""
+    for path in directory.glob(f"{_TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
+                remove_unused(path)
+
+
+def open_held(path: Path) -> BinaryIO | None:
+    """Open a cached file and keep it from being deleted until the stream is closed.
+
+    Returns:
+        None if it is gone.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        stream = open(path, "rb")  # noqa: SIM115 - handed to the caller
+        # It may be deleted at this moment, or have been between the two.
+        if _lock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB) and os.fstat(stream.fileno()).st_nlink:
+            return stream
+        stream.close()
+    return None
+
+
+def remove_unused(path: Path) -> bool:
+    """Delete a file and its record, unless a stream of it is open somewhere.
+
+    Raises:
+        OSError: it can't be deleted.
+    """
+    with open(path, "rb") as file:
+        if not _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+        path.unlink()
+        _record(path).unlink(missing_ok=True)
+    return True
+
+
+def _lock(file: IO[bytes], how: int) -> bool:
+    """Lock a file; False if somebody else has locked it.
+
+    On file systems without locks nobody has: a deleted file can still be read there.
+    """
+    try:
+        fcntl.flock(file, how)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

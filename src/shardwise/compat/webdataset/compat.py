@@ -1,0 +1,228 @@
+"""`WebDataset`, `WebLoader` and `FluidWrapper`: pipelines with the stages as methods.
+
+Keeps I1: shards are shuffled alike on all ranks and divided afterwards, so that each is read once
+an epoch, by another rank each time. Imports this package.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from shardwise.compat.webdataset import cache, shardlists
+from shardwise.compat.webdataset.curry import pipelinefilter
+from shardwise.compat.webdataset.environment import variable
+from shardwise.compat.webdataset.fluid import FluidInterface
+from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.loader import StatefulLoader
+from shardwise.compat.webdataset.loader_pipeline import LoaderPipeline
+from shardwise.compat.webdataset.order import ShardShuffle, detshuffle
+from shardwise.compat.webdataset.pipeline import DataPipeline
+from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
+from shardwise.compat.webdataset.tariterators import expand_samples
+
+__all__ = ["FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "check_empty"]
+
+_RECYCLING = ("unlink", "keep", "resample")
+_GONE = {
+    "length": "use .with_length(n) or .with_epoch(n)",
+    "epoch": "use .with_epoch(n)",
+    "shuffle": "use shardshuffle=n for shards, .shuffle(n) for samples",
+    "decoder": "use .decode(...)",
+    "transforms": "use .map_tuple(...)",
+    "extensions": "use .to_tuple(...)",
+    "pipeline": "use DataPipeline(...)",
+    "tarhandler": "use handler=",
+}
+
+
+def check_empty(source: Iterable[Any]) -> Iterator[Any]:
+    """Raise `ValueError` at the end if no sample came."""
+    is_empty = True
+    for sample in source:
+        is_empty = False
+        yield sample
+    if is_empty:
+        raise ValueError(
+            "this reader got no samples: there may be fewer shards than readers (ranks times "
+            "workers). Use fewer workers or more shards; empty_check=False permits readers "
+            "without samples"
+        )
+
+
+class WebDataset(DataPipeline, FluidInterface):
+    """The samples of tar shards, divided among ranks and workers.
+
+    Args:
+        urls: a text (brace patterns, `::`, globs, directories), a path, a list of these, or a
+            dict or YAML file that names several sets.
+        handler: is asked when a shard can't be read: raises, or returns whether to go on.
+        mode: "resampled" is `resampled=True`; "unlink", "keep" or "resample" for a directory that
+            other programs fill: see `DirectoryShardList`.
+        resampled: go on without end; all shards come once before one comes again.
+        repeat: has no effect, as in WebDataset: use `.repeat()`.
+        shardshuffle: whether to put the shards into another order each epoch; a number is the same
+            as True.
+        cache_size: bytes for the cache; -1 for no limit, 0 for no cache.
+        cache_dir: where to keep copies of remote shards; it must exist.
+        url_to_name: a shard's file name in the cache; None for one that no two URLs share.
+        detshuffle: has shards shuffled through a buffer, by `seed` and epoch.
+        nodesplitter: a stage that gives each rank its shards; None for all shards on all ranks.
+        workersplitter: the same for workers.
+        select_files: which members to read, by their names.
+        rename_files: gives members new names, before `select_files` sees them.
+        empty_check: raise `ValueError` where a reader gets no samples.
+        verbose: say what is downloaded into the cache.
+        seed: drives shuffles and resampling, together with the number of the epoch; None for the
+            environment's `WDS_SEED`, or 0. It must be the same on all ranks.
+
+    Raises:
+        ValueError: the cache directory does not exist.
+        TypeError: `urls` is of another type, or an argument is not known.
+    """
+
+    shares_epoch = True
+
+    def __init__(
+        self,
+        urls: Any,
+        handler: Any = reraise_exception,
+        mode: str | None = None,
+        resampled: bool = False,
+        repeat: bool = False,  # noqa: ARG002
+        shardshuffle: int | bool | None = None,
+        cache_size: int = -1,
+        cache_dir: str | os.PathLike[str] | None = None,
+        url_to_name: Callable[[str], str] | None = None,
+        detshuffle: bool = False,
+        nodesplitter: Any = shardlists.split_by_node,
+        workersplitter: Any = shardlists.split_by_worker,
+        select_files: Callable[[str], Any] | None = None,
+        rename_files: Callable[[str], str] | None = None,
+        empty_check: bool = True,
+        verbose: bool = False,
+        seed: Any = None,
+        **old: Any,
+    ) -> None:
+        super().__init__(seed=seed)
+        if old:
+            workersplitter = _old_arguments(old, workersplitter)
+        resampled = resampled or mode == "resampled"
+        if resampled and shardshuffle:
+            warnings.warn("shardshuffle has no effect with resampled=True", stacklevel=2)
+        cache_dir, cache_size = _cache_settings(cache_dir, cache_size)
+        source = _source(urls, mode, resampled, self.seed)
+        self.append(source)
+        if not resampled:
+            is_endless = isinstance(source, shardlists.DirectoryShardList)
+            if shardshuffle:
+                self.append(_shard_shuffle(shardshuffle, self.seed, detshuffle, is_endless))
+            self.pipeline += [stage for stage in (nodesplitter, workersplitter) if stage]
+        if cache_dir is None or cache_size == 0:
+            self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
+        else:
+            named: dict[str, Any] = {} if url_to_name is None else {"url_to_name": url_to_name}
+            self.append(
+                cache.FileCache(
+                    cache_dir=os.fspath(cache_dir),
+                    cache_size=cache_size,
+                    handler=handler,
+                    verbose=verbose,
+                    **named,
+                )
+            )
+        self.append(_expander(handler, select_files=select_files, rename_files=rename_files))
+        if empty_check:
+            self.append(check_empty)
+
+    def __enter__(self) -> WebDataset:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+
+class FluidWrapper(DataPipeline, FluidInterface):
+    """Any iterable, with the stages as methods."""
+
+    shares_epoch = True
+
+    def __init__(self, initial: Any, *, seed: Any = None) -> None:
+        super().__init__(seed=seed)
+        is_stage = callable(initial) or isinstance(initial, IterableDataset | DataLoader | list)
+        self.append(initial if is_stage else _Iterable(initial))
+
+
+class WebLoader(LoaderPipeline, FluidInterface):
+    """torch's DataLoader as a pipeline: the same arguments, and the stages as methods.
+
+    It tells the workers which epoch they are in and where to go on, and it has a state.
+    """
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        super().__init__(StatefulLoader(*args, **kw))
+
+
+_expander = pipelinefilter(expand_samples)
+
+
+class _Iterable:
+    """An iterable as a stage."""
+
+    def __init__(self, initial: Iterable[Any]) -> None:
+        self.initial = initial
+
+    def __call__(self) -> Iterator[Any]:
+        return iter(self.initial)
+
+
+def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:
+    """The stage that names the shards."""
+    if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
+        return shardlists.MultiShardSample(urls)
+    if isinstance(urls, str) and urls.endswith(".json"):
+        raise ValueError(
+            f"{urls!r} is an index of wids: read it with wids.ShardListDataset, or give the shards"
+        )
+    if mode in _RECYCLING and isinstance(urls, str) and urls.endswith("/"):
+        return shardlists.DirectoryShardList(urls, mode=mode)
+    if resampled:
+        return shardlists.ResampledShards(urls, seed=seed, deterministic=True)
+    return shardlists.SimpleShardList(urls)
+
+
+def _shard_shuffle(size: int | bool, seed: Any, is_buffered: bool, is_endless: bool) -> Any:
+    num = 100 if size is True else int(size)
+    if is_buffered:
+        return detshuffle(num, initial=num, seed=seed)
+    return ShardShuffle(num, is_endless=is_endless)
+
+
+def _cache_settings(
+    cache_dir: str | os.PathLike[str] | None, cache_size: int
+) -> tuple[Path | None, int]:
+    """The arguments, or what the environment says instead."""
+    cache_size = int(float(variable("WDS_CACHE_SIZE") or cache_size))
+    named = variable("WDS_CACHE") or cache_dir
+    if named is None:
+        return None, cache_size
+    directory = Path(named).expanduser()
+    if not directory.exists():
+        raise ValueError(f"the cache directory {str(directory)!r} does not exist: make it first")
+    return directory, cache_size
+
+
+def _old_arguments(old: dict[str, Any], workersplitter: Any) -> Any:
+    """Take `splitter`, WebDataset's old name; refuse what is gone."""
+    if "splitter" in old:
+        warnings.warn(
+            "splitter= is deprecated: use workersplitter=", DeprecationWarning, stacklevel=3
+        )
+        workersplitter = old.pop("splitter")
+    for name in old:
+        advice = _GONE.get(name, "no version of WebDataset that is still in use has it")
+        raise TypeError(f"WebDataset has no argument {name!r}: {advice}")
+    return workersplitter

@@ -1,0 +1,245 @@
+"""Values of a sample to bytes, by the extension of their field.
+
+Bytes and text are written as they are; nothing is encoded twice. Imports this package and numpy;
+Pillow, torch, msgpack and cbor at the first use.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import json
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from shardwise.compat.webdataset import tenbin
+from shardwise.errors import MissingExtraError
+
+__all__ = [
+    "default_handlers",
+    "encode_based_on_extension",
+    "encode_based_on_extension1",
+    "imageencoder",
+    "make_encoder",
+    "make_handlers",
+    "numpy_dumps",
+    "torch_dumps",
+]
+
+_PILLOW_NAMES = {"JPG": "JPEG", "TIF": "TIFF", "IMG": "PPM", "IMAGE": "PPM", "PNM": "PPM"}
+# Three names of one family: Pillow writes them all as "PPM", by the image's mode.
+_NETPBM_MODES = {"PBM": "1", "PGM": "L", "PPM": "RGB"}
+# How far float pixels may lie outside of 0 to 1: rounding, not another scale.
+_TOLERANCE = 1e-3
+
+
+def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002 - WebDataset's name
+    """Encode an image: JPEG and TIFF at the quality 100, the others without loss.
+
+    Args:
+        image: a Pillow image, or an array `[height, width]` or `[height, width, 1, 3 or 4]`, uint8
+            or float from 0 to 1.
+        format: PNG, JPEG, PPM, PGM, PBM, TIFF, or another that Pillow writes.
+
+    Raises:
+        ValueError: the pixels are out of range, or the shape is another one.
+        TypeError: it is no image.
+    """
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise MissingExtraError("Pillow is not installed", extra="image") from error
+    if isinstance(image, np.ndarray):
+        image = PIL.Image.fromarray(_as_pixels(image))
+    elif not isinstance(image, PIL.Image.Image):
+        raise TypeError(f"an image must be an array or a Pillow image, not {type(image).__name__}")
+    name = format.upper()
+    if name in _NETPBM_MODES:
+        image, name = image.convert(_NETPBM_MODES[name]), "PPM"
+    name = _PILLOW_NAMES.get(name, name)
+    options: dict[str, Any] = {"quality": 100} if name in ("JPEG", "TIFF") else {}
+    with io.BytesIO() as file:
+        image.save(file, format=name, **options)
+        return file.getvalue()
+
+
+def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array as uint8, in a shape that Pillow takes."""
+    if image.dtype in (np.float32, np.float64):
+        low, high = float(image.min(initial=0)), float(image.max(initial=0))
+        # Written so that NaN, too, is out of range.
+        if not (low > -_TOLERANCE and high < 1 + _TOLERANCE):
+            raise ValueError(f"image values out of range {low} {high}: scale them to 0 ... 1")
+        # Rounded: pixels that went through arithmetic come out as they were.
+        image = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
+    if image.ndim == 3 and image.shape[2] == 1:
+        return image[:, :, 0]
+    if image.ndim != 2 and not (image.ndim == 3 and image.shape[2] in (3, 4)):
+        raise ValueError(
+            f"an array of shape {image.shape} is no image: [height, width(, 1, 3 or 4)]"
+        )
+    return image
+
+
+def bytestr(data: Any) -> bytes:
+    """Bytes as they are; anything else as ASCII text."""
+    return data if isinstance(data, bytes) else str(data).encode("ascii")
+
+
+def torch_dumps(data: Any) -> bytes:
+    """Encode by `torch.save`."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(data, file)
+    return file.getvalue()
+
+
+def numpy_dumps(data: np.ndarray[Any, Any]) -> bytes:
+    """Encode an array as `numpy.save` does; one of Python objects is refused."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(data), allow_pickle=False)
+    return file.getvalue()
+
+
+def numpy_npz_dumps(data: dict[str, np.ndarray[Any, Any]]) -> bytes:
+    """Encode a dict of arrays as `numpy.savez_compressed` does.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(data, dict) or not all(
+        isinstance(name, str) and isinstance(array, np.ndarray) for name, array in data.items()
+    ):
+        raise TypeError("a field .npz needs a dict of str to arrays")
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **data)
+    return file.getvalue()
+
+
+def tenbin_dumps(x: Any) -> memoryview:
+    """Encode an array, or a list of arrays, in tenbin format."""
+    return memoryview(tenbin.encode_buffer(x if isinstance(x, list) else [x]))
+
+
+def cbor_dumps(x: Any) -> bytes:
+    """Encode as CBOR; it needs the package `cbor`."""
+    data: bytes = importlib.import_module("cbor").dumps(x)
+    return data
+
+
+def mp_dumps(x: Any) -> bytes:
+    """Encode as MessagePack."""
+    data: bytes = importlib.import_module("msgpack").packb(x)
+    return data
+
+
+def _ascii(x: Any) -> bytes:
+    return str(x).encode("ascii")
+
+
+def _utf8(x: str) -> bytes:
+    return x.encode("utf-8")
+
+
+def _json(x: Any) -> bytes:
+    return json.dumps(x).encode("utf-8")
+
+
+def _image(name: str) -> Callable[[Any], bytes]:
+    return lambda data: imageencoder(data, name)
+
+
+def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Any) -> None:
+    """Enter one encoder for several extensions, a list or one str with blanks."""
+    d.update(dict.fromkeys(keys.split() if isinstance(keys, str) else keys, value))
+
+
+def make_handlers() -> dict[str, Callable[[Any], Any]]:
+    """Who encodes which extension."""
+    handlers: dict[str, Callable[[Any], Any]] = {}
+    for keys, encoder in (
+        ("cls cls2 class count index inx id", _ascii),
+        ("txt text transcript html htm", _utf8),
+        ("pyd pickle", pickle.dumps),
+        ("pth", torch_dumps),
+        ("npy", numpy_dumps),
+        ("npz", numpy_npz_dumps),
+        ("ten tenbin tb", tenbin_dumps),
+        ("json jsn", _json),
+        ("mp msgpack msg", mp_dumps),
+        ("cbor", cbor_dumps),
+        ("jpg jpeg img image", _image("jpg")),
+        ("png", _image("png")),
+        ("pbm", _image("pbm")),
+        ("pgm", _image("pgm")),
+        ("ppm", _image("ppm")),
+        ("tiff tif", _image("tiff")),
+    ):
+        add_handlers(handlers, keys, encoder)
+    return handlers
+
+
+default_handlers = make_handlers()
+
+
+def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) -> Any:
+    """Encode one value of a sample.
+
+    Args:
+        data: the value; bytes and text need no encoder.
+        tname: the field; `.gz` at its end means to compress what comes out.
+        handlers: encoders by extension.
+
+    Raises:
+        ValueError: there is no encoder, or an entry that begins with `_` is no text.
+    """
+    if tname.startswith("_"):
+        if not isinstance(data, str):
+            raise ValueError(f"the values of metadata must be of string type: {tname}={data!r}")
+        return data
+    field = tname.removesuffix(".gz")
+    if isinstance(data, str):
+        data = data.encode("utf-8")
+    elif not isinstance(data, bytes):
+        extension = field.rpartition(".")[2].lower()
+        if extension not in handlers:
+            raise ValueError(
+                f"no handler found for {extension}: give bytes, or an encoder, as in "
+                f"TarWriter(..., encoder={{{extension!r}: function}})"
+            )
+        data = handlers[extension](data)
+    # Without a time in it, equal values give equal bytes.
+    return gzip.compress(data, mtime=0) if field != tname else data
+
+
+def encode_based_on_extension(sample: dict[str, Any], handlers: dict[str, Any]) -> dict[str, Any]:
+    """Encode all values of a sample."""
+    return {
+        field: encode_based_on_extension1(value, field, handlers) for field, value in sample.items()
+    }
+
+
+def make_encoder(spec: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The function that encodes samples.
+
+    Args:
+        spec: True for the default encoders, a dict of encoders by extension, a function of a
+            sample, or False or None for none.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if spec is False or spec is None:
+        return lambda sample: sample
+    if callable(spec):
+        encoder: Callable[[dict[str, Any]], dict[str, Any]] = spec
+        return encoder
+    if spec is not True and not isinstance(spec, dict):
+        raise ValueError(f"{spec}: unknown decoder spec; True, False, a dict or a function")
+    handlers = default_handlers if spec is True else spec
+    return lambda sample: encode_based_on_extension(sample, handlers)

@@ -1,0 +1,102 @@
+"""A dataset for tests, and repetition as objects. Imports this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset.pytorch import IterableDataset
+from shardwise.compat.webdataset.utils import PipelineStage
+
+__all__ = ["MockDataset", "repeatedly", "with_epoch", "with_length"]
+
+
+class MockDataset(IterableDataset[Any]):
+    """The same sample so many times."""
+
+    def __init__(self, sample: Any, length: int) -> None:
+        super().__init__()
+        self.sample = sample
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.sample for _ in range(self.length))
+
+
+class repeatedly(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDataset's name
+    """A dataset again and again, for so many epochs or batches."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        nepochs: int | None = None,
+        nbatches: int | None = None,
+        length: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.nepochs = nepochs
+        self.nbatches = nbatches
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.invoke(self.source)
+
+    def invoke(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Repeat a source."""
+        return utils.repeatedly(source, nepochs=self.nepochs, nbatches=self.nbatches)
+
+    run = invoke
+
+
+class with_epoch(IterableDataset[Any]):  # noqa: N801 - WebDataset's name
+    """Epochs of `length` samples; each goes on where the last one stopped."""
+
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.length = length
+        self.source: Iterator[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"source": None}
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.invoke(self.dataset)
+
+    def invoke(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """One epoch of a dataset."""
+        num = 0
+        was_empty = False
+        while num < self.length and not was_empty:
+            if self.source is None:
+                self.source, was_empty = iter(dataset), True
+            for sample in self.source:
+                was_empty = False
+                num += 1
+                yield sample
+                if num == self.length:
+                    return
+            self.source = None
+
+
+class with_length(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDataset's name
+    """A dataset that states a length."""
+
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.dataset)
+
+    def invoke(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """The dataset as it is."""
+        return iter(dataset)
+
+    run = invoke
+
+    def __len__(self) -> int:
+        return self.length

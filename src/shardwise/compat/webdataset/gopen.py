@@ -1,0 +1,259 @@
+"""`gopen`: a stream for any URL, for reading or writing.
+
+Local paths, `file:` URLs and `-` are opened as they are. Object stores are read and written in this
+process, through `shardwise.storage`, and http(s) is read so; it is written, and what is left is
+read and written, by a program without a shell. Only `pipe:` has a shell, because that is what it is
+for. `gopen_schemes` says who opens what, and users may add to it.
+
+With `utils.enforce_security` local files, pipes and rewriting are refused. Imports this package and
+`shardwise.storage`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset.environment import is_on, variable
+from shardwise.compat.webdataset.pipes import Pipe, set_options
+from shardwise.compat.webdataset.streams import Upload, open_stream
+from shardwise.errors import StorageError
+from shardwise.storage.failures import shown
+from shardwise.storage.urls import scheme_of, strip_file_scheme
+
+__all__ = ["Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]
+
+# Shown with every URL when GOPEN_VERBOSE is set: programs put the name of their node here.
+info: dict[str, Any] = {}
+
+# A program that finds its reader gone: SIGPIPE as a shell reports it, curl, and curl's upload.
+_READER_GONE = (141, 23)
+_WRITER_GONE = (141, 26)
+
+# A URL that is signed for GET alone refuses HEAD; the simplest servers know no ranges.
+_WANTS_PLAIN_GET = re.compile(r"HTTP 4\d\d|Range header|[Cc]ontent.?[Ll]ength")
+
+
+def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:  # noqa: ARG001
+    """Open a local path or a `file:` URL; the operating system's buffer size is taken."""
+    return open(strip_file_scheme(url), mode)
+
+
+def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
+    """Run what follows `pipe:` in a shell; the stream is its output, or for "wb" its input.
+
+    Raises:
+        ValueError: `utils.enforce_security` is set.
+    """
+    if utils.enforce_security:
+        raise ValueError("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs")
+    command = url.removeprefix("pipe:")
+    return Pipe(command, mode=mode, shell=True, bufsize=bufsize, ignore_status=[141])  # noqa: S604
+
+
+def _program(
+    read: Sequence[str] | None, write: Sequence[str] | None, url: str, mode: str, bufsize: int
+) -> Pipe:
+    """Run the program that reads or writes a URL, without a shell."""
+    command = read if mode[0] == "r" else write
+    if command is None:
+        verb = "read from" if mode[0] == "r" else "write to"
+        raise ValueError(f"can't {verb} {url!r}: there is no program for it; copy by a local file")
+    if shutil.which(command[0]) is None:
+        raise OSError(f"{url!r} needs the program {command[0]!r}, which is not installed")
+    ignored = _READER_GONE if mode[0] == "r" else _WRITER_GONE
+    pipe = Pipe(list(command), mode=mode, bufsize=bufsize, ignore_status=ignored)
+    pipe.label = f"{command[0]!r} for {shown(url)!r}"
+    return pipe
+
+
+def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
+    """Read or upload by `curl`, which gives up after a minute without a byte."""
+    stalled = ["--connect-timeout", "30", "--speed-limit", "1", "--speed-time", "60"]
+    retried = ["--retry", "5", "--retry-delay", "2"]
+    read = ["curl", "-f", "-s", "-S", "-L", *stalled, *retried, url]
+    write = ["curl", "-f", "-s", "-S", "-L", *stalled, "-T", "-", url]
+    return _program(read, write, url, mode, bufsize)
+
+
+def gopen_gsutil(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
+    """Read or upload by `gsutil`."""
+    return _program(
+        ["gsutil", "cat", url], ["gsutil", "cp", "-", url], url, mode, bufsize
+    )  # fmt: skip
+
+
+def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
+    """Read or upload by `ais`, AIStore's own program, which also knows the buckets behind it."""
+    return _program(
+        ["ais", "get", url, "-"], ["ais", "put", "-", url], url, mode, bufsize
+    )  # fmt: skip
+
+
+def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
+    """Read a file of an object store or a web server in this process, or write one to a store.
+
+    A web server that does not answer HEAD or sends no ranges is read by `curl`. What is written
+    appears when the stream is closed. Web servers are written by `curl`, AIStore by `ais`.
+
+    Raises:
+        MissingShardError: it is not there.
+        StorageError: it can't be opened, or the store can't be written to.
+    """
+    scheme = scheme_of(url)
+    if mode[0] == "r":
+        try:
+            return open_stream(url, buffer_bytes=bufsize)
+        except StorageError as error:
+            if scheme not in ("http", "https") or not _WANTS_PLAIN_GET.search(str(error)):
+                raise
+            return _plain_get(url, bufsize, error)
+    if scheme in ("http", "https"):
+        return gopen_curl(url, mode, bufsize)
+    return gopen_ais(url, mode, bufsize) if scheme == "ais" else Upload(url)
+
+
+def _plain_get(url: str, bufsize: int, error: StorageError) -> Pipe:
+    """Read a file in one request; `error` is why it must be so."""
+    if shutil.which("curl") is None:
+        raise error
+    pipe = gopen_curl(url, "rb", bufsize)
+    if not pipe.stream.peek(1):
+        try:
+            pipe.wait_for_child()
+        except OSError as failed:
+            pipe.close()
+            raise error from failed
+    return pipe
+
+
+def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
+    """Read `htgs://`, another name for `gs://`."""
+    if mode[0] != "r":
+        raise ValueError(f"can't write to {url!r}: write to gs://")
+    return gopen_storage(re.sub(r"(?i)^htgs://", "gs://", url), mode, bufsize)
+
+
+gopen_hf = gopen_storage
+
+
+def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
+    """Refuse a URL whose scheme nobody opens.
+
+    Raises:
+        ValueError: always.
+    """
+    known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
+    raise ValueError(
+        f"{url}: no gopen handler defined; there are {known}, and "
+        "webdataset.gopen_schemes[scheme] = function adds one"
+    )
+
+
+# Who opens which scheme: `function(url, mode, bufsize, **kw)`. Users may change it.
+gopen_schemes: dict[str, Callable[..., Any]] = {
+    "__default__": gopen_error,
+    "pipe": gopen_pipe,
+    "http": gopen_storage,
+    "https": gopen_storage,
+    "s3": gopen_storage,
+    "gs": gopen_storage,
+    "az": gopen_storage,
+    "hf": gopen_hf,
+    "ais": gopen_storage,
+    "htgs": gopen_htgs,
+    "ftp": gopen_curl,
+    "ftps": gopen_curl,
+    "sftp": gopen_curl,
+    "scp": gopen_curl,
+}
+
+
+def rewrite_url(url: str) -> str:
+    """Rewrite the beginning of a URL by the rules in the environment variable GOPEN_REWRITE.
+
+    Rules are separated by `;` and have the form `pattern=replacement`; the pattern is a regular
+    expression that must fit at the beginning. The first rule that changes the URL is taken.
+
+    Raises:
+        ValueError: a rule has no `=`, or `utils.enforce_security` is set and there are rules.
+    """
+    rules = variable("GOPEN_REWRITE")
+    if rules is None:
+        return url
+    if utils.enforce_security:
+        raise ValueError(
+            "rewrite_url: unsafe_gopen is False, cannot rewrite URLs using environment variables"
+        )
+    for rule in filter(None, rules.split(";")):
+        pattern, separator, replacement = rule.partition("=")
+        if not separator:
+            raise ValueError(f"GOPEN_REWRITE={rules!r}: the rule {rule!r} has no '='")
+        rewritten = re.sub(f"^(?:{pattern})", replacement, url)
+        if rewritten != url:
+            _say("GOPEN REWRITE", url, "->", rewritten)
+            return rewritten
+    return url
+
+
+def gopen(url: str | os.PathLike[str], mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
+    """Open a URL as a stream of bytes.
+
+    Environment variables: GOPEN_VERBOSE=1 shows what is opened, GOPEN_BUFFER is the buffer size for
+    local files, GOPEN_REWRITE changes URLs (see `rewrite_url`), and the schemes in USE_AIS_FOR
+    (`gs:s3`) are read by the program `ais`.
+
+    Args:
+        url: a local path, a URL, or "-" for the standard input or output.
+        mode: "rb" or "wb".
+        bufsize: the buffer size.
+        **kw: for the function in `gopen_schemes` that opens the URL.
+
+    Raises:
+        ValueError: nobody opens the scheme, the mode is another one, or `utils.enforce_security`
+            forbids it.
+        OSError: it is not there, or can't be opened.
+    """
+    if mode not in ("rb", "wb"):
+        raise ValueError(f"mode={mode!r}: 'rb' or 'wb'")
+    url = os.fspath(url)
+    _say("GOPEN", url)
+    if url == "-":
+        return sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
+    url = rewrite_url(url)
+    path = local_name(url)
+    if path is not None:
+        if utils.enforce_security:
+            raise ValueError("gopen: unsafe_gopen is False, cannot open local files")
+        return open(path, mode, buffering=int(variable("GOPEN_BUFFER") or -1))
+    scheme = _scheme(url)
+    if scheme in (variable("USE_AIS_FOR") or "").split(":"):
+        return gopen_ais(url, mode, bufsize, **kw)
+    return gopen_schemes.get(scheme, gopen_schemes["__default__"])(url, mode, bufsize, **kw)
+
+
+def local_name(url: str) -> str | None:
+    """The path of a local file; None for another URL. `#` and `?` are letters like others."""
+    return strip_file_scheme(url) if _scheme(url) in ("", "file") else None
+
+
+def _scheme(url: str) -> str:
+    """The scheme of a URL; those that users have added need no `//`."""
+    before, colon, _ = url.partition(":")
+    return before if colon and before in gopen_schemes else scheme_of(url)
+
+
+def reader(url: str | os.PathLike[str], **kw: Any) -> Any:
+    """Open a URL for reading; `gopen(url, "rb")`."""
+    return gopen(url, "rb", **kw)
+
+
+def _say(*words: object) -> None:
+    """Show what happens if GOPEN_VERBOSE is set."""
+    if is_on("GOPEN_VERBOSE"):
+        sys.stderr.write(" ".join(map(str, (*words, info))) + "\n")

@@ -1,0 +1,204 @@
+"""The members of one shard, grouped into samples as they come.
+
+Keeps I6: half a sample never comes out. A sample is given on when the next one begins, so what was
+cut or damaged is not given on at all. Imports the blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
+
+__all__ = [
+    "SKIPPED",
+    "ShardSamples",
+    "base_plus_ext",
+    "is_metadata",
+    "refuse_half",
+    "two_members",
+]
+
+_logger = logging.getLogger("shardwise")
+SKIPPED = r"__[^/]*__($|/)"
+
+
+def base_plus_ext(path: str) -> tuple[str | None, str | None]:
+    """Split a name into key and field at the first dot of its last part.
+
+    (None, None) where there is no dot, or the name begins with it.
+
+    >>> base_plus_ext("train/0001.seg.png")
+    ('train/0001', 'seg.png')
+    """
+    start = path.rfind("/") + 1
+    dot = path.find(".", start)
+    if dot <= start:
+        return None, None
+    return path[:dot], path[dot + 1 :]
+
+
+def is_metadata(name: str, pattern: str | None = SKIPPED) -> bool:
+    """Whether a name is kept for programs: `__x__`, or in a directory of that form."""
+    if not name.startswith("__"):
+        return False
+    if "/" not in name and name.endswith("__"):
+        return True
+    return pattern is not None and re.match(pattern, name) is not None
+
+
+def two_members(url: str, key: str, field: str) -> DamagedShardError:
+    """The error for a sample that has one field twice."""
+    return DamagedShardError(
+        "the sample has two members for one field", url=url, key=key, field=field
+    )
+
+
+def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
+    """Refuse the last sample of a shard without an end, where it lacks what all others have.
+
+    Raises:
+        DamagedShardError: it does.
+    """
+    missing = (common or set()) - sample.keys()
+    if missing:
+        raise DamagedShardError(
+            f"the shard has no end, and its last sample lacks {sorted(missing)}, which all others "
+            "have: it was cut short",
+            url=sample["__url__"],
+            key=sample["__key__"],
+        )
+
+
+class ShardSamples:
+    """The samples of one shard, as dicts of bytes; iterated once.
+
+    Args:
+        stream: the shard, opened.
+        url: becomes the samples' `__url__`.
+        local_path: becomes the samples' `__local_path__`.
+        select_files: which members to read, by their names.
+        rename_files: gives members new names, before `select_files` sees them.
+
+    Attributes:
+        sample: the sample whose members are being read; None before the first and after the last.
+
+    Raises:
+        DamagedShardError: the shard is damaged or cut short, a sample has two members for one
+            field, or its members stand apart.
+    """
+
+    def __init__(
+        self,
+        stream: Any,
+        url: str,
+        *,
+        local_path: str | None = None,
+        select_files: Callable[[str], Any] | None = None,
+        rename_files: Callable[[str], str] | None = None,
+    ) -> None:
+        self.url = url
+        self.sample: dict[str, Any] | None = None
+        self._about = {"__url__": url}
+        if local_path is not None:
+            self._about["__local_path__"] = local_path
+        self._stream = stream
+        self._select = select_files
+        self._rename = rename_files
+        # What came out, by key; and the fields that all of it had.
+        self._seen: dict[str, tuple[str, ...]] = {}
+        self._common: set[str] | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        blocks = read_blocks(self._stream, self.url)
+        is_plain = self._select is None and self._rename is None
+        while True:
+            try:
+                block = next(blocks)
+            except StopIteration as stop:
+                has_end = stop.value
+                break
+            if not is_plain:
+                block = _chosen(block, self._select, self._rename)
+            yield from self._group(block)
+        if self.sample is not None:
+            yield self._finished(has_end=has_end)
+
+    def _group(self, block: Block) -> Iterator[dict[str, Any]]:
+        """Take up members; the samples that are done with come out."""
+        data, names, starts, ends = block
+        sample, about = self.sample, self._about
+        key = None if sample is None else sample["__key__"]
+        for raw, start, end in zip(names, starts, ends, strict=True):
+            name = raw.decode("utf-8", "surrogateescape")
+            base, _, field = name.partition(".")
+            if not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
+                split = (None, None) if is_metadata(name) else base_plus_ext(name)
+                if not split[0] or not split[1]:
+                    continue
+                base, field = split[0], split[1]
+            field = field.lower()
+            if sample is None or base != key:
+                if sample is not None:
+                    self._note(sample)
+                    yield sample
+                key = base
+                sample = self.sample = {"__key__": base, **about}
+            elif field in sample:
+                raise two_members(self.url, base, field)
+            sample[field] = data[start:end]
+
+    def _finished(self, *, has_end: bool) -> dict[str, Any]:
+        """The last sample, unless the shard was cut inside it."""
+        assert self.sample is not None
+        if not has_end:
+            refuse_half(self.sample, self._common)
+            _logger.warning(
+                "%s has no end (two blocks of zeros): it may have been cut between two samples",
+                self.url,
+            )
+        self._note(self.sample)
+        sample, self.sample = self.sample, None
+        return sample
+
+    def _note(self, sample: dict[str, Any]) -> None:
+        """Hold a whole sample against those before it."""
+        key = sample["__key__"]
+        fields = tuple(sample)[1 + len(self._about) :]
+        before = self._seen.setdefault(key, fields)
+        if before is not fields and not set(before) & set(fields):
+            # Two whole samples may share a key; what has no field in common is two parts of one.
+            raise DamagedShardError(
+                f"members of one key stand apart in the shard ({list(before)}, then "
+                f"{list(fields)}): each part would be half a sample; pack the shard again with its "
+                "members sorted by name (`tar --sort=name`)",
+                url=self.url,
+                key=key,
+            )
+        if self._common is None:
+            self._common = set(fields)
+        elif len(self._common) != len(fields) or not self._common.issuperset(fields):
+            self._common &= set(fields)
+
+
+def _chosen(
+    block: Block,
+    select_files: Callable[[str], Any] | None,
+    rename_files: Callable[[str], str] | None,
+) -> Block:
+    data, names, starts, ends = block
+    chosen: tuple[list[bytes], list[int], list[int]] = [], [], []
+    for raw, start, end in zip(names, starts, ends, strict=True):
+        name = raw.decode("utf-8", "surrogateescape")
+        if is_metadata(name):
+            continue
+        if rename_files is not None:
+            name = rename_files(name)
+        if select_files is None or select_files(name):
+            chosen[0].append(name.encode("utf-8", "surrogateescape"))
+            chosen[1].append(start)
+            chosen[2].append(end)
+    return data, *chosen

@@ -1,0 +1,46 @@
+"""What to do with an exception: raise it, go on without the sample, or stop.
+
+A handler is called with the exception. It raises, or returns True to go on and False to stop;
+wherever WebDataset has an argument `handler=`, one of these or a function of the user's own fits.
+The two that warn do not sleep. Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NoReturn
+
+__all__ = [
+    "ignore_and_continue",
+    "ignore_and_stop",
+    "reraise_exception",
+    "warn_and_continue",
+    "warn_and_stop",
+]
+
+
+def reraise_exception(exn: BaseException) -> NoReturn:
+    """Raise the exception again: nothing is left out unseen."""
+    raise exn
+
+
+def ignore_and_continue(exn: BaseException) -> bool:  # noqa: ARG001 - a handler's form
+    """Leave out what failed, without a word, and go on."""
+    return True
+
+
+def warn_and_continue(exn: BaseException) -> bool:
+    """Leave out what failed, say so in a warning, and go on."""
+    warnings.warn(repr(exn), stacklevel=2)
+    return True
+
+
+def ignore_and_stop(exn: BaseException) -> bool:  # noqa: ARG001 - a handler's form
+    """End the stream here, without a word."""
+    return False
+
+
+def warn_and_stop(exn: BaseException) -> bool:
+    """End the stream here, and say so in a warning."""
+    warnings.warn(repr(exn), stacklevel=2)
+    return False

@@ -1,0 +1,114 @@
+"""Stages that keep the samples that pass, for later epochs: in memory, or in an LMDB database.
+
+What is kept is used only once a whole pass has been kept. Imports this package; lmdb when it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from shardwise.compat.webdataset.utils import PipelineStage
+
+__all__ = ["Cached", "LMDBCached"]
+
+
+class Cached(PipelineStage):
+    """Keeps all samples in memory; from the second pass on they come from there."""
+
+    def __init__(self) -> None:
+        self.cached: list[Any] | None = None
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The samples, from the source or from memory."""
+        if self.cached is None:
+            samples = []
+            for sample in source:
+                samples.append(sample)
+                yield sample
+            self.cached = samples
+        else:
+            yield from self.cached
+
+
+class LMDBCached(PipelineStage):
+    """Keeps all samples in an LMDB database; once it is complete they come from there.
+
+    Each reader (rank and worker) has keys of its own, so that several can share a database.
+
+    Args:
+        fname: the database.
+        map_size: bytes it may grow to.
+        pickler: a module with `dumps` and `loads`. Pickles run any code: use databases you trust.
+        chunksize: samples written at once.
+    """
+
+    def __init__(
+        self, fname: str, map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500
+    ) -> None:
+        self.fname = fname
+        self.map_size = int(map_size)
+        self.pickler = pickler
+        self.chunksize = chunksize
+        self._db: Any = None
+
+    @property
+    def db(self) -> Any:
+        """The open database."""
+        if self._db is None:
+            self._db = importlib.import_module("lmdb").open(
+                self.fname, readonly=False, map_size=self.map_size
+            )
+        return self._db
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_db": None}
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def is_complete(self) -> bool:
+        """Whether a whole pass of this reader is kept."""
+        with self.db.begin(write=False) as transaction:
+            return transaction.get(self._end()) is not None
+
+    def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
+        """Write samples under their keys."""
+        with self.db.begin(write=True) as transaction:
+            for key, sample in samples:
+                transaction.put(key.encode(), self.pickler.dumps(sample))
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The samples, from the source or from the database."""
+        prefix = self._prefix()
+        if self.is_complete():
+            with self.db.begin(write=False) as transaction:
+                cursor = transaction.cursor()
+                found = cursor.set_range(prefix.encode())
+                while found and cursor.key().startswith(prefix.encode()):
+                    yield self.pickler.loads(cursor.value())
+                    found = cursor.next()
+            return
+        samples = enumerate(source)
+        while chunk := list(islice(samples, self.chunksize)):
+            self.add_samples((f"{prefix}{i:012d}", sample) for i, sample in chunk)
+            for _, sample in chunk:
+                yield sample
+        with self.db.begin(write=True) as transaction:
+            transaction.put(self._end(), b"1")
+
+    def _prefix(self) -> str:
+        from shardwise.compat.webdataset.place import find_place
+
+        place = find_place()
+        return f"s{place.rank}.{place.world_size}.{place.worker}.{place.num_workers}/"
+
+    def _end(self) -> bytes:
+        return ("_" + self._prefix()).encode()

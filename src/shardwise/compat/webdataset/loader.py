@@ -1,0 +1,240 @@
+"""torch's DataLoader for pipelines: workers know their epoch and where to go on, and say so.
+
+Keeps I4 and I10: ranks are found in the main process, and the state counts what was yielded, never
+what workers have prefetched. Each batch of a worker carries its place; it is taken off before the
+user sees the batch. Imports torch and this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from shardwise.compat.webdataset.pipeline import DataPipeline
+from shardwise.compat.webdataset.place import find_ranks
+from shardwise.compat.webdataset.positions import VERSION, check_state
+from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
+from shardwise.errors import StateError
+
+__all__ = ["StatefulLoader"]
+
+# Stands in the place of a batch, so that a resumed epoch begins with the worker whose turn it is.
+_NOTHING = -1
+
+
+class _Tagged(IterableDataset[Any]):
+    """A pipeline whose items carry (worker, pass, taken, yielded)."""
+
+    def __init__(self, dataset: DataPipeline) -> None:
+        super().__init__()
+        self.dataset = dataset
+        # Workers before this one yield a placeholder first, so many items of it.
+        self.first_worker = 0
+        self.num_placeholders = 1
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        items = iter(self.dataset)
+        return self._tagged(items, worker)
+
+    def _tagged(self, items: Iterator[Any], worker: int) -> Iterator[Any]:
+        if worker < self.first_worker:
+            for _ in range(self.num_placeholders):
+                yield None, (_NOTHING, 0, 0, 0)
+        # Only workers that begin anew have a turn to wait for.
+        self.first_worker = 0
+        for item in items:
+            at = self.dataset._at
+            assert at is not None
+            yield item, (worker, at.number, at.taken, at.yielded)
+
+
+class _TaggedCollate:
+    """The user's collate function for items with tags; the last item's tag is the batch's."""
+
+    def __init__(self, collate: Callable[[Any], Any], *, is_batched: bool) -> None:
+        self.collate = collate
+        self.is_batched = is_batched
+
+    def __call__(self, data: Any) -> Any:
+        if not self.is_batched:
+            item, tag = data
+            return (None if tag[0] == _NOTHING else self.collate(item)), tag
+        tag = data[-1][1]
+        return (None if tag[0] == _NOTHING else self.collate([item for item, _ in data])), tag
+
+
+class StatefulLoader(DataLoader[Any]):
+    """A DataLoader that knows where a pipeline's workers are.
+
+    The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
+
+    Attributes:
+        epoch: the epoch that is read, or was read last.
+    """
+
+    def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
+        super().__init__(dataset, *args, **kw)
+        self._inner: DataLoader[Any] | None = None
+        self._positions: dict[int, list[int]] = {}
+        self._last_worker = -1
+        self._is_done = True
+        self._loaded: dict[str, Any] | None = None
+        self.epoch = -1
+        if isinstance(dataset, DataPipeline):
+            self._tagged = _Tagged(dataset)
+            self._inner = self._make()
+
+    def _make(self) -> DataLoader[Any]:
+        """The loader that does the work, with tags."""
+        is_batched = self.batch_size is not None
+        settings = {
+            name: getattr(self, name)
+            for name in (
+                "batch_size", "num_workers", "pin_memory", "timeout", "worker_init_fn",
+                "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
+                "pin_memory_device", "in_order",
+            )
+            if hasattr(self, name)
+        }  # fmt: skip
+        if self.num_workers and self._tagged.dataset.is_sized:
+            # Epochs that go on where the last one stopped: workers that live on need not read
+            # their way there.
+            settings["persistent_workers"] = True
+        if settings.get("pin_memory_device") == "":
+            # An empty name is the default, and giving it is deprecated.
+            settings.pop("pin_memory_device")
+        if is_batched:
+            settings["drop_last"] = self.drop_last
+        return DataLoader(
+            self._tagged,
+            collate_fn=_TaggedCollate(self.collate_fn, is_batched=is_batched),
+            **settings,
+        )
+
+    def __iter__(self) -> Any:
+        if self._inner is None:
+            return super().__iter__()
+        return self._batches(self._inner)
+
+    def _batches(self, inner: DataLoader[Any]) -> Iterator[Any]:
+        dataset = self._tagged.dataset
+        dataset._told = find_ranks(told=dataset._told)
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            dataset._resume = None
+        epoch = self.epoch = dataset.next_epoch
+        # Also workers that live on begin this epoch, whatever became of the last one.
+        dataset._clock.set(epoch)
+        if loaded is None:
+            self._last_worker = -1
+            if self._is_done:
+                # Where each worker ended its epoch is where it begins the next.
+                self._positions = {w: [n, t, 0] for w, (n, t, _) in self._positions.items()}
+            else:
+                self._positions = {}
+        else:
+            num = max(1, self.num_workers)
+            self._tagged.first_worker = (self._last_worker + 1) % num
+            self._tagged.num_placeholders = self.batch_size or 1
+        self._is_done = False
+        items = iter(inner)
+        self._tagged.first_worker = 0
+        for batch, (worker, number, taken, yielded) in items:
+            if worker == _NOTHING:
+                continue
+            self._positions[worker] = [number, taken, yielded]
+            self._last_worker = worker
+            yield batch
+        self._is_done = True
+        if self.num_workers:
+            # Workers have counted on; a loader that was given up halfway may have one behind.
+            dataset._clock.set(epoch + 1)
+
+    def close(self) -> None:
+        """End the workers that live between epochs."""
+        if self._inner is not None and self._inner._iterator is not None:
+            end = getattr(self._inner._iterator, "_shutdown_workers", None)
+            if end is not None:
+                end()
+            self._inner._iterator = None
+            # torch lets a loader with persistent workers have one iterator; this is another.
+            self._inner = self._make()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where each worker is, as of the batch that was yielded last."""
+        if self._inner is None:
+            raise StateError(
+                f"only pipelines have a state, and this loader reads a "
+                f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
+            )
+        dataset = self._tagged.dataset
+        ranks = find_ranks(told=dataset._told)
+        positions = self._positions
+        if self._is_done:
+            sized = dataset._slots is not None
+            positions = {w: [n, t, 0] for w, (n, t, _) in positions.items()} if sized else {}
+        return {
+            "version": VERSION,
+            **dataset._identity(),
+            "epoch": dataset.next_epoch if self._is_done else self.epoch,
+            "places": {str(worker): place for worker, place in sorted(positions.items())},
+            "last_worker": -1 if self._is_done else self._last_worker,
+            "rank": ranks.rank,
+            "world_size": ranks.world_size,
+            "num_workers": max(1, self.num_workers),
+            "batch_size": self.batch_size,
+        }
+
+    def start_state(self) -> dict[str, Any]:
+        """The state that the next iteration begins with."""
+        if self._loaded is not None:
+            return self._loaded
+        state = self.state_dict()
+        if not self._is_done:
+            # The epoch was given up: the next one begins where it can.
+            state |= {"epoch": self.next_epoch, "places": {}, "last_worker": -1}
+        return state
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that begins with the next iteration."""
+        return int(self._tagged.dataset.next_epoch)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this loader reads a pipeline."""
+        return self._inner is not None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch of the pipeline has no end."""
+        return self.has_state and self._tagged.dataset.is_endless
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says, with the next iteration; living workers are started anew."""
+        if self._inner is None:
+            raise StateError(f"a loader of {type(self.dataset).__name__} has no state to load")
+        dataset = self._tagged.dataset
+        ranks = find_ranks(told=dataset._told)
+        num_workers = max(1, self.num_workers)
+        expected = {"num_workers": num_workers, "batch_size": self.batch_size}
+        check_state(state, {**dataset._identity(), "world_size": ranks.world_size, **expected})
+        self.close()
+        dataset.load_state_dict(state)
+        self._loaded = state
+        self._positions = {int(worker): place for worker, place in state["places"].items()}
+        self._last_worker = state["last_worker"]
+        self._is_done = False
+        self.epoch = state["epoch"]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have this epoch begin next; the one that was just loaded keeps its position."""
+        if isinstance(self.dataset, DataPipeline):
+            self.dataset.set_epoch(epoch)

@@ -1,0 +1,133 @@
+"""Mixing several datasets: in turn, or by chance. Imports this package."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.compat.webdataset.clock import Clock
+from shardwise.compat.webdataset.place import find_place
+from shardwise.compat.webdataset.pytorch import IterableDataset
+from shardwise.compat.webdataset.run import CURRENT, as_seed
+from shardwise.plan.permute import mix
+
+__all__ = [
+    "RandomMix",
+    "RoundRobin",
+    "random_samples",
+    "round_robin_longest",
+    "round_robin_shortest",
+]
+
+
+def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
+    """One of each source in turn, until one has no more."""
+    while sources:
+        for source in sources:
+            try:
+                sample = next(source)
+            except StopIteration:
+                return
+            yield sample
+
+
+def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
+    """One of each source in turn, until all have no more."""
+    left = list(sources)
+    i = 0
+    while left:
+        i %= len(left)
+        try:
+            sample = next(left[i])
+        except StopIteration:
+            del left[i]
+            continue
+        i += 1
+        yield sample
+
+
+class RoundRobin(IterableDataset[Any]):
+    """One sample of each dataset in turn.
+
+    Args:
+        datasets: the datasets.
+        longest: go on until all have no more; otherwise until one has no more.
+    """
+
+    def __init__(self, datasets: Sequence[Iterable[Any]], longest: bool = False) -> None:
+        super().__init__()
+        self.datasets = datasets
+        self.longest = longest
+
+    def __iter__(self) -> Iterator[Any]:
+        sources = [iter(dataset) for dataset in self.datasets]
+        return round_robin_longest(*sources) if self.longest else round_robin_shortest(*sources)
+
+
+def random_samples(
+    sources: Sequence[Iterator[Any]],
+    probs: Sequence[float] | None = None,
+    longest: bool = False,
+    *,
+    rng: random.Random | None = None,
+) -> Iterator[Any]:
+    """Samples of sources that are drawn with given probabilities.
+
+    Args:
+        sources: the sources.
+        probs: a weight each; None for equal ones.
+        longest: go on until all have no more; otherwise until one has no more.
+        rng: draws the numbers.
+    """
+    left = list(sources)
+    weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
+    if len(weights) != len(left) or any(w < 0 for w in weights):
+        raise ValueError(f"probs={probs}: one number that is not negative for each of {len(left)}")
+    draw = (rng or random.Random()).random  # noqa: S311
+    while left and sum(weights) > 0:
+        cumulative = np.cumsum(weights) / sum(weights)
+        i = min(int(np.searchsorted(cumulative, draw(), side="right")), len(left) - 1)
+        try:
+            sample = next(left[i])
+        except StopIteration:
+            if not longest:
+                return
+            del left[i], weights[i]
+            continue
+        yield sample
+
+
+class RandomMix(IterableDataset[Any]):
+    """Samples of datasets that are drawn by chance, differently in each epoch and reader.
+
+    Args:
+        datasets: the datasets.
+        probs: a weight each; None for equal ones.
+        longest: go on until all have no more; otherwise until one has no more.
+        seed: the same seed gives the same order.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Iterable[Any]],
+        probs: Sequence[float] | None = None,
+        longest: bool = False,
+        seed: Any = 0,
+    ) -> None:
+        super().__init__()
+        self.datasets = datasets
+        self.probs = probs
+        self.longest = longest
+        self.seed = seed
+        self._clock = Clock()
+
+    def __iter__(self) -> Iterator[Any]:
+        sources = [iter(dataset) for dataset in self.datasets]
+        run = CURRENT.get()
+        number = self._clock.begin() if run is None else run.number
+        place = find_place()
+        rng = random.Random(mix(as_seed(self.seed), number, place.rank, place.worker))  # noqa: S311
+        return random_samples(sources, self.probs, self.longest, rng=rng)

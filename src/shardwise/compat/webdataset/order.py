@@ -1,0 +1,150 @@
+"""Stages that change the order, or draw samples: shuffles and random selection.
+
+In a pipeline each has a key of (seed, pass, stage): another order every epoch, the same in every
+run. Shards are shuffled alike on all readers, because they are divided afterwards; samples are
+not. Imports this package.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from shardwise.compat.webdataset.run import CURRENT, keyed_later
+from shardwise.compat.webdataset.utils import PipelineStage
+
+__all__ = ["ShardShuffle", "_rsample", "_shuffle", "detshuffle", "pick"]
+
+
+def pick(buf: list[Any], rng: random.Random) -> Any:
+    """Take a random item out of a list, and put the last one in its place."""
+    k = int(rng.random() * len(buf))
+    buf[k], sample = buf[-1], buf[k]
+    buf.pop()
+    return sample
+
+
+def is_shard(item: Any) -> bool:
+    """Whether this is a shard on its way to being opened, not a sample."""
+    return isinstance(item, dict) and "url" in item and "__key__" not in item
+
+
+def _shuffle(
+    data: Iterable[Any],
+    bufsize: int = 1000,
+    initial: int = 100,
+    rng: random.Random | None = None,
+    seed: Any = None,
+    handler: Any = None,  # noqa: ARG001 - an argument of WebDataset's, without effect there too
+) -> Iterator[Any]:
+    """Shuffle through a buffer.
+
+    Args:
+        data: the source.
+        bufsize: how many items the buffer holds.
+        initial: how many must be there before the first comes out.
+        rng: draws the numbers; None for one with the pipeline's key.
+        seed: goes into the key; outside of a pipeline it is the seed.
+        handler: has no effect.
+    """
+    if rng is not None and seed is not None:
+        raise ValueError("shuffle takes rng or seed, not both")
+    make = keyed_later(seed) if rng is None else None
+    return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, make)
+
+
+def _shuffled(
+    data: Iterator[Any],
+    bufsize: int,
+    initial: int,
+    rng: random.Random | None,
+    make: Callable[[bool], random.Random] | None,
+) -> Iterator[Any]:
+    first = next(data, data)
+    if first is data:
+        return
+    if make is not None:
+        rng = make(not is_shard(first))
+    assert rng is not None
+    draw = rng.random
+    buf: list[Any] = []
+    append = buf.append
+    data = chain([first], data)
+    for sample in data:
+        append(sample)
+        if len(buf) < bufsize:
+            # Until it is full, the buffer grows by one for each item that comes out.
+            for another in data:
+                append(another)
+                break
+        if len(buf) >= initial:
+            k = int(draw() * len(buf))
+            picked = buf[k]
+            buf[k] = buf[-1]
+            buf.pop()
+            yield picked
+    while buf:
+        yield pick(buf, rng)
+
+
+class ShardShuffle:
+    """Permutes a list of shards as a whole, another way in each pass.
+
+    Args:
+        bufsize: shards of a source without an end are mixed through a buffer of this size.
+        seed: goes into the key.
+    """
+
+    def __init__(self, bufsize: int, seed: Any = None, *, is_endless: bool = False) -> None:
+        self.bufsize = bufsize
+        self.seed = seed
+        self.is_endless = is_endless
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The shards in another order."""
+        if self.is_endless:
+            return _shuffle(source, self.bufsize, self.bufsize, seed=self.seed)
+        rng = keyed_later(self.seed)(False)
+        shards = list(source)
+        rng.shuffle(shards)
+        return iter(shards)
+
+    def __repr__(self) -> str:
+        return f"<shuffle of shards: bufsize={self.bufsize}, seed={self.seed}>"
+
+
+class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
+    """A shuffle whose order depends on `seed` and `epoch` alone.
+
+    Attributes:
+        epoch: of the last run; each run takes the next one. In a worker that was started for one
+            epoch only, it is the pipeline's.
+    """
+
+    def __init__(
+        self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1
+    ) -> None:
+        self.bufsize = bufsize
+        self.initial = initial
+        self.seed = seed
+        self.epoch = epoch
+        self._first = epoch + 1
+
+    def run(self, src: Iterable[Any]) -> Iterator[Any]:
+        """Shuffle a source."""
+        self.epoch += 1
+        run = CURRENT.get()
+        if run is not None:
+            self.epoch = max(self.epoch, self._first + run.number)
+        rng = random.Random(f"{self.seed},{self.epoch}")  # noqa: S311
+        return _shuffle(src, self.bufsize, self.initial, rng)
+
+
+def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
+    """Keep each sample with the probability `p`."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p={p}: a probability lies in [0, 1]")
+    draw = keyed_later()(True).random
+    return (sample for sample in data if draw() < p)

@@ -1,0 +1,8 @@
+"""torch's names that the pipelines build on. Imports torch."""
+
+from __future__ import annotations
+
+from torch import Tensor as TorchTensor
+from torch.utils.data import DataLoader, IterableDataset
+
+__all__ = ["DataLoader", "IterableDataset", "TorchTensor"]

@@ -1,0 +1,289 @@
+"""Where shards come from, and how they are divided among ranks and workers.
+
+Keeps I1 for pipelines: shards are in one order on all readers, and each reader takes every n-th, so
+that none is read twice and none is missed. Imports this package and `shardwise.storage`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from shardwise.compat.webdataset.curry import pipelinefilter
+from shardwise.compat.webdataset.directories import DirectoryShardList
+from shardwise.compat.webdataset.environment import is_on, variable
+from shardwise.compat.webdataset.multishard import MSSource, MultiShardSample
+from shardwise.compat.webdataset.place import Place, find_place
+from shardwise.compat.webdataset.pytorch import IterableDataset
+from shardwise.compat.webdataset.run import CURRENT, as_seed, keyed
+from shardwise.compat.webdataset.utils import is_iterable, pytorch_worker_info
+from shardwise.plan.permute import mix
+from shardwise.storage import expand
+from shardwise.storage.braces import expand_braces
+from shardwise.storage.urls import scheme_of
+
+__all__ = [
+    "DirectoryShardList",
+    "MSSource",
+    "MultiShardSample",
+    "ResampledShardList",
+    "ResampledShards",
+    "SimpleShardList",
+    "envlookup",
+    "envsubst",
+    "expand_source",
+    "expand_urls",
+    "non_empty",
+    "resampled",
+    "resampled_",
+    "shardspec",
+    "single_node_only",
+    "split_by_node",
+    "split_by_worker",
+]
+
+# Shards of a pass through an endless list. Between passes buffers run empty, so it should be many;
+# who goes on inside a pass reads it again up to there, so it should be few.
+_PASS_SHARDS = 16
+_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+
+
+def envlookup(m: re.Match[str]) -> str:
+    """The value of the environment variable `WDS_<name>` for a match of `${name}`."""
+    name = "WDS_" + m.group(1)
+    value = variable(name)
+    if value is None:
+        raise ValueError(
+            f"${{{m.group(1)}}} in a URL stands for the environment variable {name}, which is not "
+            "set: set it, or write the value"
+        )
+    return value
+
+
+def envsubst(s: str) -> str:
+    """Put the values of `WDS_<name>` in the place of `${name}`."""
+    return re.sub(r"\$\{(\w+)\}", envlookup, s)
+
+
+def expand_urls(urls: str | os.PathLike[str]) -> list[str]:
+    """The shards that a text stands for.
+
+    `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
+    directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
+    the shell.
+    """
+    return [url for part in os.fspath(urls).split("::") for url in _expand(part)]
+
+
+def _expand(text: str) -> list[str]:
+    is_pipe = text.startswith("pipe:")
+    for _ in range(10):
+        before = text
+        if is_pipe:
+            text = re.sub(r"\$\{(\w+)\}", lambda m: variable("WDS_" + m[1]) or m[0], text)
+        else:
+            text = envsubst(text)
+        if text == before:
+            break
+    if is_pipe and text.count("{") != text.count("}"):
+        return [text]
+    if scheme_of(text):
+        return expand_braces(text)
+    return expand([text], suffixes=_SUFFIXES)
+
+
+def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
+    """The shards that a text, a path, or a list of these stands for.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(source, str | os.PathLike):
+        return expand_urls(source)
+    if not is_iterable(source):
+        raise TypeError(f"shards must be a text, a path or a list of these, not {source!r}")
+    urls: list[str] = []
+    for item in islice(source, max_urls):
+        if not isinstance(item, str | os.PathLike):
+            raise TypeError(f"each shard must be a text or a path, not {item!r}")
+        urls += _expand(os.fspath(item))
+    return urls
+
+
+def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+    """Give each rank its share: every n-th item.
+
+    With a group, the ranks of one place in it are alike: what follows shuffles alike on them, too.
+    """
+    rank, world_size, worker, num_workers = pytorch_worker_info(group)
+    run = CURRENT.get()
+    if group is not None and run is not None:
+        run.place = Place(rank, world_size, worker, num_workers)
+    return islice(src, rank, None, world_size)
+
+
+def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
+    """Give each worker its share: every n-th item."""
+    _, _, worker, num_workers = pytorch_worker_info()
+    return islice(src, worker, None, num_workers)
+
+
+def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+    """Refuse more than one rank. `WebDataset` divides by ranks without being told.
+
+    Raises:
+        ValueError: there is more than one rank.
+    """
+    _, world_size, _, _ = pytorch_worker_info(group)
+    if world_size > 1:
+        raise ValueError(
+            f"single_node_only with {world_size} ranks: use split_by_node as the nodesplitter"
+        )
+    return iter(src)
+
+
+def non_empty(src: Iterable[Any]) -> Iterator[Any]:
+    """Raise `ValueError` at the end if nothing came."""
+    is_empty = True
+    for item in src:
+        is_empty = False
+        yield item
+    if is_empty:
+        raise ValueError(
+            "the pipeline's source has no items, and non_empty was asked for: are there fewer "
+            "shards than readers?"
+        )
+
+
+class SimpleShardList(IterableDataset[Any]):
+    """A list of shards, in its order or shuffled.
+
+    Args:
+        urls: see `expand_source`.
+        seed: None for the list's order; a number for one shuffled order, which programs change by
+            assigning `seed`; True for another order in each pass, the same on all ranks.
+    """
+
+    def __init__(self, urls: Any, seed: Any = None) -> None:
+        super().__init__()
+        self.urls = expand_source(urls)
+        if not self.urls:
+            raise ValueError("no shards: the list is empty")
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        urls = list(self.urls)
+        if self.seed is True:
+            keyed().shuffle(urls)
+        elif self.seed is not None:
+            random.Random(self.seed).shuffle(urls)  # noqa: S311
+        return ({"url": url} for url in urls)
+
+
+def resampled_(src: Iterable[Any], n: int = sys.maxsize) -> Iterator[Any]:
+    """Draw `n` items of a source, with replacement."""
+    rng = keyed(each_reader=True)
+    items = list(src)
+    if not items:
+        return iter(())
+    return (rng.choice(items) for _ in range(n))
+
+
+resampled = pipelinefilter(resampled_)
+
+
+class ResampledShards(IterableDataset[Any]):
+    """Shards without end: the whole list in random order, again and again in other orders.
+
+    No shard comes a second time before all have come. Readers with the same seed share the list,
+    so that together they read all of it; `deterministic` or a seed makes that so for all ranks.
+
+    Args:
+        urls: see `expand_source`.
+        nshards: how many each reader gets.
+        seed: a seed; 0 stands for none, unless `deterministic` is set.
+        worker_seed: a function that gives each reader a number; readers then do not share.
+        deterministic: the same order in every run.
+        max_urls: at most so many of the list are used.
+        empty_check: raise if the list is empty.
+    """
+
+    def __init__(
+        self,
+        urls: Any,
+        nshards: int = sys.maxsize,
+        seed: Any = 0,
+        worker_seed: Any = None,
+        deterministic: bool = False,
+        max_urls: int = int(1e6),
+        empty_check: bool = True,
+    ) -> None:
+        super().__init__()
+        self.urls = expand_source(urls, max_urls)
+        if empty_check and not self.urls:
+            raise ValueError("no shards: the list is empty (empty_check=False permits that)")
+        self.nshards = nshards
+        self.worker_seed = worker_seed
+        self.deterministic = deterministic
+        self.seed = seed
+        self.epoch = -1
+        # Drawn here, so that workers share it.
+        self.entropy = 0 if deterministic or seed != 0 else random.SystemRandom().getrandbits(62)
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether a pipeline takes these shards pass by pass, so that its buffers run empty."""
+        return self.nshards == sys.maxsize
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        run = CURRENT.get()
+        self.epoch = self.epoch + 1 if run is None else max(self.epoch + 1, run.number)
+        place = find_place() if run is None else run.place
+        own: tuple[int, ...] = ()
+        num_readers, reader = place.num_workers, place.worker
+        if self.worker_seed is not None:
+            own, num_readers, reader = (as_seed(self.worker_seed()),), 1, 0
+        elif not self.entropy:
+            num_readers *= place.world_size
+            reader += place.rank * place.num_workers
+        first, num = 0, self.nshards
+        words = [as_seed(self.seed), self.entropy, *own]
+        if run is not None and self.in_passes:
+            num = _PASS_SHARDS
+            first = run.number * num
+        else:
+            words.append(self.epoch)
+        if is_on("WDS_SHOW_SEED"):
+            sys.stderr.write(f"# ResampledShards seed {mix(*words)}\n")
+        return self._draw(words, first, num, reader, num_readers)
+
+    def _draw(
+        self, words: list[int], first: int, num: int, reader: int, num_readers: int
+    ) -> Iterator[dict[str, Any]]:
+        """Every n-th shard of the endless line of permutations."""
+        lap, order = -1, list[str]()
+        for j in range(first, first + num) if self.urls else ():
+            place = j * num_readers + reader
+            if place // len(self.urls) != lap:
+                lap = place // len(self.urls)
+                order = list(self.urls)
+                random.Random(mix(*words, lap)).shuffle(order)  # noqa: S311
+            yield {"url": order[place % len(order)]}
+
+
+ResampledShardList = ResampledShards
+
+
+def shardspec(spec: str) -> IterableDataset[Any]:
+    """The shards of a YAML file, or of what `SimpleShardList` takes."""
+    if spec.endswith((".yaml", ".yml")):
+        return MultiShardSample(spec)
+    return SimpleShardList(spec)

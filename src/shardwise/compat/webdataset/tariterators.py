@@ -1,0 +1,319 @@
+"""From shards to samples: opening, expanding and grouping, in one stage or in three.
+
+Keeps I6: a damaged or cut shard is an error with url, key and offset, half a sample never comes
+out, and members of one sample that stand apart are refused. `tarfile_samples` and `WebDataset` make
+samples of a shard's bytes at once; `url_opener`, `tar_file_expander` and `group_by_keys` are there
+for programs that put something between. Imports this package.
+"""
+
+# `except Exception`: the border to the user's handler.
+# ruff: noqa: BLE001
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
+from shardwise.compat.webdataset.curry import pipelinefilter
+from shardwise.compat.webdataset.grouping import (
+    SKIPPED,
+    ShardSamples,
+    base_plus_ext,
+    is_metadata,
+    refuse_half,
+    two_members,
+)
+from shardwise.compat.webdataset.handlers import reraise_exception
+
+__all__ = [
+    "DamagedShardError",
+    "base_plus_ext",
+    "expand_samples",
+    "group_by_keys",
+    "tar_file_expander",
+    "tar_file_iterator",
+    "tarfile_samples",
+    "tarfile_to_samples",
+    "url_opener",
+    "valid_sample",
+]
+
+Handler = Callable[[Exception], Any]
+meta_prefix = "__"
+meta_suffix = "__"
+trace = False
+
+_logger = logging.getLogger("shardwise")
+
+# Stands between two shards. It has a name without a key, so that code which groups members by
+# itself passes it over.
+_END_OF_SHARD: dict[str, Any] = {"fname": "", "data": b"", "__url__": None}
+
+
+def valid_sample(sample: Any) -> bool:
+    """Whether this is a sample: a dict that is not empty and not marked `__bad__`."""
+    return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__", False)
+
+
+def url_opener(
+    data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
+) -> Iterator[dict[str, Any]]:
+    """Open shards: `{"url": ...}` gets a `"stream"`.
+
+    Args:
+        data: the shards.
+        handler: is asked when one can't be opened.
+        **kw: for `gopen`.
+    """
+    from shardwise.compat.webdataset.gopen import gopen
+
+    for shard in data:
+        try:
+            yield shard | {"stream": gopen(shard["url"], **kw)}
+        except Exception as error:
+            if handler(_about(error, shard)):
+                continue
+            break
+
+
+def tar_file_iterator(
+    fileobj: Any,
+    skip_meta: str | None = SKIPPED,
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], Any] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    *,
+    url: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The regular files of a tar stream, as `{"fname": ..., "data": ...}`.
+
+    Args:
+        fileobj: the stream.
+        skip_meta: files whose name begins so are left out.
+        handler: is asked when something is wrong with the stream, which ends then, or when
+            `select_files` or `rename_files` raise.
+        select_files: which files to read, by their names.
+        rename_files: gives new names, before `select_files` sees them.
+        url: for messages.
+    """
+    files = _Files(fileobj, url or str(getattr(fileobj, "name", fileobj)), skip_meta)
+    try:
+        yield from _chosen(files, handler, select_files, rename_files)
+    except Exception as error:
+        handler(error)
+
+
+class _Files:
+    """The regular files of a tar stream: name, block, and place in the block.
+
+    Attributes:
+        has_end: after the iteration: whether the shard ended as a tar does.
+    """
+
+    def __init__(self, stream: Any, url: str, skip_meta: str | None = SKIPPED) -> None:
+        self.has_end = True
+        self._blocks = read_blocks(stream, url)
+        self._skip_meta = skip_meta
+
+    def __iter__(self) -> Iterator[tuple[str, Block, int]]:
+        while True:
+            try:
+                block = next(self._blocks)
+            except StopIteration as stop:
+                self.has_end = stop.value
+                return
+            for row, raw in enumerate(block[1]):
+                fname = raw.decode("utf-8", "surrogateescape")
+                if not fname.endswith("/") and not is_metadata(fname, self._skip_meta):
+                    yield fname, block, row
+
+
+def _chosen(
+    files: Iterable[tuple[str, Block, int]],
+    handler: Handler,
+    select_files: Callable[[str], Any] | None,
+    rename_files: Callable[[str], str] | None,
+) -> Iterator[dict[str, Any]]:
+    for fname, (data, _, starts, ends), row in files:
+        try:
+            if rename_files is not None:
+                fname = rename_files(fname)
+            if select_files is not None and not select_files(fname):
+                continue
+        except Exception as error:
+            if handler(error):
+                continue
+            return
+        yield {"fname": fname, "data": data[starts[row] : ends[row]]}
+
+
+def tar_file_expander(
+    data: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], Any] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    eof_value: dict[str, Any] | None = _END_OF_SHARD,
+) -> Iterator[dict[str, Any]]:
+    """The files of opened shards, and `eof_value` behind each shard unless that is None."""
+    for shard in data:
+        about = {"__url__": shard["url"]}
+        if shard.get("local_path") is not None:
+            about["__local_path__"] = shard["local_path"]
+        try:
+            files = _Files(shard["stream"], shard["url"])
+            for found in _chosen(files, handler, select_files, rename_files):
+                yield found | about
+            # A program that fed the stream may have failed.
+            _close(shard["stream"])
+            if eof_value is not None:
+                yield eof_value if files.has_end else eof_value | {"__has_end__": False}
+        except Exception as error:
+            if not handler(_about(error, shard)):
+                break
+            # The sample that is cut must not come out.
+            yield _END_OF_SHARD | {"__bad__": True}
+        finally:
+            # Where reading failed, or was given up, how the stream ends is no news.
+            with contextlib.suppress(Exception):
+                _close(shard["stream"])
+
+
+def group_by_keys(
+    data: Iterable[dict[str, Any]],
+    keys: Callable[[str], tuple[str | None, str | None]] = base_plus_ext,
+    lcase: bool = True,
+    suffixes: Iterable[str] | None = None,
+    handler: Handler = reraise_exception,
+) -> Iterator[dict[str, Any]]:
+    """Group files that stand together and share a key into samples.
+
+    Args:
+        data: files, as `tar_file_expander` gives them.
+        keys: splits a name into key and field; None as the key leaves the file out.
+        lcase: whether fields are put in lower case.
+        suffixes: the fields to keep; None for all.
+        handler: is asked when something is wrong with a file.
+
+    Raises:
+        DamagedShardError: two files of a sample have one name.
+    """
+    wanted = None if suffixes is None else set(suffixes)
+    sample: dict[str, Any] | None = None
+    # The fields that all samples of the shard have.
+    common: set[str] | None = None
+    for found in data:
+        try:
+            if not found.get("fname"):
+                last, before, sample, common = sample, common, None, None
+                if last is not None and _is_whole(last, found, before):
+                    yield last
+                continue
+            key, field = keys(found["fname"])
+            if key is None or field is None:
+                continue
+            field = field.lower() if lcase else field
+            if sample is None or key != sample["__key__"] or found["__url__"] != sample["__url__"]:
+                if sample is not None and valid_sample(sample):
+                    common = sample.keys() & (sample.keys() if common is None else common)
+                    yield sample
+                sample = {"__key__": key, "__url__": found["__url__"]}
+                if found.get("__local_path__") is not None:
+                    sample["__local_path__"] = found["__local_path__"]
+            if field in sample:
+                raise two_members(found["__url__"], key, field)  # noqa: TRY301 - for the handler
+            if wanted is None or field in wanted:
+                sample[field] = found["data"]
+        except Exception as error:
+            if handler(error):
+                continue
+            return
+    if sample is not None and valid_sample(sample):
+        yield sample
+
+
+def _is_whole(sample: dict[str, Any], end: dict[str, Any], common: set[str] | None) -> bool:
+    """Whether a shard's last sample may come out, by what the mark behind the shard says."""
+    if not valid_sample(sample) or end.get("__bad__"):
+        return False
+    if not end.get("__has_end__", True):
+        refuse_half(sample, common)
+    return True
+
+
+def expand_samples(
+    shards: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], Any] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The samples of opened shards: what `tar_file_expander` and `group_by_keys` do, at once.
+
+    Of a damaged shard, the samples before the damage come out; then `handler` is asked. If it says
+    to go on, the next shard follows. If it says to stop, what was read of the sample that is cut
+    comes out last, as in WebDataset.
+    """
+    for shard in shards:
+        samples = ShardSamples(
+            shard["stream"],
+            shard["url"],
+            local_path=shard.get("local_path"),
+            select_files=select_files,
+            rename_files=rename_files,
+        )
+        try:
+            yield from samples
+            # A program that fed the stream may have failed.
+            _close(shard["stream"])
+        except Exception as error:
+            if handler(_about(error, shard)):
+                continue
+            if samples.sample is not None:
+                _logger.warning("the last sample of %s is cut: %s", shard["url"], error)
+                yield samples.sample
+            return
+        finally:
+            # Where reading failed, or was given up, how the stream ends is no news.
+            with contextlib.suppress(Exception):
+                _close(shard["stream"])
+
+
+def tarfile_samples(
+    src: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], Any] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The samples of shards `{"url": ...}`.
+
+    Args:
+        src: the shards.
+        handler: is asked when a shard can't be opened or is damaged.
+        select_files: which files to read, by their names.
+        rename_files: gives files new names, before `select_files` sees them.
+    """
+    return expand_samples(url_opener(src, handler), handler, select_files, rename_files)
+
+
+tarfile_to_samples = pipelinefilter(tarfile_samples)
+
+
+def _about(error: Exception, shard: dict[str, Any]) -> Exception:
+    """Say which shard an error is about, where it does not say so itself."""
+    url = str(shard["url"])
+    if url not in str(error) and not re.search(re.escape(url), "".join(_notes(error))):
+        error.add_note(f"in the shard {url}")
+    return error
+
+
+def _notes(error: Exception) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
+def _close(stream: Any) -> None:
+    close = getattr(stream, "close", None)
+    if close is not None:
+        close()

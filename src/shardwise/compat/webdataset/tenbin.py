@@ -1,0 +1,324 @@
+"""Arrays as aligned binary chunks: the format of `.ten` fields, as WebDataset writes it.
+
+A chunk is the magic word `~TenBin~`, its length in bytes (int64) and its bytes, filled up to a
+multiple of 64. An array is two chunks: a header of int64 words (dtype code, a name of up to 8
+characters, number of dimensions, the dimensions) and the elements in C order. All words are
+little-endian. Sizes in the data are checked before they are used. Imports numpy only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["decode_buffer", "encode_buffer", "load", "read", "save", "write"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Arrays: TypeAlias = list[NDArray[Any]]
+
+magic_str = "~TenBin~"
+magic_bytes = magic_str.encode("ascii")
+magic = struct.unpack("<q", magic_bytes)[0]
+
+_CHUNK = struct.Struct("<8sq")
+_MAX_DIMENSIONS = 9
+
+long_to_short = {
+    "float16": "f2",
+    "float32": "f4",
+    "float64": "f8",
+    "int8": "i1",
+    "int16": "i2",
+    "int32": "i4",
+    "int64": "i8",
+    "uint8": "u1",
+    "uint16": "u2",
+    "uint32": "u4",
+    "uint64": "u8",
+}
+short_to_long = {short: long for long, short in long_to_short.items()}
+
+
+def bytelen(a: Any) -> int:
+    """The number of bytes of an array or a bytes-like object."""
+    if hasattr(a, "nbytes"):
+        return int(a.nbytes)
+    if isinstance(a, bytes | bytearray):
+        return len(a)
+    raise ValueError(f"a {type(a).__name__} has no bytes: give an array or a bytes-like object")
+
+
+def bytedata(a: Any) -> Any:
+    """The bytes of an array or a bytes-like object, without a copy where they lie in a row."""
+    if isinstance(a, bytes | bytearray | memoryview):
+        return a
+    if isinstance(a, np.ndarray):
+        return np.ascontiguousarray(a).data
+    if hasattr(a, "data"):
+        return a.data
+    raise ValueError(f"a {type(a).__name__} has no bytes: give an array or a bytes-like object")
+
+
+def check_acceptable_input_type(data: Sequence[NDArray[Any]], allow64: bool) -> None:
+    """Raise ValueError for an array of a dtype that can't be stored, or of 64 bits if not allowed.
+
+    Args:
+        data: the arrays.
+        allow64: whether elements of 64 bits are allowed.
+    """
+    for array in data:
+        _code(array)
+        if not allow64 and array.dtype.itemsize == 8:
+            raise ValueError(f"an array of {array.dtype}: 64-bit elements need allow64=True")
+
+
+def str64(s: str) -> int:
+    """Up to 8 ASCII characters as one int64."""
+    data = s.encode("ascii")
+    if len(data) > 8:
+        raise ValueError(f"{s!r} has {len(data)} characters: 8 fit")
+    return int(struct.unpack("<q", data.ljust(8, b"\0"))[0])
+
+
+def unstr64(i: int) -> str:
+    """The characters that `str64` packed."""
+    return struct.pack("<q", i).decode("ascii").strip("\0")
+
+
+def check_infos(data: Arrays, infos: list[str], required_infos: Any = None) -> Any:
+    """Return the arrays; with `required_infos=True` also the names; or hold names to a list.
+
+    Raises:
+        ValueError: the names are not the required ones.
+    """
+    if required_infos is False or required_infos is None:
+        return data
+    if required_infos is True:
+        return data, infos
+    if not isinstance(required_infos, tuple | list):
+        raise ValueError(  # noqa: TRY004 - WebDataset raises this
+            f"infos={required_infos!r}: True, False, or a list of names"
+        )
+    if list(required_infos) != infos:
+        raise ValueError(f"the arrays are named {infos}, and {list(required_infos)} are required")
+    return data
+
+
+def _code(a: NDArray[Any]) -> str:
+    """The stored name of an array's dtype."""
+    try:
+        return long_to_short[a.dtype.name]
+    except KeyError:
+        known = ", ".join(long_to_short)
+        raise ValueError(f"an array of {a.dtype} can't be stored as .ten: use {known}") from None
+
+
+def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
+    """The header chunk of an array: its dtype, name and shape."""
+    if a.ndim > _MAX_DIMENSIONS:
+        raise ValueError(
+            f"an array of {a.ndim} dimensions: at most {_MAX_DIMENSIONS} can be stored"
+        )
+    return np.array([str64(_code(a)), str64(info), a.ndim, *a.shape], "<i8").data
+
+
+def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
+    """Shape, dtype and name from a header chunk.
+
+    Raises:
+        ValueError: it is no header.
+    """
+    num_bytes = bytelen(h)
+    if num_bytes % 8 or not 24 <= num_bytes <= 8 * (3 + _MAX_DIMENSIONS):
+        raise ValueError(f"a header of {num_bytes} bytes: not an array in tenbin format")
+    code, info, rank, *shape = np.frombuffer(h, "<i8").tolist()
+    try:
+        dtype = np.dtype(short_to_long[unstr64(code)]).newbyteorder("<")
+        name = unstr64(info)
+    except (KeyError, UnicodeDecodeError):
+        raise ValueError(f"a header with the dtype code {code:#x}, which is none") from None
+    if not 0 <= rank <= len(shape) or min(shape[:rank], default=0) < 0:
+        raise ValueError(f"a header with {rank} dimensions of {shape}: damaged")
+    return tuple(shape[:rank]), dtype, name
+
+
+def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[Any]:  # noqa: E741
+    """Arrays as chunks, a header and the elements for each."""
+    if infos is not None and len(l) != len(infos):
+        raise ValueError(f"{len(l)} arrays and {len(infos)} infos: give one name for each array")
+    result = []
+    for array, info in zip(l, infos or [""] * len(l), strict=True):
+        stored = np.asarray(array)
+        if stored.dtype.byteorder == ">":
+            stored = stored.astype(stored.dtype.newbyteorder("<"))
+        result += [encode_header(stored, info), bytedata(stored)]
+    return result
+
+
+def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
+    """Arrays from chunks; they are views of the chunks.
+
+    Raises:
+        ValueError: a chunk is missing, or shorter than its header says.
+    """
+    if len(l) % 2:
+        raise ValueError(f"{len(l)} chunks: a header without its elements stands at the end")
+    arrays, names = [], []
+    for header, data in zip(l[::2], l[1::2], strict=True):
+        shape, dtype, name = decode_header(header)
+        count = math.prod(shape)
+        if bytelen(data) != count * dtype.itemsize:
+            raise ValueError(
+                f"an array {dtype.name}{list(shape)} takes {count * dtype.itemsize} bytes, and "
+                f"there are {bytelen(data)}: cut short?"
+            )
+        flat = np.frombuffer(data, dtype, count) if count else np.empty(0, dtype)
+        arrays.append(flat.reshape(shape))
+        names.append(name)
+    return check_infos(arrays, names, infos)
+
+
+def roundup(n: int, k: int = 64) -> int:
+    """The next multiple of `k`."""
+    return k * ((n + k - 1) // k)
+
+
+def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741
+    """Chunks one behind the other, each with magic word, length and padding."""
+    result = bytearray(sum(_CHUNK.size + roundup(bytelen(chunk)) for chunk in l))
+    offset = 0
+    for chunk in l:
+        num_bytes = bytelen(chunk)
+        _CHUNK.pack_into(result, offset, magic_bytes, num_bytes)
+        offset += _CHUNK.size
+        if num_bytes:
+            result[offset : offset + num_bytes] = memoryview(chunk).cast("B")
+        offset += roundup(num_bytes)
+    return result
+
+
+def decode_chunks(buf: Buffer) -> list[Buffer]:
+    """Chunks from a buffer; slices of it.
+
+    Raises:
+        ValueError: a magic word is not there, or the buffer ends inside a chunk.
+    """
+    result: list[Buffer] = []
+    offset, total = 0, bytelen(buf)
+    while offset < total:
+        if total - offset < _CHUNK.size:
+            raise ValueError(f"{total} bytes end inside the chunk header at byte {offset}")
+        num_bytes = _length(buf[offset : offset + _CHUNK.size], offset)
+        offset += _CHUNK.size
+        if num_bytes > total - offset:
+            raise ValueError(
+                f"the chunk at byte {offset} has {num_bytes} bytes, and {total - offset} are left"
+            )
+        result.append(buf[offset : offset + num_bytes])
+        offset += roundup(num_bytes)
+    return result
+
+
+def _length(head: Buffer, offset: int) -> int:
+    """The length that the head of a chunk states."""
+    word, num_bytes = _CHUNK.unpack(head)
+    if word != magic_bytes:
+        raise ValueError(f"byte {offset}: {word!r} stands where the magic word must be")
+    if num_bytes < 0:
+        raise ValueError(f"byte {offset}: a chunk of {num_bytes} bytes")
+    return int(num_bytes)
+
+
+def encode_buffer(l: list[Any], infos: Sequence[str] | None = None) -> bytearray:  # noqa: E741
+    """Encode a list of arrays.
+
+    >>> decode_buffer(encode_buffer([np.arange(3)]))
+    [array([0, 1, 2])]
+    """
+    if not isinstance(l, list):
+        raise ValueError(  # noqa: TRY004 - WebDataset raises this
+            f"encode_buffer needs a list of arrays, not a {type(l).__name__}"
+        )
+    return encode_chunks(encode_list(l, infos=infos))
+
+
+def decode_buffer(buf: Buffer, infos: Any = False) -> Any:
+    """Decode a list of arrays; they are views of the buffer.
+
+    Args:
+        buf: what `encode_buffer` gave.
+        infos: True to get `(arrays, names)`; a list to require these names.
+
+    Raises:
+        ValueError: the buffer is damaged, cut short, or no tenbin data.
+    """
+    return decode_list(decode_chunks(buf), infos=infos)
+
+
+def write_chunk(stream: BinaryIO, buf: Any) -> None:
+    """Write one chunk with magic word, length and padding."""
+    num_bytes = bytelen(buf)
+    stream.write(_CHUNK.pack(magic_bytes, num_bytes))
+    stream.write(bytedata(buf))
+    stream.write(bytes(roundup(num_bytes) - num_bytes))
+
+
+def read_chunk(stream: BinaryIO) -> bytes | None:
+    """Read one chunk; None at the end of the stream.
+
+    Raises:
+        ValueError: the stream ends inside the chunk, or none begins here.
+    """
+    head = stream.read(_CHUNK.size)
+    if not head:
+        return None
+    if len(head) < _CHUNK.size:
+        raise ValueError("the stream ends inside the head of a chunk")
+    num_bytes = _length(head, 0)
+    data = stream.read(num_bytes)
+    if len(data) < num_bytes:
+        raise ValueError(f"the stream ends after {len(data)} bytes of a chunk of {num_bytes}")
+    stream.read(roundup(num_bytes) - num_bytes)
+    return data
+
+
+def write(stream: BinaryIO, l: Sequence[Any], infos: Sequence[str] | None = None) -> None:  # noqa: E741
+    """Write a list of arrays to a stream."""
+    for chunk in encode_list(l, infos=infos):
+        write_chunk(stream, chunk)
+
+
+def read(stream: BinaryIO, n: int = sys.maxsize, infos: Any = False) -> Any:
+    """Read up to `n` arrays from a stream."""
+    chunks: list[Buffer] = []
+    while len(chunks) < 2 * n:
+        header = read_chunk(stream)
+        if header is None:
+            break
+        data = read_chunk(stream)
+        if data is None:
+            raise ValueError("the stream ends between the header of an array and its elements")
+        chunks += [header, data]
+    return decode_list(chunks, infos=infos)
+
+
+def save(fname: str, *args: Any, infos: Sequence[str] | None = None, nocheck: bool = False) -> None:
+    """Write arrays to a `.ten` file."""
+    if not nocheck and not fname.endswith(".ten"):
+        raise ValueError(f"{fname!r} does not end in .ten: name it so, or pass nocheck=True")
+    with open(fname, "wb") as stream:
+        write(stream, args, infos=infos)
+
+
+def load(fname: str, infos: Any = False, nocheck: bool = False) -> Any:
+    """Read the arrays of a `.ten` file."""
+    if not nocheck and not fname.endswith(".ten"):
+        raise ValueError(f"{fname!r} does not end in .ten: name it so, or pass nocheck=True")
+    with open(fname, "rb") as stream:
+        return read(stream, infos=infos)

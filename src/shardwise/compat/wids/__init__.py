@@ -1,0 +1,65 @@
+"""wids 0.1.11's API on shardwise's tar reader: programs change their import, or nothing.
+
+    import shardwise.compat.wids as wids          # or: shardwise.compat.install()
+
+    dataset = wids.ShardListDataset("index.json")
+    sampler = wids.DistributedChunkedSampler(dataset, chunksize=1000)
+
+Local shards are read where they lie, names of any length are right, every rank gets as many
+samples as `len` says, and a shard that is damaged, cut or not what the list says is an error.
+
+Names are imported when they are first used: the command `widsindex` needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwise.compat.wids.wids import (
+        ChunkedSampler,
+        DistributedChunkedSampler,
+        ShardedSampler,
+        ShardListDataset,
+        ShardListSampler,
+    )
+
+__all__ = [
+    "ChunkedSampler",
+    "DistributedChunkedSampler",
+    "ShardListDataset",
+    "ShardListSampler",
+    "ShardedSampler",
+]
+
+# The version whose API this is.
+__version__ = "0.1.11"
+
+# wids' own modules, under their names.
+MODULES = (
+    "wids",
+    "wids_cleanup",
+    "wids_decode",
+    "wids_dl",
+    "wids_index",
+    "wids_lru",
+    "wids_mmtar",
+    "wids_specs",
+    "wids_tar",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.wids"), name)
+    # The next look-up finds it at once.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *MODULES})

@@ -1,0 +1,34 @@
+"""Names of members as wids splits them: the key up to the first dot, then the extension with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+__all__ = ["group_by_key", "splitname"]
+
+
+def splitname(fname: str) -> tuple[str, str]:
+    """Key and extension of a member.
+
+    >>> splitname("train.v2/0001.seg.png")
+    ('train.v2/0001', '.seg.png')
+
+    Raises:
+        ValueError: the base name has no dot.
+    """
+    directory, slash, base = fname.rpartition("/")
+    stem, dot, extension = base.partition(".")
+    if not dot:
+        raise ValueError(f"the member {fname!r} has no extension")
+    return f"{directory}{slash}{stem}", f".{extension}"
+
+
+def group_by_key(names: Sequence[str]) -> list[list[int]]:
+    """The places of names that stand together and have one key; names without a dot are left out.
+
+    >>> group_by_key(["a.jpg", "a.cls", "README", "b.jpg"])
+    [[0, 1], [3]]
+    """
+    places = [place for place, name in enumerate(names) if "." in name.rpartition("/")[2]]
+    return [list(group) for _, group in groupby(places, key=lambda p: splitname(names[p])[0])]

@@ -1,0 +1,267 @@
+"""The samplers of wids: shards or chunks in another order in every epoch, shuffled inside.
+
+Every sampler has a true length and `set_epoch`, and goes on to the next epoch by itself where
+nobody calls that. The divided one keeps I1 and I2: each rank gets the same number of indices, and
+all of them together cover the data. Imports torch, the ranks and this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import torch.utils.data
+
+from shardwise.compat.wids.dividers import is_divided_by_caller
+from shardwise.compat.wids.ranges import (
+    Range,
+    chunked,
+    cut,
+    indices,
+    lengths_to_ranges,
+    shuffled,
+)
+from shardwise.ranks import Ranks, discover
+
+__all__ = [
+    "ChunkedSampler",
+    "DistributedChunkedSampler",
+    "ShardListSampler",
+    "ShardedSampler",
+]
+
+
+class _RangeSampler(torch.utils.data.Sampler[int]):
+    """Indices of ranges: the ranges in the order of the epoch, each one shuffled.
+
+    The first epoch keeps the ranges in storage order unless `shufflefirst` is set. The same seed
+    and epoch give the same order in every process.
+
+    Attributes:
+        ranges: half-open ranges of indices, in storage order.
+        epoch: the epoch of the iteration under way, or of the next one if there is none.
+    """
+
+    def __init__(
+        self, ranges: Sequence[Range], *, seed: int, shuffle: bool, shufflefirst: bool
+    ) -> None:
+        self.ranges = list(ranges)
+        self.seed = seed
+        self.shuffle = shuffle
+        self.shufflefirst = shufflefirst
+        self.epoch = 0
+        self._is_begun = False
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.ranges)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self.epoch = epoch
+        self._is_begun = False
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the indices of an epoch; without `set_epoch` each iteration is the next epoch."""
+        self.epoch += self._is_begun
+        self._is_begun = True
+        return indices(self._line(), self.seed, self.epoch, shuffle=self.shuffle)
+
+    @property
+    def _moves(self) -> bool:
+        """Whether the ranges change places in this epoch."""
+        return self.shuffle and (self.shufflefirst or self.epoch > 0)
+
+    def _line(self) -> list[Range]:
+        return shuffled(self.ranges, self.seed, self.epoch) if self._moves else self.ranges
+
+
+class ShardListSampler(_RangeSampler):
+    """Whole shards in another order each epoch, each one shuffled; not divided among ranks.
+
+    Args:
+        dataset: a `ShardListDataset`, for its `lengths`.
+        lengths: samples a shard, in place of the dataset's.
+        seed: makes another order.
+        shufflefirst: whether the first epoch changes the order of the shards, too.
+
+    Example:
+        >>> sampler = ShardListSampler(None, lengths=[3, 2])
+        >>> len(sampler), sorted(sampler)
+        (5, [0, 1, 2, 3, 4])
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        lengths: Sequence[int] | None = None,
+        seed: int = 0,
+        shufflefirst: bool = False,
+    ) -> None:
+        lengths = list(dataset.lengths) if lengths is None else lengths
+        super().__init__(
+            lengths_to_ranges(lengths), seed=seed, shuffle=True, shufflefirst=shufflefirst
+        )
+
+
+ShardedSampler = ShardListSampler
+
+
+class ChunkedSampler(_RangeSampler):
+    """Chunks of neighbours in another order each epoch, each one shuffled; not divided.
+
+    Args:
+        dataset: anything with a length.
+        dslength_per_replica: how many indices an epoch has, where that is not all: less leaves
+            some out, more begins again.
+        num_samples: the first so many samples, or those from one index to another; None for all.
+        chunksize: samples in a chunk.
+        seed: makes another order.
+        shuffle: False gives the indices in storage order, in every epoch.
+        shufflefirst: whether the first epoch changes the order of the chunks, too.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        dslength_per_replica: int = -1,
+        num_samples: int | tuple[int, int] | None = None,
+        chunksize: int = 2000,
+        seed: int = 0,
+        shuffle: bool = True,
+        shufflefirst: bool = False,
+    ) -> None:
+        start, stop = _bounds(dataset, num_samples)
+        super().__init__(
+            chunked(start, stop, chunksize), seed=seed, shuffle=shuffle, shufflefirst=shufflefirst
+        )
+        self.dslength_per_replica = (
+            dslength_per_replica if dslength_per_replica > 0 else stop - start
+        )
+
+    def __len__(self) -> int:
+        return self.dslength_per_replica
+
+    def _line(self) -> list[Range]:
+        return cut(super()._line(), 0, self.dslength_per_replica)
+
+
+class DistributedChunkedSampler(
+    ChunkedSampler,
+    torch.utils.data.DistributedSampler[int],
+):
+    """The chunks of one rank: a block of the epoch's line, as long as every other rank's.
+
+    The line of all chunks is the same on all ranks, and each rank takes its part of it. In the
+    first epoch it lies in storage order (unless `shufflefirst` is set), later it begins elsewhere
+    and has its chunks in another order: ranks get other samples in every epoch.
+
+    A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
+    Accelerate divides the batches of a prepared loader, this sampler gives all of them.
+
+    Args:
+        dataset: anything with a length.
+        num_replicas: how many ranks share the data. What is None of this and `rank` is found: from
+            the process group, else from the launcher's variables.
+        num_samples: the first so many samples, or those from one index to another; None for all.
+            Afterwards, as in torch, the attribute of this name is the number on this rank.
+        rank: this process's rank.
+        shuffle: False gives the indices in storage order, in every epoch.
+        shufflefirst: whether the first epoch changes the order of the chunks, too.
+        seed: makes another order; the same on all ranks.
+        drop_last: True leaves out what does not fill all ranks; else some samples are repeated.
+        chunksize: samples in a chunk.
+
+    Raises:
+        ValueError: there are no samples, or rank and num_replicas do not fit each other.
+        RankError: rank and world size can't be told for certain.
+
+    Example:
+        >>> options = {"num_replicas": 4, "shuffle": False, "chunksize": 2}
+        >>> [list(DistributedChunkedSampler(range(10), rank=r, **options)) for r in range(4)]
+        [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 0, 1]]
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        num_replicas: int | None = None,
+        num_samples: int | tuple[int, int] | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        shufflefirst: bool = False,
+        seed: int = 0,
+        drop_last: bool | None = None,
+        chunksize: int = 1_000_000,
+    ) -> None:
+        ranks = _ranks(rank, num_replicas)
+        start, stop = _bounds(dataset, num_samples)
+        count = stop - start
+        size = count // ranks.world_size if drop_last else -(-count // ranks.world_size)
+        if not size:
+            raise ValueError(
+                f"{count} samples for {ranks.world_size} ranks, drop_last={drop_last}: some ranks "
+                "would get none; use fewer ranks, or drop_last=False"
+            )
+        ChunkedSampler.__init__(
+            self,
+            dataset,
+            dslength_per_replica=size,
+            num_samples=(start, stop),
+            chunksize=chunksize,
+            seed=seed,
+            shuffle=shuffle,
+            shufflefirst=shufflefirst,
+        )
+        # What torch's sampler says of itself, which frameworks read.
+        self.dataset = dataset  # type: ignore[assignment]
+        self.num_replicas = ranks.world_size
+        self.rank = ranks.rank
+        self.drop_last = bool(drop_last)
+        self.num_samples = size
+        self.total_size = size * ranks.world_size
+        self._chunks = self.ranges
+        self._count = count
+        self.ranges = self._part(self._chunks)
+
+    def __len__(self) -> int:
+        return self._count if is_divided_by_caller() else self.num_samples
+
+    def _line(self) -> list[Range]:
+        line = self._chunks
+        if self._moves:
+            line = shuffled(line, self.seed, self.epoch, turn=True)
+        return line if is_divided_by_caller() else self._part(line)
+
+    def _part(self, line: list[Range]) -> list[Range]:
+        start = self.rank * self.num_samples
+        return cut(line, start, start + self.num_samples)
+
+
+def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[int, int]:
+    """The first index and the one behind the last."""
+    if num_samples is None:
+        start, stop = 0, len(dataset)
+    elif isinstance(num_samples, int):
+        start, stop = 0, num_samples
+    else:
+        start, stop = num_samples
+    if not 0 <= start < stop <= len(dataset):
+        raise ValueError(
+            f"samples {start} to {stop} of a dataset of {len(dataset)}: num_samples must be a "
+            "number or a pair (start, stop) of them that lies in the dataset and is not empty"
+        )
+    return start, stop
+
+
+def _ranks(rank: int | None, num_replicas: int | None) -> Ranks:
+    """Rank and world size: what is not given is found."""
+    if (rank is None) == (num_replicas is None):
+        return discover(rank, num_replicas)
+    found = discover()
+    return discover(
+        found.rank if rank is None else rank,
+        found.world_size if num_replicas is None else num_replicas,
+    )

@@ -1,0 +1,287 @@
+"""One shard of wids: its samples by number; and the shards that were used last.
+
+Local shards are read where they lie. What a list says of a shard is held against it when it is
+opened (I6). Any thread may read; after a fork the child opens its own. Imports the tar source,
+storage and this package.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardwise.compat.wids.localname import DefaultLocalname
+from shardwise.compat.wids.md5 import compute_file_md5sum
+from shardwise.compat.wids.wids_dl import fetch
+from shardwise.compat.wids.wids_lru import LRUCache
+from shardwise.errors import DataError
+from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.source import TarSource
+from shardwise.storage import is_local, local_path
+
+__all__ = [
+    "IndexedTarSamples",
+    "LRUShards",
+    "compute_num_samples",
+    "open_copy",
+    "parts_of",
+    "samples_of",
+]
+
+
+def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
+    """Samples as wids has them: ".jpg" and so on, each a stream of bytes, and "__key__"."""
+    columns = source.read(np.array(ids, dtype=np.int64))
+    samples: list[dict[str, Any]] = [{} for _ in ids]
+    for name, column in columns.fields.items():
+        field = f".{name}"
+        for sample, payload in zip(samples, column, strict=True):
+            if payload is not None:
+                sample[field] = io.BytesIO(payload)
+    for sample, key in zip(samples, columns.keys, strict=True):
+        sample["__key__"] = key
+    return samples
+
+
+class IndexedTarSamples:
+    """The samples of one tar file, by number; negative numbers count from the end.
+
+    A sample is a dict: a stream of bytes a field, named by the extension with its dot (in lower
+    case), and "__key__".
+
+    Args:
+        path: a local file.
+        stream: an open file, in place of `path`; it must be one with a name.
+        md5sum: what the file must hash to; reads it once.
+        expected_size: how many samples it must hold.
+        use_mmap: nothing: the file is read by byte ranges, without a map.
+        index_file: nothing: the index is `shardwise.tar`'s.
+
+    Attributes:
+        path: the file or URL.
+        source: what it is read through, and maybe other shards too.
+        first: the number of its first sample there.
+
+    Raises:
+        DataError: the file is damaged, or not what was expected.
+        StorageError: it can't be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        stream: Any = None,
+        md5sum: str | None = None,
+        expected_size: int | None = None,
+        use_mmap: bool = True,  # noqa: ARG002 - see the docstring
+        index_file: Any = None,  # noqa: ARG002
+    ) -> None:
+        if path is None:
+            path = getattr(stream, "name", None)
+            if not isinstance(path, str):
+                raise TypeError("give path=, or a stream= that is a file with a name")
+        self.path = local_path(path)
+        if md5sum is not None:
+            found = compute_file_md5sum(self.path)
+            if found != md5sum:
+                raise DataError(f"the MD5 is {found}, not {md5sum}", url=self.path)
+        self.source = TarSource([self.path])
+        self.first = 0
+        self._length = self.source.manifest.num_samples
+        self._fields = _dotted(self.source)
+        if expected_size is not None and expected_size != self._length:
+            raise DataError(
+                f"the shard has {self._length} samples, not {expected_size}: it was cut or "
+                "changed, or its list is wrong",
+                url=self.path,
+            )
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, idx: int) -> dict[str, Any]:
+        row = operator.index(idx)
+        if not -self._length <= row < self._length:
+            raise IndexError(f"sample {row} of {self._length} in {self.path!r}")
+        number = self.first + row % self._length
+        found = self.source.read_sample(number)
+        if found is None:
+            # It takes several reads, or something is wrong, which these say.
+            return samples_of(self.source, [number])[0]
+        key, payloads = found
+        sample: dict[str, Any] = {
+            field: io.BytesIO(payload)
+            for field, payload in zip(self._fields, payloads, strict=True)
+            if payload is not None
+        }
+        sample["__key__"] = key
+        return sample
+
+    def __repr__(self) -> str:
+        return f"<IndexedTarSamples {self.path} {self._length} samples>"
+
+    def close(self) -> None:
+        """Nothing: files are closed when nobody reads from them any more."""
+
+
+def _dotted(source: TarSource) -> tuple[str, ...]:
+    return tuple(f".{field}" for field in source.fields)
+
+
+def parts_of(source: TarSource) -> list[IndexedTarSamples]:
+    """The shards of an open source, one by one."""
+    parts = []
+    first = 0
+    fields = _dotted(source)
+    for shard in source.manifest.shards:
+        part = IndexedTarSamples.__new__(IndexedTarSamples)
+        part.path, part.source, part.first = shard.url, source, first
+        part._length, part._fields = shard.num_samples, fields
+        first += shard.num_samples
+        parts.append(part)
+    return parts
+
+
+def compute_num_samples(fname: str | os.PathLike[str]) -> int:
+    """How many samples a local shard holds."""
+    return len(IndexedTarSamples(path=fname))
+
+
+def open_copy(
+    url: str, path: str, *, num_bytes: int | None = None, num_samples: int | None = None
+) -> IndexedTarSamples:
+    """A remote shard by way of a copy, which is made unless it is there.
+
+    Raises:
+        DataError: it is damaged, missing, or has not as many bytes and samples as it must have.
+        StorageError: it can't be read.
+    """
+    fetch(url, path, num_bytes=num_bytes)
+    # Ahead of time and without a word: nobody could have indexed the copy before.
+    (result,) = build_indexes([path], jobs=1)
+    if result.error is not None:
+        raise result.error
+    return IndexedTarSamples(path=path, expected_size=num_samples)
+
+
+class LRUShards:
+    """The shards that were used last, opened; remote ones are copied here first.
+
+    Args:
+        lru_size: shards that stay open.
+        keep: whether copies stay when others need their room.
+        localname: gives the path of the copy of a remote shard.
+        opener: opens a shard, given its URL; None for one by one, as `localname` says.
+        ready: gives a shard that is open already, given its URL, else None; it must not wait.
+
+    Attributes:
+        accesses: calls of `get_shard` in this process.
+        misses: those that had to open the shard.
+        last_missed: whether the last one was such.
+    """
+
+    def __init__(
+        self,
+        lru_size: int,
+        keep: bool = False,
+        localname: Callable[[str], str] | None = None,
+        *,
+        opener: Callable[[str], IndexedTarSamples] | None = None,
+        ready: Callable[[str], IndexedTarSamples | None] | None = None,
+    ) -> None:
+        self.localname = DefaultLocalname() if localname is None else localname
+        self.keep = keep
+        self.lru = LRUCache(lru_size)
+        self._opener = opener
+        self._ready = ready
+        self._guard = _Guard()
+        self.reset_stats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"lru": LRUCache(self.lru.capacity), "_guard": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state | {"_guard": _Guard()}
+        self.reset_stats()
+
+    def __len__(self) -> int:
+        return len(self.lru)
+
+    def reset_stats(self) -> None:
+        """Count from 0 again."""
+        self.accesses = 0
+        self.misses = 0
+        self.last_missed = False
+
+    def clear(self) -> None:
+        """Let go of all shards; copies stay where they are."""
+        with self._own_guard().lock:
+            self.lru.clear()
+
+    def get_shard(self, url: str) -> IndexedTarSamples:
+        """The opened shard of a URL.
+
+        Raises:
+            DataError: the shard is damaged, missing, or not what its list says.
+            StorageError: it can't be read or copied.
+        """
+        guard = self._own_guard()
+        found = self._look(guard, url, counts=True)
+        if found is not None:
+            return found
+        # One thread opens it, those that want the same wait, others go on.
+        with guard.openings[url]:
+            found = self._look(guard, url, counts=False)
+            if found is None:
+                found = self._open(url)
+                with guard.lock:
+                    self.lru[url] = found
+        return found
+
+    def _look(self, guard: _Guard, url: str, *, counts: bool) -> IndexedTarSamples | None:
+        with guard.lock:
+            found: IndexedTarSamples | None = self.lru[url]
+            if counts:
+                self.accesses += 1
+                self.misses += found is None
+                self.last_missed = found is None
+            if found is None and self._ready is not None:
+                found = self._ready(url)
+                if found is not None:
+                    self.lru[url] = found
+            if found is None:
+                guard.openings[url]  # made under the lock, for one thread or many
+            return found
+
+    def _open(self, url: str) -> IndexedTarSamples:
+        if self._opener is not None:
+            return self._opener(url)
+        return IndexedTarSamples(path=url) if is_local(url) else open_copy(url, self.localname(url))
+
+    def _own_guard(self) -> _Guard:
+        guard = self._guard
+        if guard.pid != os.getpid():
+            # Locks that another thread held at the fork would never be free here.
+            # What the parent reads remote shards by may not work here either.
+            guard = self._guard = _Guard()
+            self.lru = LRUCache(self.lru.capacity)
+        return guard
+
+
+class _Guard:
+    """The locks of one process."""
+
+    __slots__ = ("lock", "openings", "pid")
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.openings: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)

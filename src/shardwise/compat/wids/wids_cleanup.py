@@ -1,0 +1,98 @@
+"""Keeping a directory small: the files that were changed last stay.
+
+It works on a pattern that the user names, and removes whatever matches it. Imports the standard
+library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import multiprocessing
+import os
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import IO
+
+__all__ = ["ExclusiveLock", "create_cleanup_background_process", "keep_most_recent_files"]
+
+
+def keep_most_recent_files(
+    pattern: str,
+    maxsize: int = 10**12,
+    maxfiles: int = 1000,
+    debug: bool = False,  # noqa: ARG001 - nothing is printed
+) -> None:
+    """Remove the oldest of the files that match a glob, until few and small enough are left.
+
+    Args:
+        pattern: the glob.
+        maxsize: most bytes of all files that stay.
+        maxfiles: most files that stay.
+        debug: nothing.
+    """
+    found = []
+    for name in glob.glob(pattern):  # noqa: PTH207 - a pattern as the user writes it
+        try:
+            stat = os.stat(name)  # noqa: PTH116
+        except FileNotFoundError:
+            continue
+        found.append((stat.st_mtime_ns, name, stat.st_size))
+    total = 0
+    for number, (_, name, size) in enumerate(sorted(found, reverse=True)):
+        total += size
+        if total > maxsize or number >= maxfiles:
+            Path(name).unlink(missing_ok=True)
+
+
+class ExclusiveLock:
+    """A lock between processes that is taken or not, without waiting.
+
+    Args:
+        lockfile: the lock's file; made if need be, and left where it is.
+    """
+
+    def __init__(self, lockfile: str | os.PathLike[str]) -> None:
+        self.lockfile = os.fspath(lockfile)
+        self._file: IO[str] | None = None
+
+    def try_lock(self) -> bool:
+        """Take the lock; False if another holder has it."""
+        file = open(self.lockfile, "a", encoding="utf-8")  # noqa: SIM115 - until release_lock
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self._file = file
+        return True
+
+    def release_lock(self) -> None:
+        """Give the lock back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def create_cleanup_background_process(
+    pattern: str, maxsize: int = 10**12, maxfiles: int = 1000, every: float = 60
+) -> BaseProcess:
+    """Start a process that calls `keep_most_recent_files` every so many seconds.
+
+    It ends with this one, and at once if another one cares for the same directory.
+    """
+    process = multiprocessing.get_context("spawn").Process(
+        target=_clean_for_ever, args=(pattern, maxsize, maxfiles, every), daemon=True
+    )
+    process.start()
+    return process
+
+
+def _clean_for_ever(pattern: str, maxsize: int, maxfiles: int, every: float) -> None:
+    lock = ExclusiveLock(Path(pattern).parent / ".cleanup.lock")
+    if not lock.try_lock():
+        return
+    while True:
+        keep_most_recent_files(pattern, maxsize, maxfiles)
+        time.sleep(every)

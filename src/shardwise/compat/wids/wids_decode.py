@@ -1,0 +1,213 @@
+"""The decoders of wids: a sample's streams to values, by the extensions of its fields.
+
+Pickles are left alone unless they are asked for by name: loading one runs whatever it says.
+Errors name the sample and the field (I6). Pillow, torch and others are imported when a field needs
+them. Imports `shardwise.errors`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import DataError, MissingExtraError
+
+__all__ = [
+    "check_keys",
+    "decode_all_gz",
+    "decode_basic",
+    "decode_images_to_numpy",
+    "decode_images_to_pil",
+    "default_decoder",
+]
+
+Sample = dict[str, Any]
+
+_IMAGES = frozenset(
+    "jpg jpeg png ppm pgm pbm pnm webp bmp gif tif tiff".split()  # noqa: SIM905 - reads better
+)
+
+
+def check_keys(sample: Mapping[str, Any]) -> None:
+    """Raise ValueError if a field does not begin with a dot or with two underscores."""
+    for key in sample:
+        if not key.startswith((".", "__")):
+            raise ValueError(
+                f"the field {key!r}: fields begin with a dot here, such as '.jpg'; rename what a "
+                "transformation adds, or put the decoder before it"
+            )
+
+
+def default_decoder(
+    sample: Sample,
+    format: str | bool | None = "PIL",  # noqa: A002 - wids' name
+    gz_update_key: bool = False,
+    unpickle: bool = False,
+) -> Sample:
+    """Decode a sample: `decode_all_gz`, `decode_basic`, then images.
+
+    Args:
+        sample: fields as bytes or streams.
+        format: what images become: "PIL" or "numpy"; None, True and False leave them.
+        gz_update_key: whether ".txt.gz" becomes ".txt".
+        unpickle: whether ".pkl" and ".pickle" are loaded.
+
+    Raises:
+        DataError: a field can't be decoded, or holds a pickle.
+        ValueError: there is no such format, or a field's name has no dot in front.
+    """
+    decoders = {"pil": decode_images_to_pil, "numpy": decode_images_to_numpy}
+    name = format.lower() if isinstance(format, str) else None
+    if name is not None and name not in decoders:
+        raise ValueError(f"format={format!r}: 'PIL' or 'numpy', or None for no images")
+    result = decode_all_gz(dict(sample), update_key=gz_update_key)
+    result = decode_basic(result, unpickle=unpickle)
+    return result if name is None else decoders[name](result)
+
+
+def decode_all_gz(
+    sample: Sample,
+    format: Any = True,  # noqa: A002, ARG001 - decoders are called alike
+    update_key: bool = True,
+) -> Sample:
+    """Unpack fields such as ".txt.gz", in place; a plain ".gz" stays as it is."""
+    check_keys(sample)
+    for key in [key for key in sample if key.lower().endswith(".gz") and key.count(".") > 1]:
+        data = _guarded(sample, key, gzip.decompress)
+        sample[key] = io.BytesIO(data)
+        if update_key:
+            sample[key[: -len(".gz")]] = sample.pop(key)
+    return sample
+
+
+def decode_basic(
+    sample: Sample,
+    format: Any = True,  # noqa: A002, ARG001
+    unpickle: bool = False,
+) -> Sample:
+    """Decode what is no image, in place.
+
+    `.txt .text` to str, `.cls .cls2` to int, `.json`, `.npy` to an array (without objects), `.mp`
+    (msgpack), `.pth .pt` (tensors and plain values only) and `.safetensors`. A ".gz" behind these
+    counts as unpacked already.
+    """
+    check_keys(sample)
+    decoders = {**_BASIC, **(dict.fromkeys(("pkl", "pickle"), _load_pickle) if unpickle else {})}
+    _decode(sample, decoders, look_behind_gz=True)
+    return sample
+
+
+def decode_images_to_pil(sample: Sample, format: Any = True) -> Sample:  # noqa: A002, ARG001
+    """Decode images to PIL images with all their pixels loaded, in place."""
+    _decode(sample, dict.fromkeys(_IMAGES, _pil))
+    return sample
+
+
+def decode_images_to_numpy(sample: Sample, format: Any = True) -> Sample:  # noqa: A002, ARG001
+    """Decode images to uint8 arrays `[height, width]` or `[height, width, channels]`, in place."""
+    _decode(sample, dict.fromkeys(_IMAGES, lambda data: np.asarray(_pil(data))))
+    return sample
+
+
+def _decode(
+    sample: Sample, decoders: Mapping[str, Callable[[bytes], Any]], *, look_behind_gz: bool = False
+) -> None:
+    check_keys(sample)
+    for key in list(sample):
+        extensions = key.lower().split(".")
+        if key.startswith("__") or len(extensions) < 2:
+            continue
+        extension = extensions[-1]
+        if look_behind_gz and extension == "gz":
+            extension = extensions[-2]
+        if extension in decoders:
+            sample[key] = _guarded(sample, key, decoders[extension])
+
+
+def _guarded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
+    """Decode one field; what goes wrong says where."""
+    value = sample[key]
+    if not isinstance(value, bytes | bytearray | memoryview) and not hasattr(value, "read"):
+        return value  # decoded already
+    data = value.read() if hasattr(value, "read") else bytes(value)
+    try:
+        return decoder(data)
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        # Decoders of five packages, and each has errors of its own.
+        reason = error.reason if isinstance(error, DataError) else f"can't be decoded: {error}"
+        raise DataError(
+            reason, url=sample.get("__shard__"), key=sample.get("__key__"), field=key
+        ) from error
+
+
+def _load_array(data: bytes) -> Any:
+    return np.load(io.BytesIO(data), allow_pickle=False)
+
+
+def _load_tensors(data: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def _load_safetensors(data: bytes) -> Any:
+    try:
+        from safetensors.torch import load
+    except ImportError as error:
+        raise DataError("safetensors is not installed: pip install safetensors") from error
+    return load(data)
+
+
+def _load_msgpack(data: bytes) -> Any:
+    try:
+        import msgpack
+    except ImportError as error:
+        raise MissingExtraError("fields of msgpack need a package", extra="msgpack") from error
+    return msgpack.unpackb(data, raw=False)
+
+
+def _refuse_pickle(_data: bytes) -> Any:
+    raise DataError(
+        "a pickle, which runs whatever it says when it is loaded: where you trust it, give "
+        "transformations=[partial(default_decoder, format='PIL', unpickle=True)]"
+    )
+
+
+def _load_pickle(data: bytes) -> Any:
+    import pickle
+
+    return pickle.loads(data)  # noqa: S301 - asked for by name
+
+
+def _pil(data: bytes) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("decoding to PIL images needs Pillow", extra="image") from error
+    image = Image.open(io.BytesIO(data))
+    # Pillow reads on first use: damage must show here, where the sample is known.
+    image.load()
+    return image
+
+
+_BASIC: dict[str, Callable[[bytes], Any]] = {
+    "txt": lambda data: data.decode("utf-8"),
+    "text": lambda data: data.decode("utf-8"),
+    "cls": int,
+    "cls2": int,
+    "json": json.loads,
+    "npy": _load_array,
+    "mp": _load_msgpack,
+    "pt": _load_tensors,
+    "pth": _load_tensors,
+    "safetensors": _load_safetensors,
+    "pkl": _refuse_pickle,
+    "pickle": _refuse_pickle,
+}

@@ -1,0 +1,154 @@
+"""Copies of remote files, whole or not at all.
+
+Keeps I6 and I8: a copy gets its name when it has the length that the store states, so a copy that
+is there is whole; a killed download leaves a hidden file that nobody reads. Locks are the
+kernel's and end with their holder. No command is ever run. Imports storage and this package.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from shardwise.errors import DataError, StorageError
+from shardwise.storage import atomic_write
+from shardwise.storage.urls import scheme_of
+
+__all__ = ["ULockFile", "download_and_open", "download_file", "fetch", "recent_downloads"]
+
+_CHUNK_BYTES = 8 << 20
+
+Handler = Callable[[str, str], object]
+
+# The last copies that this process made, for people who look: (remote, local, when, seconds).
+recent_downloads: deque[tuple[str, str, float, float]] = deque(maxlen=1000)
+
+
+class ULockFile:
+    """A lock between processes, held inside a `with` block.
+
+    The file stays: removing it would let two processes hold two locks of one name.
+
+    Args:
+        path: the lock's file; made if need be.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.lockfile_path = os.fspath(path)
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._file = open(self.lockfile_path, "a", encoding="utf-8")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        assert self._file is not None
+        # Closing gives the lock back.
+        self._file.close()
+        self._file = None
+
+
+def download_file(
+    remote: str,
+    local: str | os.PathLike[str],
+    handlers: Mapping[str, Handler] | None = None,
+    verbose: bool = False,  # noqa: ARG001 - nothing is printed
+) -> str:
+    """Copy a file, remote or local, over what is at `local`; gives back `local`.
+
+    Args:
+        remote: a path or URL.
+        local: the path of the copy. Its directory is made if need be.
+        handlers: functions of your own for schemes, as `handler(remote, path)`.
+        verbose: nothing.
+
+    Raises:
+        MissingShardError: the file is not there.
+        StorageError: it can't be read, or its URL is a command (`pipe:`).
+        TypeError: a handler is a text: commands are not run.
+    """
+    scheme = scheme_of(remote)
+    handler = (handlers or {}).get(scheme)
+    if isinstance(handler, str):
+        raise TypeError(f"the handler of {scheme}: is a text, {handler!r}: give a function")
+    if handler is None and scheme == "pipe":
+        raise StorageError(
+            f"can't copy {remote!r}: commands are not run; give the URL itself, or a function as "
+            "handlers={'pipe': function}"
+        )
+    target = Path(local)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    with atomic_write(target) as file:
+        if handler is None:
+            _copy(remote, file)
+        else:
+            handler(remote, file.name)
+    recent_downloads.append((remote, str(target), time.time(), time.time() - began))
+    return str(target)
+
+
+def _copy(remote: str, file: IO[Any]) -> None:
+    # That package imports torch, which a command must not wait for.
+    from shardwise.compat.webdataset.streams import open_stream
+
+    # The stream knows its length and never ends early, and closing it raises what went wrong.
+    with open_stream(remote) as source:
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+
+
+def fetch(
+    remote: str,
+    local: str | os.PathLike[str],
+    *,
+    handlers: Mapping[str, Handler] | None = None,
+    num_bytes: int | None = None,
+) -> str:
+    """Copy a file unless its copy is there already; of several processes one copies.
+
+    Args:
+        remote: a path or URL.
+        local: the path of the copy.
+        handlers: as for `download_file`.
+        num_bytes: the length that the file must have; None for whatever the store states.
+
+    Raises:
+        DataError: the file has another length.
+    """
+    path = Path(local)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ULockFile(f"{path}.lock"):
+            if not path.exists():
+                download_file(remote, path, handlers)
+    found = path.stat().st_size
+    if num_bytes is not None and found != num_bytes:
+        raise DataError(
+            f"the copy {str(path)!r} has {found} bytes, its list says {num_bytes}: remove the copy "
+            "if the shard was replaced, or make the list anew",
+            url=remote,
+        )
+    return str(path)
+
+
+def download_and_open(
+    remote: str,
+    local: str | os.PathLike[str],
+    mode: str = "rb",
+    handlers: Mapping[str, Handler] | None = None,
+    verbose: bool = False,  # noqa: ARG001 - nothing is printed
+) -> IO[Any]:
+    """Copy a file unless its copy is there already, and open the copy.
+
+    Raises:
+        MissingShardError: the file is not there.
+        StorageError: it can't be read.
+    """
+    return open(fetch(remote, local, handlers=handlers), mode)

@@ -1,0 +1,77 @@
+"""wids' `LRUCache`: a dict of bounded size that forgets what was used longest ago.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, ItemsView, KeysView, ValuesView
+from typing import Any
+
+__all__ = ["LRUCache"]
+
+
+class LRUCache:
+    """At most `capacity` entries; reading or writing one makes it the newest.
+
+    Not safe in threads by itself. Keys that are not there read as None.
+
+    Args:
+        capacity: entries, at least 1.
+        release_handler: called as `release_handler(key, value)` with each entry that leaves: when
+            it is the oldest, is deleted, or `clear` is called.
+    """
+
+    def __init__(
+        self, capacity: int, release_handler: Callable[[Any, Any], object] | None = None
+    ) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity={capacity}: at least one entry")
+        self.capacity = capacity
+        self.cache: OrderedDict[Any, Any] = OrderedDict()
+        self.release_handler = release_handler
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self.cache:
+            return None
+        self.cache.move_to_end(key)
+        return self.cache[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.cache[key] = value
+        self.cache.move_to_end(key)
+        while len(self.cache) > self.capacity:
+            self._release(next(iter(self.cache)))
+
+    def __delitem__(self, key: Any) -> None:
+        if key in self.cache:
+            self._release(key)
+
+    def __len__(self) -> int:
+        return len(self.cache)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.cache
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Entries, the oldest first."""
+        return self.cache.items()
+
+    def keys(self) -> KeysView[Any]:
+        """Keys, the oldest first."""
+        return self.cache.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Values, the oldest first."""
+        return self.cache.values()
+
+    def clear(self) -> None:
+        """Let go of all entries."""
+        for key in list(self.cache):
+            self._release(key)
+
+    def _release(self, key: Any) -> None:
+        value = self.cache.pop(key)
+        if self.release_handler is not None:
+            self.release_handler(key, value)

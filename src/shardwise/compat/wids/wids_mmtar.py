@@ -1,0 +1,134 @@
+"""wids' `MMIndexedTar`: the members of a tar file by number or name.
+
+Names of any length and any dialect of tar are right, and damage is an error (I6). Members are
+read by byte ranges: there is no map of the file. Imports the tar scanner and storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from shardwise.sources.tar.members import scan_members
+from shardwise.sources.tar.scan import Scan
+from shardwise.storage import LocalFile, local_path
+
+__all__ = ["MMIndexedTar", "keep_while_reading"]
+
+
+class MMIndexedTar:
+    """The regular files in a tar file, in their order; indexed by number or by name.
+
+    Of several members of one name, the name means the last, as when the tar is unpacked.
+
+    Args:
+        fname: a path, or an open file with a name.
+        index_file: nothing; the members are found anew.
+        verbose: nothing.
+        cleanup_callback: called as `callback(path, descriptor, phase)` with the phase "start" when
+            the file is opened and "end" when it is closed.
+
+    Raises:
+        DataError: the file is damaged, cut short or no tar.
+        MissingShardError: it is not there.
+    """
+
+    def __init__(
+        self,
+        fname: str | os.PathLike[str] | IO[bytes],
+        index_file: Any = None,  # noqa: ARG002
+        verbose: bool = True,  # noqa: ARG002
+        cleanup_callback: Callable[[str, int, str], object] | None = None,
+    ) -> None:
+        name = fname if isinstance(fname, str | os.PathLike) else getattr(fname, "name", None)
+        if not isinstance(name, str | os.PathLike):
+            raise TypeError(f"{fname!r} has no name: give a path or an open file of the disk")
+        self.fname = local_path(name)
+        self._file = LocalFile(self.fname)
+        self.by_index = list(_members(self._file))
+        self.by_name = {name: place for place, (name, _, _) in enumerate(self.by_index)}
+        self.cleanup_callback = cleanup_callback
+        self._held: IO[bytes] | None = None
+        if cleanup_callback is not None:
+            # A descriptor of its own, for the callback to lock.
+            self._held = open(self.fname, "rb")  # noqa: SIM115 - until close()
+            cleanup_callback(self.fname, self._held.fileno(), "start")
+
+    def close(self, dispose: bool = False) -> None:  # noqa: ARG002 - wids' signature
+        """Let go of the file."""
+        if self._held is not None and self.cleanup_callback is not None:
+            self.cleanup_callback(self.fname, self._held.fileno(), "end")
+            self._held.close()
+            self._held = None
+        self._file.close()
+
+    def names(self) -> list[str]:
+        """The members' names, in order."""
+        return [name for name, _, _ in self.by_index]
+
+    def get_at_index(self, index: int) -> tuple[str, bytes]:
+        """Name and bytes of a member by number."""
+        name, offset, size = self.by_index[index]
+        return name, self._file.read(offset, size)
+
+    def get_by_name(self, name: str) -> tuple[str, bytes]:
+        """Name and bytes of a member by name; KeyError if there is none."""
+        return self.get_at_index(self.by_name[name])
+
+    def get_file(self, i: int) -> tuple[str, io.BytesIO]:
+        """Name and content of a member by number, the content as a stream."""
+        name, data = self.get_at_index(i)
+        return name, io.BytesIO(data)
+
+    def __getitem__(self, key: int | str) -> tuple[str, bytes]:
+        return self.get_at_index(key) if isinstance(key, int) else self.get_by_name(key)
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        for index in range(len(self)):
+            yield self.get_at_index(index)
+
+    def __len__(self) -> int:
+        return len(self.by_index)
+
+
+def _members(file: LocalFile) -> Iterator[tuple[str, int, int]]:
+    """Name, where the payload begins, and its length."""
+    num_bytes = file.stat().num_bytes
+    scan = Scan(file, num_bytes, url=file.url)
+    for members in scan_members(scan, Counter()):
+        places = zip(members.offsets.tolist(), members.sizes.tolist(), strict=True)
+        for row, (offset, size) in enumerate(places):
+            yield members.name(row).decode("utf-8", "surrogateescape"), offset, size
+
+
+def keep_while_reading(fname: str, fd: int, phase: str, delay: float = 0.0) -> None:
+    """A `cleanup_callback` that removes a file when its last reader closes it.
+
+    Args:
+        fname: the file.
+        fd: a descriptor of it, on which readers hold a shared lock.
+        phase: "start" or "end".
+        delay: must be 0.
+
+    Raises:
+        ValueError: another phase, or a delay.
+    """
+    if delay:
+        raise ValueError(f"delay={delay}: files are removed at once, or not at all")
+    if fd < 0 or fname is None:
+        return
+    if phase == "start":
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    elif phase == "end":
+        # Whoever still reads holds a lock; whoever was faster has removed the file.
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(fname).unlink(missing_ok=True)
+    else:
+        raise ValueError(f"phase={phase!r}: 'start' or 'end'")

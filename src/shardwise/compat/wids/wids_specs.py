@@ -1,0 +1,195 @@
+"""wids' indexes in JSON: read, put together, made absolute.
+
+    {"__kind__": "wids-shard-index-v1", "wids_version": 1, "name": ..., "base": ...,
+     "shardlist": [{"url": "000.tar", "nsamples": 1000, "filesize": ..., "md5sum": ...}],
+     "datasets": [{"source_url": "other.json"}, {"shardlist": [...], "base": ..., "name": ...}]}
+
+A shard's URL is taken from, in this order: `base=` of the call, the index's own "base", the
+directory of the index. These files come from elsewhere: what they say is held against the shards
+when these are opened. Imports storage.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping
+from typing import IO, Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from shardwise.errors import DataError
+from shardwise.storage import is_local, open_file
+from shardwise.storage.urls import scheme_of
+
+__all__ = [
+    "check_shards",
+    "load_dsdesc_and_resolve",
+    "load_remote_dsdesc_raw",
+    "rebase_shardlist",
+    "resolve_dsdesc",
+    "urldir",
+    "urlmerge",
+]
+
+KIND = "wids-shard-index-v1"
+
+
+def urldir(url: str) -> str:
+    """The directory of a path or URL, without a slash behind it; "" for a bare name.
+
+    >>> urldir("https://host/data/index.json?v=2"), urldir("index.json")
+    ('https://host/data', '')
+    """
+    if not scheme_of(url):
+        return posixpath.dirname(url)
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, posixpath.dirname(parts.path), "", ""))
+
+
+def urlmerge(base: str, url: str) -> str:
+    """Where a shard lies that is named relative to `base`.
+
+    A whole URL stays, an absolute path keeps the host of `base`, anything else lies under it.
+
+    >>> urlmerge("s3://bucket/data", "train/000.tar"), urlmerge("data", "/mnt/000.tar")
+    ('s3://bucket/data/train/000.tar', '/mnt/000.tar')
+    """
+    if scheme_of(url):
+        return url
+    if not scheme_of(base):
+        return posixpath.normpath(posixpath.join(base, url))
+    parts = urlsplit(base)
+    rest = urlsplit(url)
+    path = posixpath.normpath(posixpath.join(parts.path or "/", rest.path))
+    return urlunsplit((parts.scheme, parts.netloc, path, rest.query, ""))
+
+
+def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
+    """A list of dicts that each have a "url" and a whole number "nsamples".
+
+    Raises:
+        DataError: it is something else.
+    """
+    if not isinstance(shards, list):
+        raise DataError(f"a list of shards must be a list, not {shards!r:.80}", url=url)
+    for number, shard in enumerate(shards):
+        if not isinstance(shard, dict) or not isinstance(shard.get("url"), str):
+            raise DataError(
+                f"shard {number} must be a dict with a 'url', not {shard!r:.80}", url=url
+            )
+        count = shard.get("nsamples")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise DataError(
+                f"shard {number}, {shard['url']!r}: 'nsamples' must be a whole number, not "
+                f"{count!r}",
+                url=url,
+            )
+    return cast(list[dict[str, Any]], shards)
+
+
+def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
+    """An index as it is written.
+
+    Args:
+        source: a path, a URL or an open file.
+
+    Raises:
+        MissingShardError: it is not there.
+        DataError: it is no JSON object.
+    """
+    if isinstance(source, str):
+        url: str | None = source
+        text: str | bytes
+        text = _read(source)
+    else:
+        url = getattr(source, "name", None)
+        text = source.read()
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not a JSON file: {error}", url=url) from error
+    if not isinstance(content, dict):
+        raise DataError(f"an index is a JSON object, not {content!r:.80}", url=url)
+    return content
+
+
+def _read(url: str) -> bytes:
+    if is_local(url):
+        file = open_file(url)
+        return file.read(0, file.stat().num_bytes)
+    # Works in forked processes, too. That package imports torch, which a command must not wait for.
+    from shardwise.compat.webdataset.streams import open_stream
+
+    with open_stream(url) as stream:
+        return bytes(stream.read())
+
+
+def rebase_shardlist(shardlist: list[dict[str, Any]], base: str | None) -> list[dict[str, Any]]:
+    """The shards with URLs that are merged with `base`; dicts of their own."""
+    if base is None:
+        return [dict(shard) for shard in shardlist]
+    return [{**shard, "url": urlmerge(base, shard["url"])} for shard in shardlist]
+
+
+def resolve_dsdesc(
+    dsdesc: Mapping[str, Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    base: str | None = None,
+    directory: str | None = None,
+) -> dict[str, Any]:
+    """An index whose "shardlist" names all shards, also those of the indexes that it refers to.
+
+    Args:
+        dsdesc: the index.
+        options: entries that take the place of the index's own.
+        base: what shards are relative to, before the index's own "base".
+        directory: what they are relative to where neither says anything.
+
+    Raises:
+        DataError: it is none, of another version, without shards, or refers to an index that
+            refers to another one.
+    """
+    index = {**dsdesc, **(options or {})}
+    if index.get("wids_version") != 1:
+        raise DataError(f"wids_version is {index.get('wids_version')!r}: version 1 is read")
+    root = base if base is not None else index.get("base") or directory
+    shards = _part(
+        index.get("shardlist", []), root, weight=index.get("weight"), name=index.get("name")
+    )
+    for component in index.get("datasets", []):
+        source_url = component.get("source_url")
+        weight = component.get("weight")
+        under = component.get("base") or root
+        if source_url is not None:
+            source_url = urlmerge(root, source_url) if root else source_url
+            component = load_remote_dsdesc_raw(source_url)
+            under = component.get("base") or urldir(source_url)
+            if any("source_url" in part for part in component.get("datasets", [])):
+                raise DataError("it refers to an index that refers to others", url=source_url)
+        shards += _part(
+            component.get("shardlist"),
+            under,
+            weight=weight,
+            source_url=source_url,
+            dataset=component.get("name"),
+        )
+    if not shards:
+        raise DataError("the index names no shards")
+    return {**index, "shardlist": shards}
+
+
+def _part(shardlist: Any, base: str | None, **more: Any) -> list[dict[str, Any]]:
+    """Shards of one place, with what holds for all of them."""
+    known = {name: value for name, value in more.items() if value is not None}
+    return [{**known, **shard} for shard in rebase_shardlist(check_shards(shardlist), base)]
+
+
+def load_dsdesc_and_resolve(
+    source: str | IO[Any], *, options: Mapping[str, Any] | None = None, base: str | None = None
+) -> dict[str, Any]:
+    """Read an index and resolve it; relative shards lie beside it unless something else is said."""
+    directory = urldir(source) if isinstance(source, str) else None
+    return resolve_dsdesc(
+        load_remote_dsdesc_raw(source), options=options, base=base, directory=directory
+    )

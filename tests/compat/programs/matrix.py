@@ -1,0 +1,70 @@
+"""Two ranks that no launcher started, two workers each, with each start method.
+
+`matrix.py RANK OUT URL...` writes what this rank reads: for each start method, three epochs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+import shardwise.compat.webdataset as wds
+
+METHODS = ("fork", "spawn", "forkserver")
+
+
+def key(sample):
+    return sample["__key__"]
+
+
+def my_nodesplitter(source):
+    rank, world_size, _, _ = wds.utils.pytorch_worker_info()
+    for i, item in enumerate(source):
+        if i % world_size == rank:
+            yield item
+
+
+def epochs(dataset, method, *, loader=DataLoader, persistent=True, num=3):
+    loader = loader(
+        dataset,
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context=method,
+        persistent_workers=persistent,
+    )
+    return [list(loader) for _ in range(num)]
+
+
+def read(urls):
+    found = {}
+    for method in METHODS:
+        dataset = wds.WebDataset(urls, shardshuffle=True, seed=5).shuffle(20).map(key)
+        found[method] = epochs(dataset, method)
+        dataset = wds.DataPipeline(
+            wds.SimpleShardList(urls),
+            wds.shuffle(100),
+            my_nodesplitter,
+            wds.split_by_worker,
+            wds.tarfile_to_samples(),
+            wds.shuffle(20),
+            wds.map(key),
+        )
+        found[f"{method} by hand"] = epochs(dataset, method, persistent=False, num=1)
+    dataset = wds.WebDataset(urls, shardshuffle=True, seed=5).shuffle(20).map(key)
+    found["fork again"] = epochs(dataset, "fork", persistent=False)
+    found["WebLoader"] = epochs(dataset, "fork", loader=wds.WebLoader, persistent=False)
+    return found
+
+
+if __name__ == "__main__":
+    rank, out, *urls = sys.argv[1:]
+    dataset = wds.WebDataset(urls)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{out}/rendezvous", rank=int(rank), world_size=2
+    )
+    Path(out, f"{rank}.json").write_text(json.dumps(read(urls)))
+    dist.destroy_process_group()

@@ -1,0 +1,246 @@
+"""Epochs of compat pipelines: orders, sizes, seeds, and where they go on."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections import Counter
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader
+
+import shardwise.compat.webdataset as wds
+from tests.support.tars import make_shards, sample_key
+from tests.support.wds_shards import SIZES
+
+NUM = sum(SIZES)
+
+
+def key(sample):
+    return sample["__key__"]
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    return make_shards(tmp_path_factory.mktemp("epochs"), SIZES)
+
+
+def shuffled(urls, **options):
+    return wds.WebDataset(urls, shardshuffle=True, **options).shuffle(20).map(key)
+
+
+def read(loader, num=3):
+    return [list(loader) for _ in range(num)]
+
+
+def test_shards_come_in_another_order_each_epoch(urls):
+    shards = wds.WebDataset(urls, shardshuffle=True).pipeline[:2]
+    epochs = read(wds.DataPipeline(*shards))
+    assert len({str(epoch) for epoch in epochs}) == 3
+    assert all(sorted(shard["url"] for shard in epoch) == urls for epoch in epochs)
+
+
+@pytest.mark.parametrize("seed", [0, 7, "words"])
+def test_one_seed_gives_the_same_epochs_in_every_run(urls, seed):
+    assert read(shuffled(urls, seed=seed)) == read(shuffled(urls, seed=seed))
+
+
+def test_the_seed_reaches_shards_and_samples(urls):
+    assert list(shuffled(urls, seed=1)) != list(shuffled(urls, seed=2))
+    in_order = [list(wds.WebDataset(urls, seed=seed).shuffle(20).map(key)) for seed in (1, 2)]
+    assert in_order[0] != in_order[1]
+
+
+def test_the_seed_of_the_environment_counts_where_none_is_given(urls, monkeypatch):
+    monkeypatch.setenv("WDS_SEED", "11")
+    assert list(shuffled(urls)) == list(shuffled(urls, seed=11)) != list(shuffled(urls, seed=12))
+    assert list(shuffled(urls, detshuffle=True))  # a text as a seed is no TypeError
+
+
+def test_rsample_and_random_mix_follow_the_seed(urls):
+    def sampled(seed):
+        return wds.WebDataset(urls, seed=seed).rsample(0.5).map(key)
+
+    assert read(sampled(1)) == read(sampled(1))
+    first, second, _ = read(sampled(1))
+    assert first != second
+
+    def mixed(seed):
+        datasets = [wds.WebDataset(urls).map(key), wds.WebDataset(urls).map(lambda s: 0)]
+        return wds.RandomMix(datasets, longest=True, seed=seed)
+
+    assert read(mixed(1)) == read(mixed(1)) != read(mixed(2))
+    first, second, _ = read(mixed(1))
+    assert first != second
+    assert Counter(first) == Counter(second)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_detshuffle_goes_on_in_the_workers_of_each_epoch(urls, persistent):
+    stages = [wds.SimpleShardList(urls), wds.detshuffle(100, 100, seed=3), wds.split_by_worker]
+    loader = DataLoader(
+        wds.DataPipeline(*stages, wds.map(lambda shard: shard["url"])),
+        batch_size=None,
+        num_workers=2,
+        persistent_workers=persistent,
+    )
+    epochs = read(loader)
+    assert len({str(epoch) for epoch in epochs}) == 3
+    assert all(sorted(epoch) == urls for epoch in epochs)
+
+
+def test_set_epoch_says_which_epoch_comes_next(urls):
+    whole = read(shuffled(urls), num=4)
+    dataset = shuffled(urls)
+    dataset.set_epoch(3)
+    assert list(dataset) == whole[3]
+    dataset.set_epoch(1)
+    assert read(dataset, num=2) == whole[1:3]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_set_epoch_reaches_living_workers(urls, persistent):
+    whole = read(wds.WebLoader(shuffled(urls), batch_size=None, num_workers=2), num=3)
+    dataset = shuffled(urls)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+    assert list(loader) == whole[0]
+    dataset.set_epoch(2)
+    assert list(loader) == whole[2]
+    dataset.set_epoch(0)
+    assert read(loader, num=2) == whole[:2]
+
+
+def test_a_loader_that_was_given_up_halfway_begins_the_next_epoch(urls):
+    whole = read(wds.WebLoader(shuffled(urls), batch_size=None, num_workers=2), num=2)
+    loader = wds.WebLoader(shuffled(urls), batch_size=None, num_workers=2)
+    assert list(islice(loader, 5)) == whole[0][:5]
+    assert list(loader) == whole[1]
+
+
+def test_with_epoch_goes_on_where_the_last_epoch_stopped(urls):
+    dataset = wds.WebDataset(urls).map(key).with_epoch(40)
+    first, second, third = read(dataset)
+    keys = list(map(sample_key, range(NUM)))
+    assert first + second + third == keys + keys[:15]
+
+
+@pytest.mark.parametrize("loader", [DataLoader, wds.WebLoader])
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=["anew", "alive"])
+def test_with_epoch_is_not_multiplied_by_workers_and_goes_on(urls, loader, options):
+    dataset = shuffled(urls).with_epoch(35)
+    epochs = read(loader(dataset, batch_size=None, num_workers=2, **options))
+    assert [len(epoch) for epoch in epochs] == [35] * 3
+    # Each worker reads its 50-odd samples once before one comes again.
+    assert max(Counter(epochs[0] + epochs[1]).values()) == 1
+    assert len(set().union(*epochs)) >= 100
+
+
+def process_id(sample):
+    return os.getpid()
+
+
+def test_the_workers_of_a_sized_dataset_live_on(urls):
+    dataset = wds.WebDataset(urls).map(process_id).with_epoch(10)
+    loader = wds.WebLoader(dataset, batch_size=None, num_workers=2)
+    first, second = set(loader), set(loader)
+    assert first == second
+    assert len(first) == 2
+
+
+def test_resampled_workers_do_not_read_a_long_way_again(urls, monkeypatch):
+    monkeypatch.setattr("shardwise.compat.webdataset.pipeline._MAX_AGAIN", 15)
+    dataset = wds.WebDataset(urls, resampled=True).map(key).with_epoch(40)
+    epochs = read(DataLoader(dataset, batch_size=None, num_workers=1))
+    assert [len(epoch) for epoch in epochs] == [40] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_with_epoch_is_shared_where_it_does_not_divide(urls):
+    loader = DataLoader(wds.WebDataset(urls).with_epoch(7), batch_size=None, num_workers=2)
+    assert [sum(1 for _ in loader) for _ in range(2)] == [7, 7]
+
+
+def test_a_bare_pipeline_yields_its_epoch_in_each_worker(urls):
+    # As programs expect that divide by the number of workers themselves.
+    stages = [wds.SimpleShardList(urls), wds.split_by_worker, wds.tarfile_to_samples()]
+    dataset = wds.DataPipeline(*stages, wds.map(key)).with_epoch(10)
+    assert len(list(DataLoader(dataset, batch_size=None, num_workers=2))) == 20
+
+
+def test_with_epoch_on_a_loader_counts_batches_and_goes_on(urls):
+    dataset = wds.WebDataset(urls).map(key).listed(4)
+    loader = wds.WebLoader(dataset, batch_size=None, num_workers=2).with_epoch(9)
+    epochs = read(loader)
+    assert [len(epoch) for epoch in epochs] == [9] * 3
+    keys = [k for epoch in epochs for batch in epoch for k in batch]
+    assert sorted(keys) == list(map(sample_key, range(NUM)))
+
+
+def test_resampling_leaves_no_sample_out(urls):
+    dataset = wds.WebDataset(urls, resampled=True).map(key)
+    keys = list(islice(dataset, 2 * NUM))
+    # Two laps through the shards: all come once before one comes again.
+    assert Counter(keys[:NUM]) == Counter(keys[NUM:]) == Counter(map(sample_key, range(NUM)))
+
+
+def test_resampling_divides_the_shards_among_readers(urls, monkeypatch):
+    found = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        shards = wds.DataPipeline(wds.WebDataset(urls, resampled=True).pipeline[0])
+        found += [shard["url"] for shard in islice(shards, 5)]
+    assert sorted(found) == urls
+
+
+def test_resampled_shards_differ_unless_they_are_told_not_to(urls):
+    def draw(**options):
+        return [shard["url"] for shard in islice(wds.ResampledShards(urls, **options), 30)]
+
+    assert draw() != draw()
+    assert draw(deterministic=True) == draw(deterministic=True)
+    assert draw(seed=5) == draw(seed=5) != draw(seed=6)
+    assert draw(worker_seed=lambda: 1, seed=5) != draw(worker_seed=lambda: 2, seed=5)
+    assert len(list(wds.ResampledShards(urls, nshards=3))) == 3
+
+
+def test_repeat_counts_passes_or_items(urls):
+    dataset = wds.WebDataset(urls).map(key)
+    assert len(list(dataset.repeat(2))) == 2 * NUM
+    assert len(list(dataset.repeat(nbatches=250))) == 250
+    assert len(list(dataset.repeat(2, nbatches=130))) == 130
+    assert len(list(islice(dataset.repeat(), 3 * NUM))) == 3 * NUM
+
+
+def test_repeated_passes_have_orders_of_their_own(urls):
+    keys = list(shuffled(urls).repeat(2))
+    assert keys[:NUM] != keys[NUM:]
+    assert sorted(keys[:NUM]) == sorted(keys[NUM:])
+
+
+def test_a_length_pickles_and_is_what_len_says(urls):
+    dataset = wds.WebDataset(urls).map(key)
+    with pytest.raises(TypeError, match="with_length"):
+        len(dataset)
+    assert bool(dataset)
+    with pytest.warns(UserWarning, match="with_epoch"):
+        dataset = dataset.with_length(17)
+    for other in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset), dataset.shuffle(2)):
+        assert len(other) == 17
+    loader = DataLoader(dataset.with_length(105, silent=True), batch_size=10, num_workers=1)
+    assert len(loader) == 11
+
+
+def test_a_pickled_pipeline_goes_on_with_the_next_epoch(urls):
+    whole = read(shuffled(urls))
+    dataset = shuffled(urls)
+    list(dataset)
+    assert read(pickle.loads(pickle.dumps(dataset)), num=2) == whole[1:]
+
+
+def test_an_empty_pipeline_ends_however_often_it_is_repeated():
+    assert list(wds.DataPipeline(lambda: iter([])).with_epoch(5)) == []
+    with pytest.raises(ValueError, match="no stages"):
+        list(wds.DataPipeline())

@@ -1,0 +1,304 @@
+"""`sw.from_webdataset`: a pipeline as a dataset with the same samples, or why that can't be."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import shardwise as sw
+import shardwise.compat.webdataset as wds
+from tests.support.tars import make_shards, payload, sample_key, write_tar
+
+SIZES = (6, 7, 8)
+N = sum(SIZES)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return make_shards(tmp_path, SIZES, fields=("jpg", "cls", "txt", "bin", "json"))
+
+
+def pipe(shards, **options):
+    return wds.WebDataset(shards, **{"shardshuffle": False, **options})
+
+
+def same(left, right):
+    if isinstance(left, np.ndarray | torch.Tensor):
+        return np.array_equal(np.asarray(left), np.asarray(right))
+    return left == right
+
+
+def assert_same_samples(pipeline, *, names=None):
+    """What the pipeline yields is what the dataset has, in that order."""
+    dataset = sw.from_webdataset(pipeline)
+    found = list(pipeline)
+    assert len(found) == len(dataset)
+    for there, here in zip(found, dataset, strict=True):
+        if isinstance(there, dict):
+            there = {k: v for k, v in there.items() if k == "__key__" or not k.startswith("__")}
+        else:
+            there = dict(zip(names, there, strict=True))
+        if "__key__" not in there:
+            # A dataset's samples have it always.
+            here.pop("__key__")
+        assert there.keys() == here.keys()
+        assert all(same(there[name], here[name]) for name in there), (there, here)
+    return dataset
+
+
+def double(value):
+    return value * 2
+
+
+# The same samples
+
+
+def test_fields_are_bytes_until_they_are_decoded(shards):
+    assert_same_samples(pipe(shards))
+
+
+@pytest.mark.parametrize("spec", ["rgb", "rgb8", "l", "l8", "torchrgb", "torchrgb8", "torch"])
+def test_decoding_gives_the_same_values(shards, spec):
+    dataset = assert_same_samples(pipe(shards).decode(spec))
+    assert ("RunStages" in repr(dataset)) is False
+    assert_same_samples(pipe(shards).decode(spec).map_dict(jpg=double))
+
+
+def test_decoding_by_functions_and_of_some_fields(shards):
+    handler = wds.handle_extension("bin", len)
+    assert_same_samples(pipe(shards).decode("rgb8", handler))
+    assert_same_samples(pipe(shards).decode("rgb8", only="cls"))
+    assert_same_samples(pipe(shards).decode(handler, post=[]))
+    assert_same_samples(pipe(shards).compose(wds.decode("rgb8")))
+
+
+def test_functions_of_tensors_get_tensors(shards):
+    dataset = sw.from_webdataset(
+        pipe(shards).decode("torchrgb8").map(lambda s: {"kind": type(s["jpg"]).__name__})
+    )
+    assert dataset[0] == {"kind": "Tensor", "__key__": sample_key(0)}
+
+
+def test_tuples_become_fields_by_their_names(shards):
+    dataset = assert_same_samples(
+        pipe(shards).to_tuple("jpg", "cls").map_tuple(len, int), names=("jpg", "cls")
+    )
+    # Functions of bytes are decoders, and fields that nobody wants are not read.
+    assert "RunStages" not in repr(dataset)
+    assert dataset.fields == ("jpg", "cls")
+    assert_same_samples(
+        pipe(shards).decode("rgb8").to_tuple("jpg;png;jpeg cls").map_tuple(double, double),
+        names=("jpg", "cls"),
+    )
+    assert_same_samples(
+        pipe(shards).to_tuple("cls").map_tuple(int).map_tuple(double), names=("cls",)
+    )
+    assert_same_samples(pipe(shards).to_tuple("bin", "bin"), names=("0", "1"))
+    assert_same_samples(
+        pipe(shards).to_tuple("txt", "cls").map(lambda t: (*t, 3)), names=("0", "1", "2")
+    )
+
+
+def test_stages_of_single_samples_run_as_they_are(shards):
+    base = pipe(shards).decode()
+    for pipeline in (
+        base.map(lambda s: {"n": s["cls"] + 1}),
+        base.map_dict(cls=double),
+        base.rename(label="cls;index"),
+        base.rename(label="cls", keep=False),
+        base.rename_keys(("*.label", "*.cls"), must_match=False),
+        base.associate(lambda key: {"more": key}),
+        base.rename(label="cls").map_dict(label=double).map(lambda s: {"m": s["label"]}),
+        pipe(shards).xdecode(must_decode=False),
+        pipe(shards).mcached(),
+    ):
+        assert_same_samples(pipeline)
+    assert_same_samples(base.rename(label="cls").to_tuple("label", "txt"), names=("label", "txt"))
+    assert_same_samples(base.extract_keys("*.cls", "*.txt"), names=("0", "1"))
+
+
+def test_what_is_no_dict_is_a_value(shards):
+    dataset = sw.from_webdataset(pipe(shards).map(lambda s: int(s["cls"])))
+    assert dataset[7] == {"value": 7, "__key__": sample_key(7)}
+
+
+def test_a_field_that_some_samples_lack_may_be_lacking(tmp_path):
+    url = write_tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"2"), ("b.txt", b"b")])
+    assert_same_samples(pipe([url]).decode())
+    with pytest.raises(sw.DataError, match="txt"):
+        sw.from_webdataset(pipe([url]).to_tuple("cls", "txt"))[0]
+    dataset = sw.from_webdataset(pipe([url]).to_tuple("txt;cls", handler=wds.warn_and_continue))
+    assert [dataset[i]["txt"] for i in range(2)] == [b"1", b"b"]
+
+
+def test_it_pickles_with_its_options(shards):
+    dataset = sw.from_webdataset(pipe(shards).decode("rgb8").map_dict(cls=double).batched(4))
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.loader_options == dataset.loader_options
+    assert copy[7]["cls"] == 14
+
+
+# What it says about the loader
+
+
+def options(pipeline, **more):
+    return sw.from_webdataset(pipeline, **more).loader_options
+
+
+def test_batches(shards):
+    assert options(pipe(shards)) == {"seed": 0}
+    batched = pipe(shards).batched(4)
+    assert options(batched) == {"seed": 0, "batch_size": 4, "remainder": "pad"}
+    assert options(pipe(shards).batched(4, partial=False))["remainder"] == "drop"
+    assert options(batched.unbatched()) == {"seed": 0}
+
+
+def test_shuffles_and_seeds(shards):
+    assert options(pipe(shards, seed=7).shuffle(100)) == {"seed": 7, "shuffle": "window"}
+    assert options(pipe(shards, shardshuffle=3))["shuffle"] == "window"
+    assert options(pipe(shards, shardshuffle=3, detshuffle=True))["shuffle"] == "window"
+    assert options(wds.WebDataset(shards, resampled=True))["shuffle"] == "window"
+
+
+def test_epochs_count_the_samples_of_all_ranks(shards):
+    assert options(pipe(shards).with_epoch(10), world_size=4)["epoch_size"] == 40
+    assert options(pipe(shards).batched(5).with_epoch(3), world_size=2)["epoch_size"] == 30
+    assert options(pipe(shards).with_epoch(10))["epoch_size"] == 10
+    assert options(pipe(shards).repeat(3))["epoch_size"] == 3 * N
+    assert "epoch_size" not in options(wds.WebDataset(shards, resampled=True))
+
+
+def test_handlers(shards):
+    assert options(pipe(shards).map(len, handler=wds.warn_and_continue))["on_error"] == "skip"
+    assert options(pipe(shards, handler=wds.ignore_and_continue))["on_error"] == "skip"
+
+
+def test_loaders(shards):
+    dataset = pipe(shards, shardshuffle=2).decode("rgb8").to_tuple("jpg", "cls").batched(4)
+    loader = wds.WebLoader(dataset, batch_size=None, num_workers=2)
+    assert options(loader) == {
+        "seed": 0,
+        "shuffle": "window",
+        "batch_size": 4,
+        "remainder": "pad",
+        "num_workers": 2,
+    }
+    again = loader.unbatched().shuffle(10).batched(8, partial=False).with_epoch(2)
+    assert options(again, world_size=1) == {
+        "seed": 0,
+        "shuffle": "window",
+        "batch_size": 8,
+        "remainder": "drop",
+        "num_workers": 2,
+        "epoch_size": 16,
+    }
+    plain = wds.WebLoader(pipe(shards), batch_size=3, drop_last=True)
+    assert options(plain) == {"seed": 0, "batch_size": 3, "remainder": "drop"}
+
+
+def test_an_old_style_pipeline_is_read_too(shards):
+    pipeline = wds.DataPipeline(
+        wds.SimpleShardList(shards),
+        wds.shuffle(3),
+        wds.split_by_node,
+        wds.split_by_worker,
+        wds.tarfile_to_samples(),
+        wds.shuffle(10),
+        wds.decode("rgb8"),
+        wds.to_tuple("jpg", "cls"),
+        wds.batched(4),
+    )
+    dataset = sw.from_webdataset(pipeline)
+    assert dataset.loader_options["batch_size"] == 4
+    assert dataset[9]["cls"] == 9
+
+
+def test_the_options_make_a_loader_that_yields_every_sample(shards):
+    pipeline = pipe(shards, shardshuffle=3).shuffle(9).decode("rgb8").to_tuple("jpg", "cls", "txt")
+    dataset = sw.from_webdataset(pipeline.batched(4))
+    with sw.DataLoader(dataset, rank=0, world_size=1, **dataset.loader_options) as loader:
+        batches = list(loader)
+    keys = [k for b in batches for k, ok in zip(b["txt"], b["__valid__"], strict=True) if ok]
+    assert sorted(keys) == [sample_key(g) for g in range(N)]
+    assert keys != sorted(keys)
+    assert batches[0]["jpg"].shape == (4, 24, 32, 3)
+
+
+def test_a_collate_function_gets_samples_as_the_pipeline_has_them(shards):
+    def collate(samples):
+        return sum(cls for cls, _ in samples)
+
+    pipeline = pipe(shards).decode().to_tuple("cls", "txt").batched(N, collation_fn=collate)
+    dataset = sw.from_webdataset(pipeline)
+    with sw.DataLoader(
+        dataset, rank=0, world_size=1, num_threads=0, **dataset.loader_options
+    ) as loader:
+        assert list(loader) == list(pipeline)
+    listed = sw.from_webdataset(pipe(shards).listed(2)).loader_options["collate"]
+    assert listed([1, 2]) == [1, 2]
+
+
+def test_a_sample_that_a_stage_leaves_out_is_skipped_and_counted(shards):
+    def odd(sample):
+        return sample if sample["cls"] % 2 else None
+
+    dataset = sw.from_webdataset(pipe(shards).decode().map(odd).batched(4))
+    with pytest.raises(sw.DataError, match="no sample"):
+        dataset[0]
+    settings = dataset.loader_options | {"on_error": "skip"}
+    with sw.DataLoader(dataset, rank=0, world_size=1, **settings) as loader:
+        classes = [int(c) for batch in loader for c in batch["cls"]]
+        assert all(c % 2 for c in classes)
+        assert loader.stats()["skipped"] > 0
+
+
+# What can't be
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "instead"),
+    [
+        (lambda p: p.select(bool), "select(bool)", "dataset.subset"),
+        (lambda p: p.rsample(0.5), "rsample(0.5)", "epoch_size"),
+        (lambda p: p.slice(3), "slice(3)", "dataset.subset(range(n))"),
+        (lambda p: p.log_keys("x"), "log_keys", "__key__"),
+        (lambda p: p.compose(iter), "iter", ".map(fn)"),
+        (lambda p: p.batched(2).map(len), "map(len)", "collation_fn"),
+        (lambda p: p.batched(2).batched(2), "batched(2", "one .batched(n)"),
+        (lambda p: p.map(len, handler=wds.warn_and_stop), "map(len", "on_error="),
+    ],
+)
+def test_a_stage_without_a_counterpart_is_named_with_what_to_write_instead(
+    shards, change, stage, instead
+):
+    with pytest.raises(ValueError, match="from_webdataset: the stage") as caught:
+        sw.from_webdataset(change(pipe(shards)))
+    assert stage in str(caught.value)
+    assert instead in str(caught.value)
+
+
+def test_sources_without_a_counterpart_are_named(shards, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for pipeline, match in (
+            (pipe("pipe:cat x.tar"), "is a command"),
+            (pipe(shards, select_files=str), "select_files"),
+            (wds.DataPipeline(wds.RandomMix([pipe(shards)])), "RandomMix"),
+            (wds.DataPipeline(wds.SimpleShardList(shards)), "no stage opens"),
+            (wds.DataPipeline(), "no stages"),
+            (wds.WebLoader([1, 2], batch_size=1), "sw.wrap"),
+        ):
+            with pytest.raises(ValueError, match=match):
+                sw.from_webdataset(pipeline)
+    with pytest.raises(TypeError, match="install"):
+        sw.from_webdataset([1])
+    with pytest.raises(sw.MissingShardError):
+        sw.from_webdataset(pipe(str(tmp_path / "none.tar")).decode())
+
+
+def test_it_reads_what_is_in_the_tar_and_nothing_else(shards):
+    assert sw.from_webdataset(pipe(shards))[3]["bin"] == payload(3, "bin")

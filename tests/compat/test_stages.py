@@ -1,0 +1,188 @@
+"""Stages that WebDataset's own tests leave open."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import shardwise.compat.webdataset as wds
+from shardwise.compat.webdataset import filters
+from shardwise.compat.webdataset.handlers import ignore_and_continue, ignore_and_stop
+from tests.support.tars import make_shards
+
+
+def samples():
+    return [{"__key__": str(i), "jpg": i, "cls": 10 * i} for i in range(4)]
+
+
+def test_map_keeps_the_key_and_leaves_out_none():
+    found = list(filters._map(samples(), lambda s: {"x": s["jpg"]} if s["jpg"] else None))
+    assert found == [{"x": i, "__key__": str(i)} for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("handler", "left"), [(ignore_and_continue, [0, 2, 3]), (ignore_and_stop, [0])]
+)
+def test_handlers_say_whether_to_go_on(handler, left):
+    def fail(value):
+        if value == 1:
+            raise ValueError(value)
+        return value
+
+    def jpg(found):
+        return [sample["jpg"] if isinstance(sample, dict) else sample[0] for sample in found]
+
+    assert jpg(filters._map(samples(), lambda s: s | {"jpg": fail(s["jpg"])}, handler)) == left
+    assert jpg(filters._map_dict(samples(), handler, jpg=fail)) == left
+    tuples = filters._to_tuple(samples(), "jpg", "cls")
+    assert jpg(filters._map_tuple(tuples, fail, handler=handler)) == left
+    holes = [s if s["jpg"] != 1 else {"cls": 1} for s in samples()]
+    assert jpg(filters._to_tuple(holes, "jpg", handler=handler)) == left
+    assert len(list(filters._rename(holes, handler, new="jpg"))) == len(left)
+
+
+def test_to_tuple_takes_alternatives_and_says_what_is_missing():
+    assert next(filters._to_tuple(samples(), "png;jpg cls")) == (0, 0)
+    assert next(filters._to_tuple(samples(), "png", "cls", missing_is_error=False)) == (None, 0)
+    with pytest.raises(ValueError, match=r"none of \['png'\] in the sample '0'"):
+        next(filters._to_tuple(samples(), "png", "cls"))
+    with pytest.raises(ValueError, match="'jpg' is None in the sample 'a'"):
+        list(filters._to_tuple([{"__key__": "a", "jpg": None}], "jpg"))
+
+
+def test_shuffles_keep_all_items_and_mix_them():
+    for size, initial in ((1, 1), (7, 3), (50, 50), (1000, 100)):
+        found = list(filters._shuffle(range(200), size, initial, seed=1))
+        assert sorted(found) == list(range(200))
+        assert (found != list(range(200))) is (size > 1)
+    assert list(filters._shuffle([], 10)) == []
+    with pytest.raises(ValueError, match="not both"):
+        filters._shuffle([], rng=1, seed=2)
+
+
+def test_a_small_start_gives_the_first_sample_soon():
+    read = []
+
+    def source():
+        for i in range(100):
+            read.append(i)
+            yield i
+
+    next(filters._shuffle(source(), 50, 5))
+    assert len(read) <= 6
+
+
+def test_batches_leave_as_soon_as_they_are_full():
+    read = []
+
+    def source():
+        for i in range(10):
+            read.append(i)
+            yield (i, np.full(2, i), torch.full((2,), i), str(i))
+
+    numbers, arrays, tensors, texts = next(filters._batched(source(), 3))
+    assert len(read) == 3
+    assert numbers.tolist() == [0, 1, 2]
+    assert arrays.shape == (3, 2)
+    assert isinstance(tensors, torch.Tensor)
+    assert texts == ["0", "1", "2"]
+    with pytest.raises(ValueError, match="batchsize=0"):
+        list(filters._batched([], 0))
+
+
+def test_what_can_t_be_a_batch_says_why():
+    with pytest.raises(ValueError, match="different shapes"):
+        filters.default_collation_fn([(np.zeros(2),), (np.zeros(3),)])
+    with pytest.raises(ValueError, match="different fields"):
+        filters.default_collation_fn([{"a": 1}, {"b": 1}])
+    with pytest.raises(ValueError, match=r"\[1, 2\] items"):
+        filters.default_collation_fn([(1,), (1, 2)])
+    with pytest.raises(ValueError, match="different lengths"):
+        list(filters._unbatched([([1, 2], [1])]))
+    with pytest.raises(TypeError, match="unbatched"):
+        list(filters._unlisted([(1, 2)]))
+
+
+def test_info_and_log_keys_write_and_pass_on(tmp_path, capsys):
+    assert list(filters._info(samples(), n=1, name="mine")) == samples()
+    assert capsys.readouterr().err == "--- mine\n__key__ '0'\njpg 0\ncls 0\n"
+    log = tmp_path / "log"
+    assert list(filters._log_keys(samples(), str(log))) == samples()
+    assert log.read_text().splitlines()[1] == "1\tNone\tNone\t1"
+
+
+def test_select_associate_slice_and_rename():
+    dataset = wds.FluidWrapper(samples()).select(lambda s: s["jpg"] > 1)
+    dataset = dataset.associate({"2": {"more": 5}}).rename(image="jpg").slice(1)
+    assert list(dataset) == [{"__key__": "2", "cls": 20, "more": 5, "image": 2}]
+
+
+def test_caches_keep_whole_passes_only():
+    runs = []
+
+    def source():
+        runs.append(1)
+        return iter(range(5))
+
+    pipeline = wds.DataPipeline(source, wds.Cached())
+    next(iter(pipeline))
+    assert list(pipeline) == list(pipeline) == list(range(5))
+    stage = pipeline.stage(1)
+    assert stage.cached == list(range(5))
+
+
+def test_round_robin_and_random_mix_end_as_they_are_told():
+    short, long = wds.MockDataset("s", 2), wds.MockDataset("l", 5)
+    assert list(wds.RoundRobin([short, long])) == ["s", "l", "s", "l"]
+    assert sorted(wds.RoundRobin([short, long], longest=True)) == ["l"] * 5 + ["s"] * 2
+    assert sorted(wds.RandomMix([short, long], longest=True)) == ["l"] * 5 + ["s"] * 2
+    assert list(wds.RandomMix([short, long], probs=[0, 1])) == ["l"] * 5
+    with pytest.raises(ValueError, match="probs"):
+        list(wds.RandomMix([short, long], probs=[1]))
+
+
+def test_pipelines_of_pipelines_have_another_order_each_epoch(tmp_path):
+    urls = make_shards(tmp_path, [20, 20])
+    parts = [wds.WebDataset(url).shuffle(20).map(lambda s: s["__key__"]) for url in urls]
+    mixed = wds.FluidWrapper(wds.RoundRobin(parts))
+    first, second = list(mixed), list(mixed)
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+def test_any_iterable_can_be_wrapped_and_pickles():
+    assert list(wds.FluidWrapper(range(5)).batched(5, collation_fn=None)) == [[0, 1, 2, 3, 4]]
+    assert list(pickle.loads(pickle.dumps(wds.FluidWrapper([1, 2]).slice(1)))) == [1]
+    with pytest.raises(TypeError, match="is no stage"):
+        list(wds.DataPipeline([1], 5))
+
+
+def test_hand_written_readers_get_members_and_an_end(tmp_path):
+    from shardwise.compat.webdataset import tariterators
+
+    urls = make_shards(tmp_path, [2, 3])
+    shards = [{"url": url} for url in urls]
+    opened = tariterators.url_opener(shards)
+    members = list(tariterators.tar_file_expander(opened))
+    named = [member for member in members if member["fname"]]
+    assert len(named) == 15
+    assert [i for i, member in enumerate(members) if not member["fname"]] == [6, 16]
+    assert tariterators.base_plus_ext("") == (None, None)
+    grouped = list(tariterators.group_by_keys(members))
+    assert grouped == list(tariterators.tarfile_samples(shards))
+    assert list(tariterators.group_by_keys([*named[:6], {}, *named[6:]])) == grouped
+    only = tariterators.group_by_keys(members, suffixes={"cls"})
+    assert all(set(sample) == {"__key__", "__url__", "cls"} for sample in only)
+
+
+def test_members_are_selected_and_renamed_by_name(tmp_path):
+    urls = make_shards(tmp_path, [2])
+    (first, _) = wds.WebDataset(
+        urls,
+        rename_files=lambda name: name.replace(".txt", ".text"),
+        select_files=lambda name: not name.endswith("bin"),
+    )
+    assert sorted(first) == ["__key__", "__local_path__", "__url__", "cls", "text"]

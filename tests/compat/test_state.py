@@ -1,0 +1,228 @@
+"""The state of compat pipelines and loaders: any epoch is gone on with where it was left."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader
+
+import shardwise.compat.webdataset as wds
+from shardwise.errors import StateError
+from tests.support.tars import make_shards, sample_key
+from tests.support.wds_shards import SIZES
+
+
+def key(sample):
+    return sample["__key__"]
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    return make_shards(tmp_path_factory.mktemp("state"), SIZES)
+
+
+def shuffled(urls, **options):
+    return wds.WebDataset(urls, shardshuffle=True, **options).shuffle(20).map(key)
+
+
+def resampled(urls):
+    return wds.WebDataset(urls, resampled=True).shuffle(20).map(key)
+
+
+def pipeline(urls):
+    stages = [wds.ResampledShards(urls), wds.tarfile_to_samples(), wds.shuffle(20), wds.map(key)]
+    return wds.DataPipeline(*stages)
+
+
+IN_PROCESS = {
+    "sequential": lambda urls: wds.WebDataset(urls).map(key),
+    "shuffled": shuffled,
+    "batched": lambda urls: shuffled(urls).listed(4),
+    "taken apart": lambda urls: shuffled(urls).listed(4).unlisted(),
+    "selected": lambda urls: shuffled(urls).select(lambda k: k[-1] in "02468"),
+    "random": lambda urls: shuffled(urls).rsample(0.6),
+    "sized": lambda urls: shuffled(urls).with_epoch(40),
+    "repeated": lambda urls: shuffled(urls).repeat(2),
+    "resampled and sized": lambda urls: resampled(urls).with_epoch(40),
+}
+
+
+def of_workers(dataset, num_workers, batch_size=None):
+    return wds.WebLoader(dataset, batch_size=batch_size, num_workers=num_workers)
+
+
+LOADERS = {
+    "sharded": lambda urls, n: of_workers(shuffled(urls), n),
+    "batches of the loader": lambda urls, n: of_workers(shuffled(urls), n, batch_size=4),
+    "sized": lambda urls, n: of_workers(shuffled(urls).with_epoch(40), n),
+    "resampled and sized": lambda urls, n: of_workers(resampled(urls).with_epoch(40), n),
+    "resampled, sized behind": lambda urls, n: of_workers(resampled(urls), n).with_epoch(30),
+    "shuffled behind": lambda urls, n: (
+        of_workers(shuffled(urls).listed(4), n).unlisted().shuffle(10).listed(5)
+    ),
+    "shuffled and sized behind": lambda urls, n: (
+        of_workers(shuffled(urls).listed(4), n).unlisted().shuffle(10).listed(5).with_epoch(9)
+    ),
+}
+
+
+def check_resume(make, epoch, stop):
+    """Leave an epoch behind `stop` items, go on in a new pipeline; that and the next agree."""
+    whole = make()
+    epochs = [list(whole) for _ in range(epoch + 2)]
+    stop = len(epochs[epoch]) if stop is None else min(stop, len(epochs[epoch]))
+    left = make()
+    for number in range(epoch):
+        assert list(left) == epochs[number]
+    items = iter(left)
+    begun = list(islice(items, stop))
+    state = json.loads(json.dumps(left.state_dict()))
+    assert len(json.dumps(state)) < 1024
+    del items, left
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert begun + list(resumed) == epochs[epoch]
+    assert list(resumed) == epochs[epoch + 1]
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 33, None])
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_a_pipeline_goes_on(urls, name, epoch, stop):
+    check_resume(lambda: IN_PROCESS[name](urls), epoch, stop)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_without_workers_goes_on(urls, name):
+    for stop in (1, 8, None):
+        check_resume(lambda: LOADERS[name](urls, 0), 1, stop)
+
+
+@pytest.mark.parametrize("stop", [3, None])
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_with_workers_goes_on(urls, name, stop):
+    check_resume(lambda: LOADERS[name](urls, 2), 1, stop)
+
+
+def test_a_pipeline_of_resampled_shards_goes_on_with_what_it_drew(urls):
+    left = pipeline(urls)
+    items = iter(left)
+    list(islice(items, 17))
+    resumed = pipeline(urls)
+    resumed.load_state_dict(left.state_dict())
+    assert list(islice(resumed, 200)) == list(islice(items, 200))
+
+
+def test_a_loader_of_resampled_samples_goes_on_behind_a_shuffle(urls):
+    def make():
+        return of_workers(resampled(urls), 0).shuffle(10)
+
+    left = make()
+    begun = list(islice(left, 30))
+    resumed = make()
+    resumed.load_state_dict(left.state_dict())
+    later = list(islice(resumed, 30))
+    # What the shuffle held is drawn anew; what came out does not come again within the lap.
+    assert not set(begun) & set(later)
+
+
+def test_a_state_of_rank_zero_serves_the_other_ranks(urls, monkeypatch):
+    def on(rank):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+
+    # With 45 an epoch, the first pass ends within the second epoch on one of the ranks only.
+    for make in (shuffled, lambda urls: shuffled(urls).with_epoch(45)):
+        on(1)
+        whole = make(urls)
+        epochs = [list(whole) for _ in range(3)]
+        on(0)
+        saved = make(urls)
+        list(saved)
+        items = iter(saved)
+        list(islice(items, 9))
+        state = saved.state_dict()
+        on(1)
+        resumed = make(urls)
+        resumed.load_state_dict(state)
+        assert list(resumed) == epochs[1][9:]
+        assert list(resumed) == epochs[2]
+
+
+def test_set_epoch_with_the_loaded_epoch_keeps_the_place(urls):
+    left = of_workers(shuffled(urls), 0)
+    items = iter(left)
+    list(islice(items, 9))
+    resumed = of_workers(shuffled(urls), 0)
+    resumed.load_state_dict(left.state_dict())
+    resumed.set_epoch(0)
+    assert list(resumed) == list(items)
+
+
+def test_living_workers_take_up_a_state(urls):
+    def make():
+        options = {"batch_size": None, "num_workers": 2, "persistent_workers": True}
+        return wds.WebLoader(shuffled(urls), **options)
+
+    loader = make()
+    first = list(loader)
+    state = loader.state_dict()
+    second = list(loader)
+    loader.load_state_dict(state)
+    assert list(loader) == second != first
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 9}, "seed: 0 in the state, 9 here"),
+        ({"shards": 1}, "shards"),
+        ({"size": 30}, "size"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(urls, change, message):
+    state = shuffled(urls).state_dict()
+    other = shuffled(urls[: -change.get("shards", len(urls))] or urls, seed=change.get("seed", 0))
+    if "size" in change:
+        other = other.with_epoch(30)
+    with pytest.raises(StateError, match=message):
+        other.load_state_dict(state)
+
+
+def test_other_workers_and_other_versions_are_refused(urls):
+    with pytest.raises(StateError, match="num_workers: 1 in the state, 2 here"):
+        of_workers(shuffled(urls), 2).load_state_dict(of_workers(shuffled(urls), 0).state_dict())
+    with pytest.raises(StateError, match="version"):
+        shuffled(urls).load_state_dict({"version": 99})
+
+
+def test_shards_that_have_shrunk_are_noticed(tmp_path):
+    urls = make_shards(tmp_path, [9])
+    left = wds.WebDataset(urls)
+    items = iter(left)
+    list(islice(items, 8))
+    make_shards(tmp_path, [5])
+    resumed = wds.WebDataset(urls)
+    resumed.load_state_dict(left.state_dict())
+    del items
+    with pytest.raises(StateError, match="8 samples of a pass that has 5"):
+        list(resumed)
+
+
+def test_workers_of_a_plain_loader_leave_no_state_in_the_dataset(urls):
+    dataset = shuffled(urls)
+    list(DataLoader(dataset, batch_size=None, num_workers=1))
+    with pytest.raises(StateError, match=r"wds\.WebLoader"):
+        dataset.state_dict()
+    with pytest.raises(StateError, match="only pipelines have a state"):
+        wds.WebLoader(wds.MockDataset(1, 3), batch_size=None).state_dict()
+
+
+def test_a_loader_hands_out_exactly_what_the_dataset_yields(urls):
+    loader = of_workers(wds.WebDataset(urls).map(key), 0)
+    assert list(loader) == list(map(sample_key, range(sum(SIZES))))
+    assert (loader.num_workers, loader.batch_size) == (0, None)
+    assert list(wds.WebLoader(wds.MockDataset(1, 3), batch_size=None)) == [1, 1, 1]

@@ -1,0 +1,149 @@
+"""wids' small parts: members of a tar by number, the cache of what was used last, cleaning up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from shardwise import DataError
+from shardwise.compat import wids
+from shardwise.compat.wids.wids import group_by_key, splitname
+from shardwise.compat.wids.wids_cleanup import (
+    ExclusiveLock,
+    create_cleanup_background_process,
+    keep_most_recent_files,
+)
+from shardwise.compat.wids.wids_lru import LRUCache
+from shardwise.compat.wids.wids_mmtar import MMIndexedTar, keep_while_reading
+from shardwise.compat.wids.wids_tar import TarFileReader, find_index_file
+from tests.support.tars import write_tar
+
+LONG = "d" * 90 + "/" + "f" * 90
+
+
+@pytest.mark.parametrize("dialect", ["ustar", "gnu", "pax"])
+@pytest.mark.parametrize("kind", [MMIndexedTar, TarFileReader])
+def test_members_are_found_by_number_and_name(tmp_path, dialect, kind):
+    members = [("README", b"1"), (f"{LONG}.a", b"22"), (f"{LONG}.b", b""), ("x.txt", b"4")]
+    url = write_tar(tmp_path / "a.tar", members, format=dialect)
+    tar = kind(url)
+    assert len(tar) == 4
+    assert tar.names() == [name for name, _ in members]
+    assert [tar[i] for i in range(4)] == list(tar) == members
+    assert tar[f"{LONG}.a"] == members[1]
+    name, stream = tar.get_file(3)
+    assert (name, stream.read()) == members[3]
+    with pytest.raises(IndexError):
+        tar.get_at_index(4)
+    with pytest.raises(KeyError):
+        tar.get_by_name("none")
+    tar.close()
+    with open(url, "rb") as file:
+        assert len(kind(file)) == 4
+
+
+def test_a_cut_tar_is_an_error(tmp_path):
+    url = write_tar(tmp_path / "a.tar", [("a.bin", b"x" * 5000)])
+    os.truncate(url, 2048)
+    with pytest.raises(DataError, match="cut short"):
+        MMIndexedTar(url)
+
+
+def test_a_file_is_removed_when_its_last_reader_closes_it(tmp_path):
+    url = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
+    first, second = (MMIndexedTar(url, cleanup_callback=keep_while_reading) for _ in range(2))
+    first.close()
+    assert os.path.exists(url)
+    assert second[0] == ("a.txt", b"1")
+    second.close()
+    assert not os.path.exists(url)
+    with pytest.raises(ValueError, match="middle"):
+        keep_while_reading(url, 0, "middle")
+
+
+def test_names_are_split_at_the_first_dot_of_the_base_name():
+    assert splitname("v1.0/a.b.c") == ("v1.0/a", ".b.c")
+    with pytest.raises(ValueError, match="no extension"):
+        splitname("v1.0/a")
+    assert group_by_key(["a.x", "a.y", "v.0/LICENSE", "b.x", "a.x"]) == [[0, 1], [3], [4]]
+    assert find_index_file("a.tar") == "a.tar.index"
+
+
+def test_the_cache_lets_go_of_what_was_used_longest_ago():
+    released = []
+    cache = LRUCache(2, release_handler=lambda key, value: released.append((key, value)))
+    cache["a"] = 1
+    cache["b"] = 2
+    assert cache["a"] == 1
+    cache["c"] = 3
+    assert released == [("b", 2)]
+    assert (list(cache.keys()), list(cache.values()), len(cache)) == (["a", "c"], [1, 3], 2)
+    assert cache["b"] is None
+    del cache["none"]
+    del cache["a"]
+    cache.clear()
+    assert released == [("b", 2), ("a", 1), ("c", 3)]
+    with pytest.raises(ValueError, match="capacity=0"):
+        LRUCache(0)
+
+
+def write_files(directory, count):
+    for i in range(count):
+        path = directory / f"file{i}"
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (1000 + i, 1000 + i))
+
+
+def test_the_files_that_changed_last_stay(tmp_path):
+    write_files(tmp_path, 9)
+    keep_most_recent_files(f"{tmp_path}/*", maxsize=45)
+    assert sorted(os.listdir(tmp_path)) == ["file5", "file6", "file7", "file8"]
+    keep_most_recent_files(f"{tmp_path}/*", maxfiles=2)
+    assert sorted(os.listdir(tmp_path)) == ["file7", "file8"]
+    keep_most_recent_files(f"{tmp_path}/none*")
+
+
+def test_a_process_of_its_own_keeps_a_directory_small(tmp_path):
+    write_files(tmp_path, 5)
+    process = create_cleanup_background_process(f"{tmp_path}/file*", maxfiles=1, every=0.05)
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.glob("file*"))) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        # wids' second one died of the lock that the first one holds.
+        assert not ExclusiveLock(tmp_path / ".cleanup.lock").try_lock()
+        assert psutil.pid_exists(process.pid)
+    finally:
+        process.terminate()
+        process.join()
+    lock = ExclusiveLock(tmp_path / ".cleanup.lock")
+    assert lock.try_lock()
+    lock.release_lock()
+
+
+def test_the_package_says_what_it_has():
+    assert {"ShardListDataset", "wids_index"} <= set(dir(wids))
+    assert wids.wids.ShardListDataset is wids.ShardListDataset
+    with pytest.raises(AttributeError, match="ShardedDataset"):
+        wids.ShardedDataset
+
+
+def test_installed_it_is_wids_with_its_modules():
+    code = (
+        "import shardwise; shardwise.compat.install()\n"
+        "import wids\n"
+        "from wids import DistributedChunkedSampler, wids as inner\n"
+        "from wids.wids import ShardListDataset\n"
+        "from wids.wids_dl import download_and_open\n"
+        "import wids.wids_index, wids.wids_mmtar, wids.wids_specs\n"
+        "assert wids.ShardListDataset is inner.ShardListDataset is ShardListDataset\n"
+        "assert wids.__version__ == '0.1.11'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
