@@ -11,19 +11,16 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-WORKERS = 2
-SIZE = 224
-BATCH = {"image-batch": 64, "tiny-batch": 256, "tiny-raw": 1}
+from benchmarks.task import BATCH, SIZE, WORKERS, decode_ours, decode_pil, forever, shards
 
-
-def shards(directory: Path, task: str) -> list[str]:
-    name = "images" if task == "image-batch" else "tiny"
-    return sorted(map(str, (directory / name).glob("*.tar")))
-
+__all__ = [
+    "BATCH", "LOADERS", "SIZE", "WORKERS", "decode_ours", "decode_pil", "forever", "shards",
+]  # fmt: skip
 
 # Ours.
 
@@ -42,123 +39,6 @@ def shardwise_loader(directory: Path, task: str, **options: Any) -> Iterator[int
         ds, batch_size=BATCH[task], shuffle=True, rank=0, world_size=1, **options
     )
     return forever(lambda: (len(batch["__index__"]) for batch in loader))
-
-
-def forever(epoch: Callable[[], Iterable[int]]) -> Iterator[int]:
-    while True:
-        yield from epoch()
-
-
-# WebDataset, as its documentation has it, and with our decoder.
-
-
-def decode_pil(data: bytes) -> Any:
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(data))
-    image.draft("RGB", (SIZE, SIZE))
-    resized = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
-
-
-def decode_ours(data: bytes) -> Any:
-    import shardwise as sw
-
-    return sw.image(size=SIZE)(data)
-
-
-def webdataset_loader(directory: Path, task: str, *, decode: Any = decode_pil) -> Iterator[int]:
-    import numpy as np
-    import webdataset as wds
-
-    urls = shards(directory, task)
-    ds = wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False)
-    if task == "tiny-raw":
-        return (1 for _ in wds.WebDataset(urls, shardshuffle=False))
-    ds = ds.shuffle(1000)
-    if task == "image-batch":
-        ds = ds.to_tuple("jpg", "cls").map_tuple(decode, int)
-    else:
-        ds = ds.to_tuple("bin", "cls").map_tuple(lambda d: np.frombuffer(d, np.uint8), int)
-    loader = wds.WebLoader(ds.batched(BATCH[task]), batch_size=None, num_workers=WORKERS)
-    return forever(lambda: (len(batch[1]) for batch in loader))
-
-
-# wids: indexed shards, map-style.
-
-
-def wids_loader(directory: Path, task: str, *, decode: Any = decode_pil) -> Iterator[int]:
-    import numpy as np
-    import torch
-    import wids
-
-    index = directory / f"wids-{task}.json"
-    if not index.exists():
-        import tarfile
-
-        listed = []
-        for url in shards(directory, task):
-            with tarfile.open(url) as tar:
-                count = sum(name.endswith(".cls") for name in tar.getnames())
-            listed.append({"url": url, "nsamples": count, "filesize": Path(url).stat().st_size})
-        index.write_text(
-            json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed})
-        )
-
-    def convert(sample: dict[str, Any]) -> Any:
-        if task == "image-batch":
-            return decode(sample[".jpg"].read()), int(sample[".cls"].read())
-        return np.frombuffer(sample[".bin"].read(), np.uint8), int(sample[".cls"].read())
-
-    ds = wids.ShardListDataset(str(index), transformations=[] if task == "tiny-raw" else [convert])
-    if task == "tiny-raw":
-        return (1 for i in range(len(ds)) if ds[i])
-    loader = torch.utils.data.DataLoader(
-        ds,
-        batch_size=BATCH[task],
-        sampler=wids.ShardedSampler(ds),
-        num_workers=WORKERS,
-    )
-    return forever(lambda: (len(batch[1]) for batch in loader))
-
-
-# LitData: its own format, converted once.
-
-
-def litdata_loader(directory: Path, task: str, *, decode: Any = decode_pil) -> Iterator[int]:
-    import litdata
-    import numpy as np
-
-    name = "images" if task == "image-batch" else "tiny"
-    converted = directory / f"litdata-{name}"
-    if not (converted / "index.json").exists():
-        from litdata.streaming.writer import BinaryWriter
-
-        import shardwise as sw
-
-        writer = BinaryWriter(str(converted), chunk_bytes="64MB")
-        for i, sample in enumerate(sw.tar(shards(directory, task))):
-            writer.add_item(i, {k: v for k, v in sample.items() if k != "__key__"})
-        writer.done()
-        writer.merge(1)
-
-    class Data(litdata.StreamingDataset):
-        def __getitem__(self, index: Any) -> Any:
-            sample = super().__getitem__(index)
-            if task == "tiny-raw":
-                return sample
-            if task == "image-batch":
-                return decode(sample["jpg"]), int(sample["cls"])
-            return np.frombuffer(sample["bin"], np.uint8), int(sample["cls"])
-
-    ds = Data(str(converted), shuffle=task != "tiny-raw")
-    if task == "tiny-raw":
-        return (1 for _ in ds)
-    loader = litdata.StreamingDataLoader(ds, batch_size=BATCH[task], num_workers=WORKERS)
-    return forever(lambda: (len(batch[1]) for batch in loader))
 
 
 # The floor: what the machine can do, with as many processes and no loader at all.
@@ -214,15 +94,36 @@ def floor(directory: Path, task: str, seconds: float) -> float:
     return sum(count / elapsed for count, elapsed in results)
 
 
+# Each peer's name, and its file in `benchmarks/peers`.
+PEERS = {
+    "webdataset": "webdataset",
+    "wids": "wids",
+    "mosaicml-streaming": "mosaic",
+    "litdata": "litdata",
+    "megatron-energon": "energon",
+    "grain": "grain",
+    "lance": "lance",
+    "datasets": "huggingface",
+    "spdl": "spdl",
+    "plain files": "files",
+}
+
+
+def peer(directory: Path, task: str, *, file: str, decode: Any = decode_pil) -> Iterator[int]:
+    module = importlib.import_module(f"benchmarks.peers.{file}")
+    batches: Iterator[int] = module.load(directory, task, decode=decode)
+    return batches
+
+
 LOADERS: dict[str, Callable[..., Iterator[int]]] = {
-    "shardwise threads": lambda d, t: shardwise_loader(d, t, num_threads=WORKERS),
-    "shardwise processes": lambda d, t: shardwise_loader(d, t, num_workers=WORKERS),
-    "webdataset": webdataset_loader,
-    "webdataset, our decoder": lambda d, t: webdataset_loader(d, t, decode=decode_ours),
-    "wids": wids_loader,
-    "wids, our decoder": lambda d, t: wids_loader(d, t, decode=decode_ours),
-    "litdata": litdata_loader,
-    "litdata, our decoder": lambda d, t: litdata_loader(d, t, decode=decode_ours),
+    "shardwise": shardwise_loader,
+    "shardwise threads": partial(shardwise_loader, num_threads=WORKERS),
+    "shardwise processes": partial(shardwise_loader, num_workers=WORKERS),
+    **{name: partial(peer, file=file) for name, file in PEERS.items()},
+    **{
+        f"{name}, our decoder": partial(peer, file=file, decode=decode_ours)
+        for name, file in PEERS.items()
+    },
 }
 
 

@@ -26,7 +26,18 @@ from benchmarks.corpora import make
 from benchmarks.tasks import BATCH, LOADERS
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ("webdataset==1.0.2", "wids==0.1.11", "litdata==0.2.76")
+PEERS = (
+    "webdataset==1.0.2",
+    "wids==0.1.11",
+    "litdata==0.2.76",
+    "mosaicml-streaming==0.13.0",
+    "megatron-energon==7.4.1",
+    "grain==0.2.18",
+    "pylance==14.0.2",
+    "spdl==0.8.0",
+    # The newest that the others' requirements allow.
+    "datasets",
+)
 OURS = "shardwise"
 
 
@@ -40,6 +51,8 @@ def environment(directory: Path) -> Path:
         # In one go: torch is pinned, so that no peer pulls another build of it.
         ours = ["torch==2.13.0", "scikit-learn", "--editable", f"{ROOT}[image]"]
         subprocess.run([*install, *ours, *PEERS], check=True)
+        # Its build does not load beside a torch without CUDA, and what tries to import it fails.
+        subprocess.run([str(python), "-m", "pip", "uninstall", "-qy", "torchvision"], check=True)
         done.write_text("\n".join(PEERS))
     return python
 
@@ -63,6 +76,15 @@ def measure(
     return result
 
 
+def is_offered(task: str, loader: str) -> bool:
+    """Whether a loader has something to show in a task."""
+    if task == "tiny-raw":
+        # One process, no decoder.
+        one_process = loader == "shardwise" or not loader.startswith(("shardwise", "floor"))
+        return one_process and "decoder" not in loader and loader != "megatron-energon"
+    return task == "image-batch" or "decoder" not in loader
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpora", type=Path, default=Path(tempfile.gettempdir()) / "sw-corpora")
@@ -71,6 +93,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--task", choices=list(BATCH), action="append")
+    parser.add_argument("--loader", action="append", help="only these, and not all")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     arguments.corpora.mkdir(parents=True, exist_ok=True)
@@ -82,9 +105,7 @@ def main() -> None:
         (task, loader)
         for task in tasks
         for loader in ("floor", *LOADERS)
-        if not (task == "tiny-raw" and (loader == "floor" or "decoder" in loader))
-        and not (task == "tiny-raw" and loader == "shardwise processes")
-        and not (task == "tiny-batch" and "decoder" in loader)
+        if is_offered(task, loader) and (arguments.loader is None or loader in arguments.loader)
     ]
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
     console = Console(stderr=True)
@@ -112,7 +133,8 @@ def show(
     results: dict[tuple[str, str], list[dict[str, float]]],
 ) -> None:
     rates = {name: rate for (of, name), rate in medians.items() if of == task}
-    best = max(r for n, r in rates.items() if not n.startswith((OURS, "floor")) and "our" not in n)
+    peers = {n: r for n, r in rates.items() if not n.startswith((OURS, "floor"))}
+    best = max((r for n, r in peers.items() if "our" not in n), default=float("nan"))
     floor = rates.get("floor")
     table = Table(title=f"{task}, batches of {BATCH[task]}, 2 workers, medians")
     for column in ("loader", "samples/s", "x best peer", "of the floor", "first batch, s"):

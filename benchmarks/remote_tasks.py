@@ -1,0 +1,246 @@
+"""One measurement of `benchmarks.remote`, in a process of its own; prints a line of JSON.
+
+Each takes the job (a dict: urls, config, the same shards as files, cache, ...) and returns seconds,
+and how many bytes of payloads and samples it read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+Job = dict[str, Any]
+Result = dict[str, float]
+
+
+def obstore_whole(job: Job) -> Result:
+    """The floor: every object fetched whole by obstore, as many at a time as goes fastest here."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(
+        job["bucket"],
+        config=job["config"],
+        client_options={"allow_http": True},
+    )
+    began = time.perf_counter()
+    with ThreadPoolExecutor(job["in_flight"]) as pool:
+        sizes = pool.map(lambda key: len(obstore.get(store, key).bytes()), job["keys"])
+        total = sum(sizes)
+    return {"seconds": time.perf_counter() - began, "bytes": total, "samples": job["num_samples"]}
+
+
+def ours(job: Job) -> Result:
+    """A loader over S3, in storage order."""
+    return _epoch(job, job["urls"], shuffle=False, storage=job["config"])
+
+
+def ours_processes(job: Job) -> Result:
+    """The same with two worker processes."""
+    return _epoch(job, job["urls"], shuffle=False, storage=job["config"], num_workers=2)
+
+
+def ours_window(job: Job) -> Result:
+    """The same, shuffled in windows."""
+    return _epoch(job, job["urls"], shuffle="window", storage=job["config"])
+
+
+def ours_random(job: Job) -> Result:
+    """Samples in random order, 64 a batch."""
+    return _epoch(job, job["urls"], shuffle="full", storage=job["config"], steps=job["steps"])
+
+
+def ours_local(job: Job) -> Result:
+    """The same shards as files."""
+    return _epoch(job, job["files"], shuffle=False)
+
+
+def ours_cached(job: Job) -> Result:
+    """The second epoch, from the cache."""
+    return _epoch(
+        job, job["urls"], shuffle=False, storage=job["config"], cache=job["cache"], warm=1
+    )
+
+
+def ours_first(job: Job) -> Result:
+    """The first batch: everything included but the import, with an index beside the shard."""
+    return _epoch(job, job["urls"][:1], shuffle=False, storage=job["config"], steps=1)
+
+
+def ours_open(job: Job) -> Result:
+    """Making the indexes of all shards: what no other row counts."""
+    import shardwise as sw
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        num = len(sw.tar(job["urls_without_index"], index=folder, storage=job["config"]))
+    return {"seconds": time.perf_counter() - began, "bytes": job["num_bytes"], "samples": num}
+
+
+def webdataset(job: Job) -> Result:
+    """WebDataset as documented: a pipe from curl a shard."""
+    import webdataset as wds
+
+    key = f"{job['config']['aws_access_key_id']}:{job['config']['aws_secret_access_key']}"
+    region = job["config"]["aws_region"]
+    sign = f"--aws-sigv4 aws:amz:{region}:s3 --user {key}"
+    root = job["config"]["aws_endpoint"]
+    urls = [f"pipe:curl -s -f {sign} {root}/{job['bucket']}/{key}" for key in job["keys"]]
+    import torch.utils.data
+
+    data = wds.WebDataset(urls, shardshuffle=False, nodesplitter=None)
+    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=job["workers"])
+    began = time.perf_counter()
+    samples = num_bytes = 0
+    for sample in loader:
+        samples += 1
+        num_bytes += len(sample["bin"])
+    return {"seconds": time.perf_counter() - began, "bytes": num_bytes, "samples": samples}
+
+
+def streaming(job: Job) -> Result:
+    """mosaicml-streaming: the same samples as MDS, downloaded whole to a local directory."""
+    from benchmarks.peers.mosaic import without_torchvision
+
+    without_torchvision()
+    from streaming import StreamingDataset
+
+    with tempfile.TemporaryDirectory() as folder:
+        return _peer(job, lambda: StreamingDataset(
+            remote=f"s3://{job['bucket']}/mds", local=folder, shuffle=False, batch_size=64
+        ))  # fmt: skip
+
+
+def litdata(job: Job) -> Result:
+    """LitData: the same samples as its chunks, downloaded whole to a local directory."""
+    import litdata as peer
+    from litdata.streaming import downloader
+
+    # It has no setting for a server without TLS.
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+    with tempfile.TemporaryDirectory() as folder:
+        # What its client takes beside the environment.
+        options = {"endpoint_url": job["config"]["aws_endpoint"]}
+        return _peer(job, lambda: peer.StreamingDataset(
+            f"s3://{job['bucket']}/litdata", cache_dir=folder, storage_options=options
+        ))  # fmt: skip
+
+
+def convert_streaming(job: Job) -> Result:
+    """Write the samples of the shards as MDS."""
+    from benchmarks.peers.mosaic import without_torchvision
+
+    without_torchvision()
+    from streaming import MDSWriter
+
+    columns = {"bin": "bytes"}
+    with MDSWriter(out=job["converted"], columns=columns, size_limit=64 << 20) as writer:
+        for sample in _samples(job):
+            writer.write(sample)
+    return {}
+
+
+def convert_litdata(job: Job) -> Result:
+    """Write the samples of the shards as LitData's chunks."""
+    from litdata.streaming.writer import BinaryWriter
+
+    writer = BinaryWriter(job["converted"], chunk_bytes="64MB")
+    for i, sample in enumerate(_samples(job)):
+        writer.add_item(i, sample)
+    writer.done()
+    writer.merge(1)
+    return {}
+
+
+def _samples(job: Job) -> Iterator[dict[str, bytes]]:
+    for path in job["files"]:
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.name.endswith(".bin"):
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    yield {"bin": file.read()}
+
+
+def _peer(job: Job, make: Callable[[], Any]) -> Result:
+    """An epoch of a peer's dataset in torch's DataLoader, in storage order."""
+    import torch.utils.data
+
+    config = job["config"]
+    os.environ |= {
+        "S3_ENDPOINT_URL": config["aws_endpoint"],
+        "AWS_ENDPOINT_URL": config["aws_endpoint"],
+        "AWS_ACCESS_KEY_ID": config["aws_access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": config["aws_secret_access_key"],
+        "AWS_DEFAULT_REGION": config["aws_region"],
+    }
+    began = time.perf_counter()
+    loader = torch.utils.data.DataLoader(
+        make(), batch_size=64, num_workers=job["workers"], collate_fn=list
+    )
+    samples = num_bytes = 0
+    for batch in loader:
+        samples += len(batch)
+        num_bytes += sum(len(sample["bin"]) for sample in batch)
+    return {"seconds": time.perf_counter() - began, "bytes": num_bytes, "samples": samples}
+
+
+def _epoch(
+    job: Job,
+    urls: list[str],
+    *,
+    shuffle: Any,
+    storage: Any = None,
+    cache: Any = None,
+    num_workers: int | None = None,
+    steps: int | None = None,
+    warm: int = 0,
+) -> Result:
+    import shardwise as sw
+
+    began = time.perf_counter()
+    data = sw.tar(urls, fields=("bin",), storage=storage, cache=cache)
+    with sw.DataLoader(
+        data, batch_size=64, shuffle=shuffle, rank=0, world_size=1, remainder="uneven",
+        num_workers=num_workers, num_threads=job.get("threads"), output="numpy",
+    ) as loader:  # fmt: skip
+        for _ in range(warm):
+            for _ in loader:
+                pass
+        if not steps or steps > 1:
+            # The index is there and opened: what is measured is reading.
+            began = time.perf_counter()
+        samples = num_bytes = 0
+        for step, batch in enumerate(loader, 1):
+            samples += len(batch["bin"])
+            num_bytes += sum(map(len, batch["bin"]))
+            if step == steps:
+                break
+        seconds = time.perf_counter() - began
+        stats = loader.stats()
+    return {
+        "seconds": seconds, "bytes": num_bytes, "samples": samples,
+        "requests": stats["requests"], "fetched": stats["bytes_fetched"],
+    }  # fmt: skip
+
+
+TASKS: dict[str, Callable[[Job], Result]] = {
+    task.__name__: task
+    for task in (
+        obstore_whole, ours, ours_processes, ours_window, ours_random, ours_local, ours_cached,
+        ours_first, ours_open, webdataset, streaming, litdata, convert_streaming, convert_litdata,
+    )
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    found = TASKS[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))
+    sys.stdout.write(json.dumps(found) + "\n")
