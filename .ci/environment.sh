@@ -56,3 +56,50 @@ print(hashlib.sha256(sys.argv[1].encode() + open("pyproject.toml", "rb").read())
     --editable ".[$extras]" "${groups[@]}" || die "could not install into .venv"
   printf '%s\n' "$wanted" >"$stamp"
 }
+
+# ensure_servers: the servers that the tests start on the loopback: nginx by apt (root or sudo),
+# azurite by npm (into .venv). The S3 gateway is a Python package of the group `test`. What can't be
+# installed here is said, and its tests skip; with CI set they fail.
+ensure_servers() {
+  local azurite="$ROOT/.venv/node/node_modules/.bin/azurite-blob"
+  PATH="$PATH:/usr/sbin" command -v nginx >/dev/null ||
+    install_packages nginx-light || say "nginx is not here and could not be installed: its tests skip"
+  if [[ ! -x $azurite ]]; then
+    command -v npm >/dev/null || install_packages nodejs npm || true
+    # The last version for the Node.js of Debian 12.
+    npm install --silent --no-audit --no-fund --prefix "$ROOT/.venv/node" azurite@3.35.0 >/dev/null ||
+      say "azurite is not here and could not be installed by npm: its tests skip"
+  fi
+}
+
+# install_packages NAME...: Debian packages, where this may install them.
+install_packages() {
+  local as_root=()
+  command -v apt-get >/dev/null || return 1
+  if ((EUID != 0)); then
+    sudo -n true 2>/dev/null || return 1
+    as_root=(sudo -n)
+  fi
+  say "installing $*"
+  "${as_root[@]}" apt-get update -qq >/dev/null || true # an old list may do
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+}
+
+# ensure_suites: the source packages with WebDataset's and wids' own tests, into .venv/suites, and
+# the Debian packages that those tests and the ones of video call. What can't be had is said, and
+# the tests that need it skip; with CI set they fail.
+ensure_suites() {
+  local suites="$ROOT/.venv/suites" name package
+  for name in webdataset==1.0.2 wids==0.1.11; do
+    package="$suites/${name/==/-}.tar.gz"
+    [[ -f $package ]] ||
+      "$VENV_PYTHON" -m pip download --quiet --quiet --disable-pip-version-check \
+        --no-deps --no-binary :all: --dest "$suites" "$name" >/dev/null ||
+      say "the source package $name could not be downloaded: its tests skip"
+  done
+  for name in curl file ffmpeg; do
+    command -v "$name" >/dev/null || install_packages "$name" ||
+      say "$name is not here and could not be installed: tests that need it skip"
+  done
+}

@@ -49,7 +49,7 @@ def test_subpackages_are_attributes():
 @pytest.mark.parametrize("name", sw.__all__)
 def test_every_public_name_is_there(name):
     value = getattr(sw, name)
-    if name in ("torch", "testing"):
+    if name in ("compat", "torch", "testing"):
         assert isinstance(value, types.ModuleType)
     elif name != "__version__":
         # A module of the same name must not take a function's place.

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardwise import testing, torch
+    from shardwise import compat, testing, torch
     from shardwise.codecs import (
         array,
         image,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         torch_tensor,
         unpickle,
     )
+    from shardwise.compat.native import from_webdataset
     from shardwise.dataset import Dataset
     from shardwise.errors import (
         DataError,
@@ -40,16 +41,22 @@ if TYPE_CHECKING:
         StorageError,
         WorkerError,
     )
-    from shardwise.formats import tar, wrap
+    from shardwise.formats import files, lance, parquet, tar, wrap
     from shardwise.loader import DataLoader
     from shardwise.plan import Plan
     from shardwise.sources.tar.writer import TarWriter
+    from shardwise.storage.cache import CacheSettings
+    from shardwise.storage.options import StorageOptions
 
     __version__: str
 
 __all__ = [
     # Datasets.
     "Dataset",
+    "from_webdataset",
+    "lance",
+    "files",
+    "parquet",
     "tar",
     "wrap",
     # Decoders.
@@ -64,6 +71,9 @@ __all__ = [
     # Loading.
     "DataLoader",
     "Plan",
+    # Remote files.
+    "CacheSettings",
+    "StorageOptions",
     # Writing.
     "TarWriter",
     # Errors.
@@ -78,12 +88,13 @@ __all__ = [
     "StorageError",
     "WorkerError",
     # Packages.
+    "compat",
     "testing",
     "torch",
     "__version__",
 ]
 
-_PACKAGES = ("testing", "torch")
+_PACKAGES = ("compat", "testing", "torch")
 _NAMES = {
     "shardwise.codecs": (
         "array",
@@ -95,6 +106,7 @@ _NAMES = {
         "torch_tensor",
         "unpickle",
     ),
+    "shardwise.compat.native": ("from_webdataset",),
     "shardwise.dataset": ("Dataset",),
     "shardwise.errors": (
         "DataError",
@@ -108,10 +120,12 @@ _NAMES = {
         "StorageError",
         "WorkerError",
     ),
-    "shardwise.formats": ("tar", "wrap"),
+    "shardwise.formats": ("files", "lance", "parquet", "tar", "wrap"),
     "shardwise.loader": ("DataLoader",),
     "shardwise.plan": ("Plan",),
     "shardwise.sources.tar.writer": ("TarWriter",),
+    "shardwise.storage.cache": ("CacheSettings",),
+    "shardwise.storage.options": ("StorageOptions",),
 }
 
 

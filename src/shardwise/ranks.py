@@ -22,7 +22,7 @@ from typing import Any
 
 from shardwise.errors import RankError
 
-__all__ = ["Ranks", "discover", "local_world_size"]
+__all__ = ["Ranks", "discover", "inherited", "local_world_size"]
 
 # Slurm numbers what is no srun step from here up: the batch script, an interactive shell, extern.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -80,6 +80,18 @@ def discover(rank: int | None = None, world_size: int | None = None, *, group: A
     if group is not None:
         return _from_group(group)
     _refuse_loader_worker()
+    return _from_torch_distributed() or _from_environment(os.environ)
+
+
+def inherited() -> Ranks:
+    """What a worker process itself can see of its rank; only a forked one sees the process group.
+
+    For code that must run in workers of torch's DataLoader, where `discover` refuses. What the
+    parent found and sent along says more, unless `source` is "torch.distributed".
+
+    Raises:
+        RankError: the environment is incomplete or contradicts itself.
+    """
     return _from_torch_distributed() or _from_environment(os.environ)
 
 
