@@ -150,8 +150,8 @@ def broken_rules(modules: list[Module]) -> list[str]:
 
 
 def _torch_rule(module: Module, imported: Import) -> list[str]:
-    # The compat packages' classes derive from torch's, so they can't wait; integrations are imported
-    # by those who have the framework.
+    # The compat packages' classes derive from torch's, so they can't wait; integrations are only
+    # imported by those who have the framework.
     if imported.at_import and _part(module.name) not in ("torch", "compat", "integrations"):
         return [f"{module.name}:{imported.line} imports torch when it is imported"]
     return []

@@ -12,7 +12,15 @@ import pytest
 import shardwise as sw
 from tests.support.torchrun import torchrun
 
-__all__ = ["OFFLINE", "TIMEOUT_S", "assert_exact", "global_steps", "launch", "needs", "read_ledgers"]
+__all__ = [
+    "OFFLINE",
+    "TIMEOUT_S",
+    "assert_exact",
+    "global_steps",
+    "launch",
+    "needs",
+    "read_ledgers",
+]
 
 PROGRAM = Path(__file__).parents[1] / "integrations" / "programs" / "whole_and_in_parts.py"
 # Nothing is asked of other machines, and nothing is reported to them.
@@ -43,7 +51,15 @@ def launch(
 ) -> list[dict]:
     """Run trainings of an example on `nproc` ranks; what each of them returned, a dict a rank."""
     torchrun(
-        PROGRAM, example, shards, out, stop_after, parts, nproc=nproc, timeout=TIMEOUT_S, env=OFFLINE
+        PROGRAM,
+        example,
+        shards,
+        out,
+        stop_after,
+        parts,
+        nproc=nproc,
+        timeout=TIMEOUT_S,
+        env=OFFLINE,
     )
     return [json.loads((out / f"result-{rank}.json").read_text()) for rank in range(nproc)]
 
@@ -57,7 +73,7 @@ def read_ledgers(directory: Path, num_ranks: int = 2) -> list[list[dict]]:
 
 
 def global_steps(directory: Path, num_ranks: int) -> list[tuple[int, list[int]]]:
-    """The epoch and all ranks' samples of each step; ranks that came later were there to the end."""
+    """The epoch and all ranks' samples of each step; late ranks stayed to the end."""
     ledgers = read_ledgers(directory, num_ranks)
     num_steps = max(map(len, ledgers))
     steps = []
@@ -79,7 +95,9 @@ def assert_exact(out: Path, *, num_epochs: int = 2) -> None:
     assert [line["epoch"] for line in first] == [line["epoch"] for line in second]
     orders = []
     for epoch in range(num_epochs):
-        ids = [i for ledger in whole for line in ledger if line["epoch"] == epoch for i in line["ids"]]
+        ids = [
+            i for ledger in whole for line in ledger if line["epoch"] == epoch for i in line["ids"]
+        ]
         assert sorted(ids) == list(range(num_samples)), f"epoch {epoch}"
         orders.append(ids)
     assert {line["epoch"] for line in first} == set(range(num_epochs))

@@ -4,10 +4,18 @@
 `IterableDataset` yields ready batches, `DistributedSampler` and `BatchSampler` give indices to any
 map-style dataset, a `shardwise.Dataset` among them. All three keep one order for any number of
 ranks and workers (I3), and their state may be taken up by any other number of them (I4).
+`StatefulDataLoader` is torch's loader around one of them, which counts what it gave.
 """
 
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
+from shardwise.torch.stateful import StatefulDataLoader
 from shardwise.torch.tensors import to_tensors
 
-__all__ = ["BatchSampler", "DistributedSampler", "IterableDataset", "to_tensors"]
+__all__ = [
+    "BatchSampler",
+    "DistributedSampler",
+    "IterableDataset",
+    "StatefulDataLoader",
+    "to_tensors",
+]

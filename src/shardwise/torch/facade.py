@@ -20,6 +20,10 @@ __all__ = ["TorchDataLoader"]
 class TorchDataLoader(torch.utils.data.DataLoader[Any]):
     """Passes everything on to a `shardwise.DataLoader`; made by its `as_torch_dataloader()`."""
 
+    # Accelerate leaves alone what it takes for its own, and saves its state.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+
     def __init__(self, loader: DataLoader) -> None:
         super().__init__(loader.dataset, batch_size=None)  # type: ignore[arg-type]
         self.loader = loader

@@ -33,12 +33,12 @@ _OUTPUTS = ("torch", "numpy")
 
 
 class _Run:
-    """One pass over an epoch in this process: how many batches it has yielded."""
+    """One pass over an epoch in this process: how many batches of it were yielded here."""
 
     __slots__ = ("num_given",)
 
-    def __init__(self) -> None:
-        self.num_given = 0
+    def __init__(self, num_given: int = 0) -> None:
+        self.num_given = num_given
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
@@ -127,6 +127,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._shared = SharedPlace()
         self._lives_on = False
         self._run: _Run | None = None
+        # Batches of its own that a worker leaves out of the next pass, by a state of its own.
+        self._num_skipped = 0
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -135,7 +137,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
+        run = _Run(self._num_skipped)
         if worker is not None:
+            self._run, self._num_skipped = run, 0
             self._shared.mark_workers()
             if self._lives_on:
                 self._place = self._shared.read()
@@ -147,7 +151,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 f"set_epoch({self._place.epoch + 1}) on the dataset before the next epoch",
                 stacklevel=2,
             )
-        return self._batches(self._place, number, num_workers)
+        return self._batches(self._place, number, num_workers, run)
 
     @property
     def epoch(self) -> int:
@@ -178,13 +182,17 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
         Returns:
             JSON, under 1 KB: what `load_state_dict` of any rank takes, here or in a
-            `shardwise.DataLoader`, with any world size, batch size and number of workers.
+            `shardwise.DataLoader`, with any world size, batch size and number of workers. Called
+            in a worker process, as torchdata's StatefulDataLoader does: that worker's own state,
+            for the same worker of as many.
 
         Raises:
-            StateError: called in a worker process, or with workers and without num_batches.
+            StateError: called with workers and without num_batches.
             ValueError: num_batches is not in [0, batches left in the epoch].
         """
-        self._refuse_worker("state_dict")
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            return self._state_in_worker(worker.id, worker.num_workers)
         if num_batches is None:
             if self._shared.has_workers():
                 raise StateError(
@@ -207,10 +215,13 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """Let the next `iter(loader)` go on where a state was taken.
 
         Raises:
-            StateError: called in a worker process, or the state belongs to other data, another
-                seed or another order.
+            StateError: the state belongs to other data, another seed or another order, or it is
+                a worker's and this is not that worker.
         """
-        self._refuse_worker("load_state_dict")
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            self._load_in_worker(state, worker.id, worker.num_workers)
+            return
         loaded = self._order.read(state)
         self._move(loaded.epoch, loaded.position)
         self._run = None
@@ -219,13 +230,15 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """Rank, world size and place travel (I10); what was yielded here was not yielded there."""
         return {**self.__dict__, "_run": None}
 
-    def _batches(self, place: Place, number: int, num_workers: int) -> Generator[Any, None, None]:
-        run = self._run = _Run()
+    def _batches(
+        self, place: Place, number: int, num_workers: int, run: _Run
+    ) -> Generator[Any, None, None]:
+        self._run = run
         works = epoch_works(
             self.plan.resumed(place.start),
             epoch=place.epoch,
             rank=self.rank,
-            first_step=number,
+            first_step=number + run.num_given * num_workers,
             stride=num_workers,
         )
         executor = choose_executor(
@@ -251,13 +264,23 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._place = Place(epoch, start, self._place.times_set + 1)
         self._shared.write(self._place)
 
-    def _refuse_worker(self, name: str) -> None:
-        worker = torch.utils.data.get_worker_info()
-        if worker is not None:
+    def _state_in_worker(self, number: int, num_workers: int) -> dict[str, Any]:
+        began = self._order.state(self._place.epoch, self._place.start).to_dict()
+        num_given = 0 if self._run is None else self._run.num_given
+        worker = {"number": number, "num_workers": num_workers, "num_given": num_given}
+        return {"worker": worker, "began": began}
+
+    def _load_in_worker(self, state: Mapping[str, Any], number: int, num_workers: int) -> None:
+        worker = state.get("worker", {})
+        if (worker.get("number"), worker.get("num_workers")) != (number, num_workers):
             raise StateError(
-                f"{name} was called in worker {worker.id}, which knows its own batches only: call "
-                "it in the main process, or use shardwise.DataLoader, which keeps its own state"
+                f"worker {number} of {num_workers} got the state of {worker or 'no worker'}: use "
+                "shardwise.torch.StatefulDataLoader, whose state any number of workers takes up"
             )
+        began = self._order.read(state["began"])
+        self._place = Place(began.epoch, began.position, self._place.times_set)
+        self._lives_on = False  # the next pass begins here, not where the main process says
+        self._num_skipped = worker["num_given"]
 
     @property
     def _order(self) -> Order:

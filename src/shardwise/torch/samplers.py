@@ -117,6 +117,11 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
             return np.empty(0, dtype=np.bool_)
         return left.block(0, left.num_steps, self.rank)[1]
 
+    @property
+    def num_left(self) -> int:
+        """Indices that the next iterator yields."""
+        return self._left(self._cursor).num_steps
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
         self._cursor = self._cursor.moved_to(epoch)
