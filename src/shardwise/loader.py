@@ -85,9 +85,14 @@ class _Run:
         self.plan = plan
         self.num_given = 0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all batches were handed out."""
+        return self.num_given >= self.plan.num_steps
+
     def position(self) -> tuple[int, int]:
         """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
-        if self.num_given >= self.plan.num_steps:
+        if self.is_whole:
             return self.epoch + 1, 0
         return self.epoch, self.start + self.num_given * self.plan.global_batch_size
 
@@ -127,8 +132,8 @@ class DataLoader:
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
     each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
-    "__valid__", bool. Iterating again after the end begins the next epoch; iterating again before
-    the end begins the same one again.
+    "__valid__", bool. Iterating again after the end begins the next epoch, also where the last
+    batch was taken and the end not asked for; iterating again before begins the same one again.
 
     Raises:
         ValueError: an option is not usable; the message has its value and what to use instead.
@@ -233,6 +238,10 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        last = self._run
+        if last is not None and last.is_whole:
+            # Programs that count steps take the last batch and never ask for the end.
+            self._end(last)
         run = self._run = _Run(self._epoch, self._start, self.plan.resumed(self._start))
         works = epoch_works(run.plan, epoch=run.epoch, rank=self.rank)
         self._counts.begin()
@@ -254,9 +263,11 @@ class DataLoader:
                 self._counts.add(batch, asked=asked, made=made, given=time.perf_counter())
                 run.num_given += 1
                 yield output
-            self._epoch, self._start = run.epoch + 1, 0
-            self._run = None
-            self._counts.end_epoch(run.plan)
+            self._end(run)
+
+    def _end(self, run: _Run) -> None:
+        self._epoch, self._start, self._run = run.epoch + 1, 0, None
+        self._counts.end_epoch(run.plan)
 
     @property
     def epoch(self) -> int:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardwise as sw
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError, RankError, StateError
@@ -211,6 +212,19 @@ def test_after_the_last_batch_the_state_stands_at_the_next_epoch():
     assert loader.epoch == 0
     assert next(iterator, None) is None
     assert loader.epoch == 1
+
+
+def test_the_steps_that_are_left_are_those_of_the_pass():
+    loader = make(batch_size=4)
+    assert loader.num_steps_left == len(loader)
+    left = [loader.num_steps_left for _ in loader]
+    assert left == list(range(len(loader) - 1, -1, -1))
+    assert loader.num_steps_left == len(loader), "of the next epoch"
+    iterator = iter(loader)
+    next(iterator)
+    resumed = make(batch_size=2)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.num_steps_left == len(list(resumed)) < len(resumed)
 
 
 def test_setting_the_epoch_that_was_loaded_keeps_the_position():
@@ -454,3 +468,26 @@ def test_code_that_insists_on_torchs_class_gets_an_instance_of_it():
     resumed.set_epoch(0)
     given += [batch["__index__"].tolist() for batch in resumed]
     assert given == ids(make(batch_size=4))
+
+
+def test_a_program_that_takes_as_many_batches_as_there_are_goes_on_to_the_next_epoch():
+    whole, counted = (
+        DataLoader(
+            sw.wrap(list(range(20))),
+            batch_size=4,
+            shuffle=True,
+            rank=0,
+            world_size=1,
+            output="numpy",
+            num_threads=0,
+        )
+        for _ in range(2)
+    )
+    for epoch in range(3):
+        batches = iter(counted)
+        taken = [next(batches)["value"].tolist() for _ in range(len(counted))]
+        assert taken == [batch["value"].tolist() for batch in whole]
+        assert counted.state_dict() == whole.state_dict()
+        assert whole.epoch == epoch + 1
+    # The last one is not begun yet, and its end was not asked for.
+    assert counted.stats()["dropped"] == 0
