@@ -111,12 +111,13 @@ LOADERS: dict[str, Callable[[str], Iterator[int]]] = {
 
 
 def cpu_seconds() -> float:
-    """What this process and its workers have used, those that have ended left out."""
+    """What this process and its workers have used, those that have ended too."""
     import psutil
 
     here = psutil.Process()
     times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    ended = times[0].children_user + times[0].children_system
+    return ended + sum(each.user + each.system for each in times)
 
 
 def measure(path: str, name: str, seconds: float) -> None:

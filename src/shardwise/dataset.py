@@ -263,7 +263,9 @@ class Dataset:
         if not all(hasattr(decoder, "decode_column") for decoder in decoders):
             return None
         manifest = self.manifest
-        return sum(shard.num_bytes for shard in manifest.shards) / max(1, manifest.num_samples)
+        num_bytes = sum(shard.num_bytes for shard in manifest.shards)
+        # A source may not know: its samples may be of any size.
+        return num_bytes / max(1, manifest.num_samples) if num_bytes else None
 
     @property
     def runs_python(self) -> bool:

@@ -119,8 +119,8 @@ def test_an_error_that_passes_loses_no_batch():
 def test_only_samples_that_are_merely_read_are_made_in_groups():
     samples = MemorySource(numbered_samples(1000))
     ds = light(samples).select("cls", "bin")
-    assert group_size(ds, 16) == 64
-    assert group_size(ds, 2000) == 1
+    assert group_size(ds, 16) == 256
+    assert group_size(ds, 5000) == 1
     assert group_size(ds.map(lambda sample: sample), 16) == 1
     assert group_size(Dataset(samples).decode(bin=lambda data: data), 16) == 1
 

@@ -18,7 +18,7 @@ def test_pieces_are_all_rows_in_order_and_never_none(num_rows, num_hands, light)
     assert ranges[0][0] == 0
     assert ranges[-1][1] == num_rows
     assert all(stop == start for (_, stop), (start, _) in pairwise(ranges))
-    assert all(stop - start <= 1024 for start, stop in ranges)
+    assert all(stop - start <= 4096 for start, stop in ranges)
 
 
 def test_rows_that_cost_work_make_pieces_of_16_to_64():

@@ -5,14 +5,14 @@ rows ten times as fast as the same number of single ones. So the first row of a 
 for brings the whole block, and its last row lets it go. A full shuffle of a large table would use
 next to nothing of a block: how much of the last blocks was used before they had to go decides
 whether new ones are still read on first sight. Only speed depends on it. Any thread may call.
-Imports pyarrow, numpy and errors.
+Imports pyarrow, numpy, errors and this package.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.sources.lance.found import Found, Part
 
 __all__ = ["BlockCache"]
 
@@ -31,6 +32,8 @@ Take = Callable[[NDArray[np.int64], Names], pa.RecordBatch]
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK_BYTES = 512, 4096, 64 << 10
 # Blocks that must have room; rows too large for that are read one by one.
 _FEWEST_BLOCKS = 256
+# Blocks that are read at a time: what is read is held twice for a moment.
+_BLOCKS_AT_A_TIME = 32
 # Below this share of rows used, a row by itself is cheaper than its part in a block.
 _LEAST_USE = 1 / 16
 # Rows of a block asked for before it is read, where blocks are hardly used.
@@ -39,10 +42,9 @@ _PATIENCE = 4
 
 @dataclass(slots=True)
 class _Block:
-    """Rows that are held, how many bytes they are, and how many were asked for."""
+    """Rows that are held, and how many of them were asked for."""
 
-    rows: pa.RecordBatch
-    num_bytes: int
+    rows: Part
     num_used: int = 0
 
 
@@ -61,6 +63,7 @@ class BlockCache:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._blocks: dict[Key, _Block] = {}
+        self._reading: dict[Key, Future[Part | None]] = {}
         self._seen: dict[Key, int] = {}
         self._damaged: set[Key] = set()
         self._sizes: dict[Names, int] = {}
@@ -72,7 +75,7 @@ class BlockCache:
         """What the blocks hold now."""
         return self._num_bytes
 
-    def read(self, ids: NDArray[np.int64], names: Names) -> pa.RecordBatch:
+    def read(self, ids: NDArray[np.int64], names: Names) -> Found:
         """Rows in the order of `ids`, repeats allowed.
 
         Args:
@@ -81,12 +84,12 @@ class BlockCache:
         """
         size = self._sizes.get(names)
         if size:
-            return self._gather(ids, names, size)
+            return self._find(ids, names, size)
         wanted, back = np.unique(ids, return_inverse=True)
         batch = self._take(wanted, names)
         if size is None:
             self._sizes[names] = self._block_rows(batch)
-        return _rows_of(batch, back)
+        return Found([Part(batch)], np.zeros(len(ids), np.int64), back)
 
     def _block_rows(self, sample: pa.RecordBatch) -> int:
         """Rows in a block of rows like these; 0 where there shall be none."""
@@ -94,93 +97,114 @@ class BlockCache:
         size = min(_MOST_ROWS, max(_FEWEST_ROWS, _BLOCK_BYTES // row_bytes))
         return size if size * row_bytes * _FEWEST_BLOCKS <= self._max_bytes else 0
 
-    def _gather(self, ids: NDArray[np.int64], names: Names, size: int) -> pa.RecordBatch:
-        number = ids // size
-        numbers = number.tolist()
-        asked = Counter(numbers)
-        held, to_read = self._look_up(names, asked)
-        if len(held) < len(asked):
-            try:
-                return self._read(ids, names, size, held, {b: asked[b] for b in to_read})
-            except DataError:
-                if not to_read:
-                    raise
-                # A neighbour that nobody asked for may be the damaged one.
-                self._give_up(names, to_read)
-                return self._gather(ids, names, size)
-        within = (ids - number * size).tolist()
-        if len(held) == 1 and within[-1] - within[0] == len(ids) - 1 and (np.diff(ids) == 1).all():
-            return held[numbers[0]].slice(within[0], len(ids))
-        slice_of = {block: rows.slice for block, rows in held.items()}
-        return pa.concat_batches(
-            [slice_of[block](row, 1) for block, row in zip(numbers, within, strict=True)]
-        )
+    def _find(self, ids: NDArray[np.int64], names: Names, size: int) -> Found:
+        numbers, inverse, counts = np.unique(ids // size, return_inverse=True, return_counts=True)
+        asked: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        held, to_read, awaited = self._look_up(names, asked)
+        # Rows of blocks that are neither held nor to be read are read by themselves.
+        there = {*held, *to_read, *awaited}
+        is_loose = np.array([block not in there for block in asked])
+        loose = np.unique(ids[is_loose[inverse]])
+        is_read = False
+        try:
+            self._read(names, size, held, {block: asked[block] for block in to_read})
+            is_read = True
+        except DataError:
+            # A neighbour that nobody asked for may be the damaged one.
+            self._give_up(names, to_read)
+        finally:
+            self._end(names, to_read)
+        if not is_read:
+            return self._find(ids, names, size)
+        parts = [Part(self._take(loose, names))] if len(loose) else []
+        for block, future in awaited.items():
+            part = future.result()
+            if part is None:
+                # Whoever read it failed: this thread finds out by itself.
+                return self._find(ids, names, size)
+            held[block] = part
+            self._use_up((names, block), asked[block])
+        part_of = {block: len(parts) + place for place, block in enumerate(held)}
+        where = np.array([part_of.get(block, 0) for block in asked], np.int64)[inverse]
+        rows = ids % size
+        if len(loose):
+            alone = is_loose[inverse]
+            rows[alone] = np.searchsorted(loose, ids[alone])
+        return Found([*parts, *held.values()], where, rows)
 
     def _read(
-        self,
-        ids: NDArray[np.int64],
-        names: Names,
-        size: int,
-        held: dict[int, pa.RecordBatch],
-        asked: Mapping[int, int],
-    ) -> pa.RecordBatch:
-        """Rows of which some are not held: whole blocks, asked for so often, and single rows."""
-        number = ids // size
-        spans = {
-            block: np.arange(block * size, min((block + 1) * size, self._num_rows), dtype=np.int64)
-            for block in asked
-        }
-        loose = ids[~np.isin(number, [*held, *asked])]
-        wanted = np.unique(np.concatenate([loose, *spans.values()]))
-        read = self._take(wanted, names)
-        for block, span in spans.items():
-            start = int(np.searchsorted(wanted, span[0]))
-            # A copy: the block must not hold all that was read with it.
-            held[block] = pa.concat_batches([read.slice(start, len(span))])
-            self._keep((names, block), held[block], asked[block])
-        if not held:
-            return _rows_of(read, np.searchsorted(wanted, ids))
-        slices = []
-        for block, row, place in zip(
-            number.tolist(),
-            (ids - number * size).tolist(),
-            np.searchsorted(wanted, ids).tolist(),
-            strict=True,
-        ):
-            rows = held.get(block)
-            slices.append(read.slice(place, 1) if rows is None else rows.slice(row, 1))
-        return pa.concat_batches(slices)
+        self, names: Names, size: int, held: dict[int, Part], asked: Mapping[int, int]
+    ) -> None:
+        """Read whole blocks, of which so many rows are asked for, into `held`."""
+        blocks = sorted(asked)
+        for at in range(0, len(blocks), _BLOCKS_AT_A_TIME):
+            spans = [
+                np.arange(block * size, min((block + 1) * size, self._num_rows), dtype=np.int64)
+                for block in blocks[at : at + _BLOCKS_AT_A_TIME]
+            ]
+            read = self._take(np.concatenate(spans), names)
+            start = 0
+            for block, span in zip(blocks[at:], spans, strict=False):
+                # A copy: the block must not hold all that was read with it.
+                part = held[block] = Part(pa.concat_batches([read.slice(start, len(span))]))
+                self._keep((names, block), part, asked[block])
+                start += len(span)
 
     def _look_up(
         self, names: Names, asked: Mapping[int, int]
-    ) -> tuple[dict[int, pa.RecordBatch], list[int]]:
-        """Blocks that are held, and those to be read; asked for are so many rows of each."""
-        held, to_read = {}, []
+    ) -> tuple[dict[int, Part], set[int], dict[int, Future[Part | None]]]:
+        """Blocks that are held, those to be read here, and those that other threads read now.
+
+        Args:
+            names: the columns.
+            asked: how many rows of each block are asked for.
+        """
+        held: dict[int, Part] = {}
+        to_read: set[int] = set()
+        awaited: dict[int, Future[Part | None]] = {}
         with self._lock:
             for number, count in asked.items():
                 block = self._blocks.get((names, number))
                 if block is not None:
                     held[number] = block.rows
                     self._count((names, number), block, count)
+                elif (names, number) in self._reading:
+                    awaited[number] = self._reading[names, number]
                 elif self._is_worth_it((names, number), count):
-                    to_read.append(number)
-        return held, to_read
+                    self._reading[names, number] = Future()
+                    to_read.add(number)
+        return held, to_read, awaited
 
-    def _give_up(self, names: Names, numbers: list[int]) -> None:
+    def _end(self, names: Names, numbers: Collection[int]) -> None:
+        """Tell those who wait for blocks that were not read after all."""
+        with self._lock:
+            left = [self._reading.pop((names, number), None) for number in numbers]
+        for future in left:
+            if future is not None:
+                future.set_result(None)
+
+    def _use_up(self, key: Key, count: int) -> None:
+        """Count rows of a block that another thread has read, if it is still there."""
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is not None:
+                self._count(key, block, count)
+
+    def _give_up(self, names: Names, numbers: Collection[int]) -> None:
         """Read the rows of these blocks by themselves from now on."""
         with self._lock:
             self._damaged.update((names, number) for number in numbers)
 
-    def _keep(self, key: Key, rows: pa.RecordBatch, count: int) -> None:
+    def _keep(self, key: Key, rows: Part, count: int) -> None:
         with self._lock:
-            if key in self._blocks:  # another thread has read it, too
-                return
-            block = self._blocks[key] = _Block(rows, rows.nbytes)
-            self._num_bytes += block.num_bytes
+            future = self._reading.pop(key)
+            block = self._blocks[key] = _Block(rows)
+            self._num_bytes += block.rows.num_bytes
             self._count(key, block, count)
             # The oldest go first: they are the ones that are nearly used up.
             while self._num_bytes > self._max_bytes:
                 self._drop(next(iter(self._blocks)))
+        future.set_result(rows)
 
     # What follows is called under the lock.
 
@@ -206,13 +230,6 @@ class BlockCache:
 
     def _drop(self, key: Key) -> None:
         block = self._blocks.pop(key)
-        self._num_bytes -= block.num_bytes
+        self._num_bytes -= block.rows.num_bytes
         share = min(1.0, block.num_used / block.rows.num_rows)
         self._use += (share - self._use) / 64
-
-
-def _rows_of(batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows of a batch; itself where these are all, in order."""
-    if len(rows) == batch.num_rows and (np.diff(rows) == 1).all():
-        return batch
-    return batch.take(pa.array(rows))

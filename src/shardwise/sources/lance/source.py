@@ -186,9 +186,12 @@ class LanceSource:
         try:
             here = self._open()
             if plain:
-                rows = here.cache.read(ids, form.paths_of(plain)) if len(ids) else form.no_rows
-                num_bytes = rows.nbytes
-                columns = to_columns(ids, rows, plain, url=self.uri)
+                if len(ids):
+                    found = here.cache.read(ids, form.paths_of(plain))
+                    num_bytes = found.num_bytes
+                    columns = found.columns(ids, plain, self.uri)
+                else:
+                    columns = to_columns(ids, form.no_rows, plain, url=self.uri)
             for name in form.blobs.intersection(names):
                 columns[name] = self._blobs(here, ids, name)
                 num_bytes += len(columns[name].buffer)
