@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -177,3 +178,23 @@ def test_head_and_names_are_tried_again_too():
 
     assert asyncio.run(work(lambda r: r.head("u", "k"))) == (STAT, 2)
     assert asyncio.run(work(lambda r: r.names("u", "p", delimiter=True))) == (["p"], 2)
+
+
+def test_attempts_that_fail_together_are_all_looked_at(caplog):
+    class Together(Scripted):
+        async def get(self, key, start, stop, etag):
+            self.num_asked += 1
+            if self.num_asked > 2:
+                return Reply(memoryview(bytes(stop - start)), STAT, 0.001)
+            if self.num_asked == 1:
+                self.both = asyncio.Event()
+            else:
+                self.both.set()
+            await self.both.wait()
+            raise passing()
+
+    client = Together()
+    assert len(ask(client).data) == 10
+    assert client.num_asked == 3
+    gc.collect()
+    assert "never retrieved" not in caplog.text

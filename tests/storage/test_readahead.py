@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.storage.attempts import Reply
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.readahead import BLOCK_BYTES, ReadAhead
+from shardwise.storage.readahead import BLOCK_BYTES, Readable, ReadAhead
 from shardwise.storage.spans import Span
 
 SIZE = 10 * BLOCK_BYTES + 12_345
@@ -40,10 +40,12 @@ def content(start, stop):
     return repeated[first : first + stop - start]
 
 
-async def read(ahead, source, start, stop, *, name="f"):
+async def read(ahead, source, start, stop, *, name="f", then=lambda: None):
     """Read a range as a file does; the bytes, and what was read directly."""
     buffer = bytearray(stop - start)
-    rest = await ahead.read(name, SIZE, [Span(start, stop, 0)], memoryview(buffer), source.fetch)
+    rest = await ahead.read(
+        Readable(name, SIZE, source.fetch, then), [Span(start, stop, 0)], memoryview(buffer)
+    )
     for span in rest:
         buffer[span.begin : span.begin + span.stop - span.start] = content(span.start, span.stop)
     assert bytes(buffer) == content(start, stop)
@@ -145,5 +147,60 @@ def test_a_file_that_is_closed_holds_no_memory():
         ahead.forget("f")
         assert ahead.num_bytes == 0
         await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+
+
+def in_turn(*names):
+    """Files that are expected to be read one after the other; each comes from a source."""
+    sources = {name: Source() for name in names}
+
+    def next_one(name):
+        at = names.index(name) + 1
+        if at == len(names):
+            return None
+        then = names[at]
+        return Readable(then, SIZE, sources[then].fetch, lambda: next_one(then))
+
+    return sources, next_one
+
+
+async def read_all(ahead, sources, name, next_one):
+    step = 1 << 20
+    for start in range(0, SIZE, step):
+        end = min(start + step, SIZE)
+        await read(ahead, sources[name], start, end, name=name, then=lambda: next_one(name))
+
+
+def test_the_file_that_comes_next_is_on_its_way_before_this_one_ends():
+    async def work():
+        ahead = ReadAhead(64 * BLOCK_BYTES, 8)
+        sources, next_one = in_turn("a", "b", "c")
+        for _ in range(2):
+            await read_all(ahead, sources, "a", next_one)
+            assert sources["b"].asked
+            await read_all(ahead, sources, "b", next_one)
+            assert sources["c"].asked
+            await read_all(ahead, sources, "c", next_one)
+            for name in "bc":
+                assert len(sources[name].asked) == len(set(sources[name].asked)) == 11
+                sources[name].asked.clear()
+        assert ahead.num_bytes <= 2 * BLOCK_BYTES
+
+    asyncio.run(work())
+
+
+def test_files_that_are_not_read_as_expected_are_soon_left_alone():
+    async def work():
+        ahead = ReadAhead(64 * BLOCK_BYTES, 8)
+        names = [f"{i}" for i in range(12)]
+        sources, next_one = in_turn(*names)
+        for name in names[::2]:
+            await read_all(ahead, sources, name, next_one)
+        asked = [bool(sources[name].asked) for name in names[1::2]]
+        assert asked[0]
+        assert not any(asked[3:])
+        # One block of each file that was read: its first bytes were read past it.
+        assert ahead.num_bytes <= 6 * BLOCK_BYTES
 
     asyncio.run(work())

@@ -163,12 +163,14 @@ class Requests:
                     timeout=late_s if may_hedge else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                for task in done:
-                    error = task.exception()
+                # All of them are asked: asyncio prints an error that nobody asked for.
+                ended = [(task, task.exception()) for task in done]
+                for task, error in ended:
                     if error is None:
                         return task.result()
+                for _, error in ended:
                     is_final = not isinstance(error, AttemptError) or error.kind != "passing"
-                    if is_final or not running:
+                    if error is not None and (is_final or not running):
                         raise error
                 if not done and late_s is not None:
                     if self.pace.may_hedge() or late_s > _VERY_LATE_S:

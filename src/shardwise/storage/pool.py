@@ -9,6 +9,8 @@ import os
 import resource
 import threading
 from collections import OrderedDict
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from shardwise.storage.open import open_file
@@ -48,6 +50,7 @@ class FilePool:
         self.limit = max_open_files() if limit is None else limit
         self.options = StorageOptions() if options is None else options
         self._pins: dict[str, FileStat] = {}
+        self._followers: dict[str, str] | None = None
         self._kept = _Kept()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -61,6 +64,7 @@ class FilePool:
         if not stat.etag:
             return
         self._pins[url] = stat
+        self._followers = None
         file = self._kept.files.get(url)
         if file is not None:
             file.pin(stat)
@@ -86,12 +90,23 @@ class FilePool:
         pinned = self._pins.get(url)
         if pinned is not None:
             file.pin(pinned)
+            if hasattr(file, "next_one"):
+                file.next_one = partial(self._next_one, url)
         with kept.lock:
             file = kept.files.setdefault(url, file)
             kept.files.move_to_end(url)
             while len(kept.files) > self.limit:
                 kept.files.popitem(last=False)
         return file
+
+    def _next_one(self, url: str) -> File | None:
+        """The file that was pinned after another one: who reads in sequence reads them in turn."""
+        followers = self._followers
+        if followers is None:
+            urls = list(self._pins)
+            followers = self._followers = dict(pairwise(urls))
+        found = followers.get(url)
+        return None if found is None else self.get(found)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -1,8 +1,9 @@
 """Blocks of remote files, read before they are asked for, in bounded memory.
 
 A file that is read in sequence has blocks on their way, as many as latency times bandwidth calls
-for, and never more than twice what was read of it so far. A file that is read in a window that
-moves has the blocks of that window. A file that is read here and there has none: each range is one
+for, and never more than twice what was read of it so far: near its end they are those of the file
+that is likely to be read next. A file that is read in a window that moves has the blocks of that
+window. A file that is read here and there has none: each range is one
 request. All threads of the process share the blocks and the bound. Runs in the event loop's thread.
 Imports this package only.
 """
@@ -12,13 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from shardwise.storage.attempts import Reply
 from shardwise.storage.flow import Flow
 from shardwise.storage.pattern import Pattern
 from shardwise.storage.spans import Span
 
-__all__ = ["BLOCK_BYTES", "ReadAhead"]
+__all__ = ["BLOCK_BYTES", "ReadAhead", "Readable"]
 
 BLOCK_BYTES = 8 << 20
 # Patterns are kept for as many files; a window shuffle has some 1,000 in use.
@@ -29,8 +31,27 @@ _WORTH = 0.3
 _REST = 1024
 # Blocks of a file that are there or on their way, for one that is on its way.
 _HELD = 4
+# So many times in turn another file than the expected one was read next: no more is fetched of
+# files that are only expected, until one is read again.
+_MOST_WRONG = 2
 
 Fetch = Callable[[int, int], Awaitable[Reply]]
+
+
+class Readable(NamedTuple):
+    """One version of a file.
+
+    Attributes:
+        name: tells it from all others.
+        num_bytes: its length.
+        fetch: gets bytes of it.
+        next_one: the one that is likely to be read after it, if any.
+    """
+
+    name: str
+    num_bytes: int
+    fetch: Fetch
+    next_one: Callable[[], Readable | None] = lambda: None
 
 
 class _Block:
@@ -51,15 +72,32 @@ class _Ahead:
     Attributes:
         in_flight: blocks that are on their way.
         is_sequential: whether the last read was one of a sequence.
+        is_met: whether it was found to be read in sequence.
+        is_ended: whether it was read in sequence to its end.
+        num_reads: since it was begun.
+        follows: bytes that were read in sequence before it, if it was expected.
     """
 
-    __slots__ = ("flow", "in_flight", "is_sequential", "pattern")
+    __slots__ = (
+        "flow",
+        "follows",
+        "in_flight",
+        "is_ended",
+        "is_met",
+        "is_sequential",
+        "num_reads",
+        "pattern",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, flow: Flow | None) -> None:
         self.pattern = Pattern()
-        self.flow = Flow()
+        self.flow = Flow(flow)
         self.in_flight = 0
         self.is_sequential = False
+        self.is_met = False
+        self.is_ended = False
+        self.num_reads = 0
+        self.follows = 0
 
 
 class ReadAhead:
@@ -79,32 +117,34 @@ class ReadAhead:
         self._worth = 1.0
         self._resting = 0
         # Of the file that was read in sequence to its end last.
-        self._ended: _Ahead | None = None
+        self._flow: Flow | None = None
+        # The files that are expected after the one that is read, and how often that was wrong.
+        self._expected: list[str] = []
+        self._num_wrong = 0
 
     @property
     def num_bytes(self) -> int:
         """Memory of the blocks, those on their way included."""
         return self._num_bytes
 
-    async def read(
-        self, name: str, num_bytes: int, spans: Sequence[Span], buffer: memoryview, fetch: Fetch
-    ) -> list[Span]:
+    async def read(self, source: Readable, spans: Sequence[Span], buffer: memoryview) -> list[Span]:
         """Fill a buffer from blocks, and begin to fetch those that will be wanted next.
 
         Args:
-            name: tells this version of the file from all others.
-            num_bytes: its length.
+            source: the file.
             spans: what is wanted, at least one; all end within the file.
             buffer: for the bytes.
-            fetch: gets bytes of the file.
 
         Returns:
             What is not in blocks, and best asked for by itself.
         """
+        name, num_bytes = source.name, source.num_bytes
         file = self._file(name)
-        follows = 0 if self._ended is None else self._ended.pattern.run_bytes
+        if file.is_ended and spans[0].start < min(BLOCK_BYTES, num_bytes) // 2:
+            file = self._begin(name, file.flow)
+        file.num_reads += 1
         ranges = [(span.start, span.stop) for span in spans]
-        reading = file.pattern.note(ranges, num_bytes, follows=follows)
+        reading = file.pattern.note(ranges, num_bytes, follows=file.follows)
         if reading == "window" and self._is_resting(len(spans)):
             reading = "random"
         found: list[tuple[_Block, int, Span]] = []
@@ -113,7 +153,7 @@ class ReadAhead:
             for piece, number in _pieces(span):
                 block = self._blocks.get((name, number))
                 if block is None and reading != "random":
-                    block = self._start(name, number, num_bytes, fetch)
+                    block = self._start(source, number)
                 if block is None:
                     rest.append(piece)
                 else:
@@ -122,9 +162,8 @@ class ReadAhead:
                     found.append((block, number, piece))
         file.is_sequential = reading == "sequential"
         if file.is_sequential:
-            if file.pattern.position >= num_bytes - BLOCK_BYTES // 2:
-                self._ended = file
-            self._go_on(name, file, num_bytes, fetch)
+            self._note(source, file)
+            self._go_on(source)
         try:
             await self._copy(name, found, buffer)
         finally:
@@ -135,6 +174,8 @@ class ReadAhead:
     def forget(self, name: str) -> None:
         """Drop what is held of a file."""
         self._files.pop(name, None)
+        if name in self._expected:
+            self._expected.remove(name)
         for key in [key for key in self._blocks if key[0] == name]:
             self._drop(key)
 
@@ -151,32 +192,73 @@ class ReadAhead:
             if block.unread <= 0 and self._blocks.get((name, number)) is block:
                 self._drop((name, number))
 
-    def _go_on(self, name: str, file: _Ahead, num_bytes: int, fetch: Fetch) -> None:
-        """Begin to fetch the blocks behind the place where a file is being read."""
+    def _go_on(self, source: Readable) -> None:
+        """Begin to fetch what is behind the place where a file is being read."""
+        file = self._file(source.name)
         depth = min(file.flow.depth(BLOCK_BYTES), self._most_blocks)
         # Twice what was read so far is as much as may turn out to be for nothing. One that is late
         # holds up the reader; those behind it go on coming meanwhile.
         held = min(_HELD * depth, 2 * file.pattern.run_bytes // BLOCK_BYTES)
         first = file.pattern.position // BLOCK_BYTES
-        last = min(first + held, -(-num_bytes // BLOCK_BYTES))
-        for number in range(first, last):
-            if file.in_flight >= depth:
-                break
-            if (name, number) in self._blocks:
-                continue
-            if self._start(name, number, num_bytes, fetch, is_ahead=True) is None:
-                break
+        last = first + held
+        there = -(-source.num_bytes // BLOCK_BYTES)
+        numbers = range(first, min(last, there))
+        if not self._start_all(source, numbers, depth - self._in_flight(file)):
+            return
+        left, after = last - max(first, there), source.next_one()
+        while left > 0 and after is not None:
+            known = self._files.get(after.name)
+            if known is None or known.is_ended:
+                known = self._begin(after.name, file.flow)
+                known.follows = file.pattern.run_bytes
+            elif known.num_reads:
+                return
+            if after.name not in self._expected:
+                self._expected.append(after.name)
+            if self._num_wrong >= _MOST_WRONG:
+                return
+            there = -(-after.num_bytes // BLOCK_BYTES)
+            if not self._start_all(after, range(min(left, there)), depth - self._in_flight(file)):
+                return
+            left, after = left - there, after.next_one()
 
-    def _start(
-        self, name: str, number: int, num_bytes: int, fetch: Fetch, *, is_ahead: bool = False
-    ) -> _Block | None:
+    def _in_flight(self, file: _Ahead) -> int:
+        return file.in_flight + sum(self._files[name].in_flight for name in self._expected)
+
+    def _start_all(self, source: Readable, numbers: range, most: int) -> bool:
+        """Begin to fetch some blocks of a file; False if not all of them may be begun now."""
+        for number in numbers:
+            if (source.name, number) in self._blocks:
+                continue
+            if most <= 0 or self._start(source, number, is_ahead=True) is None:
+                return False
+            most -= 1
+        return True
+
+    def _note(self, source: Readable, file: _Ahead) -> None:
+        """Note where reading in sequence has come to, and whether that was expected."""
+        if file.pattern.position >= source.num_bytes - BLOCK_BYTES // 2:
+            file.is_ended = True
+            self._flow = file.flow
+        if file.is_met:
+            return
+        file.is_met = True
+        if source.name in self._expected:
+            self._expected.remove(source.name)
+            self._num_wrong = 0
+        elif self._expected:
+            self._num_wrong += 1
+            for name in list(self._expected):
+                self.forget(name)
+
+    def _start(self, source: Readable, number: int, *, is_ahead: bool = False) -> _Block | None:
         """Begin to fetch a block; None where there is no room."""
         start = number * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, num_bytes)
+        stop = min(start + BLOCK_BYTES, source.num_bytes)
         if not self._make_room(stop - start, is_ahead=is_ahead):
             return None
-        key, file = (name, number), self._file(name)
-        task: asyncio.Task[Reply] = asyncio.ensure_future(fetch(start, stop))
+        key, file = (source.name, number), self._file(source.name)
+        task: asyncio.Task[Reply] = asyncio.ensure_future(source.fetch(start, stop))
         block = self._blocks[key] = _Block(task, stop - start)
         self._num_bytes += block.num_bytes
         file.in_flight += 1
@@ -185,8 +267,8 @@ class ReadAhead:
             file.in_flight -= 1
             if not done.cancelled() and done.exception() is None:
                 file.flow.add(block.num_bytes, done.result().head_s)
-                if file.is_sequential and self._files.get(name) is file:
-                    self._go_on(name, file, num_bytes, fetch)
+                if file.is_sequential and self._files.get(source.name) is file:
+                    self._go_on(source)
             elif self._blocks.get(key) is block:
                 # Who waits for it gets the error; if nobody does, it's asked for anew when wanted.
                 self._drop(key)
@@ -227,14 +309,18 @@ class ReadAhead:
     def _file(self, name: str) -> _Ahead:
         found = self._files.get(name)
         if found is None:
-            found = self._files[name] = _Ahead()
-            if self._ended is not None:
-                found.flow = Flow(self._ended.flow)
-            if len(self._files) > _MOST_FILES:
-                self._files.popitem(last=False)
-        else:
-            self._files.move_to_end(name)
+            return self._begin(name, self._flow)
+        self._files.move_to_end(name)
         return found
+
+    def _begin(self, name: str, flow: Flow | None) -> _Ahead:
+        self._files.pop(name, None)
+        begun = self._files[name] = _Ahead(flow)
+        if len(self._files) > _MOST_FILES:
+            gone, _ = self._files.popitem(last=False)
+            if gone in self._expected:
+                self._expected.remove(gone)
+        return begun
 
 
 def _pieces(span: Span) -> list[tuple[Span, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.failures import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.readahead import ReadAhead
+from shardwise.storage.readahead import Readable, ReadAhead
 from shardwise.storage.runtime import Runtime, runtime
 from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
 from shardwise.storage.stores import open_client, place_of
@@ -48,12 +48,15 @@ class RemoteFile:
         url: with a scheme that is supported.
         options: how it is reached.
 
+    Attributes:
+        next_one: gives the file that is likely to be read after this one, if any.
+
     Raises:
         StorageError: the scheme is not supported.
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("_options", "_pinned", "_place", "_requests", "url")
+    __slots__ = ("_options", "_pinned", "_place", "_requests", "next_one", "url")
 
     is_remote = True
 
@@ -63,6 +66,7 @@ class RemoteFile:
         self._place = place_of(url)
         self._pinned: FileStat | None = None
         self._requests: tuple[Runtime, Requests] | None = None
+        self.next_one: Callable[[], File | None] = _nothing
 
     def __repr__(self) -> str:
         return f"RemoteFile({shown(self.url)!r})"
@@ -154,11 +158,10 @@ class RemoteFile:
         ahead = self._ahead()
         pinned = self._pinned
         if ahead is not None and pinned is not None:
-            name = self._name(pinned)
             known = [span for span in spans if span.stop <= pinned.num_bytes]
             if known:
                 beyond = [span for span in spans if span.stop > pinned.num_bytes]
-                rest = await ahead.read(name, pinned.num_bytes, known, buffer, self._get)
+                rest = await ahead.read(self._readable(pinned), known, buffer)
                 spans = rest + beyond
         pace = requests.pace
         parts = join_spans(spans, gap_bytes=pace.gap_bytes, part_bytes=pace.part_bytes)
@@ -167,6 +170,15 @@ class RemoteFile:
     def _name(self, version: FileStat) -> str:
         """What tells a version of this file from all others."""
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
+
+    def _readable(self, version: FileStat) -> Readable:
+        return Readable(self._name(version), version.num_bytes, self._get, self._next_readable)
+
+    def _next_readable(self) -> Readable | None:
+        found = self.next_one()
+        if not isinstance(found, RemoteFile) or found._pinned is None:
+            return None
+        return found._readable(found._pinned)
 
     def _forget(self) -> None:
         ahead, pinned = self._ahead(), self._pinned
@@ -272,6 +284,10 @@ async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def _nothing() -> None:
+    """What is known of the file that will be read next."""
 
 
 def _rebuild(url: str, options: StorageOptions, pinned: FileStat | None) -> RemoteFile:

@@ -159,27 +159,34 @@ class Held:
 
     def _fill(self, spans: Spans, buffer: memoryview, seen: tuple[int, int]) -> bool:
         """Read some spans; False if they are not what was written."""
-        if seen[1] != self._all and not self._check(spans, seen):
-            return False
         fd, preadv = self.fd, os.preadv
         for offset, begin, end in spans:
             if preadv(fd, [buffer[begin:end]], offset) != end - begin:
                 return False
-        return True
+        return seen[1] == self._all or self._check(spans, buffer, seen)
 
-    def _check(self, spans: Spans, seen: tuple[int, int]) -> bool:
+    def _check(self, spans: Spans, buffer: memoryview, seen: tuple[int, int]) -> bool:
         """Check the chunks that hold some spans, unless they have been."""
         fd, digests, num_bytes = self.fd, self._digests, self.info.num_bytes
-        scratch = memoryview(bytearray(CHUNK_BYTES))
-        preadv = os.preadv
+        scratch: memoryview | None = None
         changed_ns, checked = seen
         for offset, begin, end in spans:
-            for chunk in range(offset // CHUNK_BYTES, -(-(offset + end - begin) // CHUNK_BYTES)):
+            stop = offset + end - begin
+            for chunk in range(offset // CHUNK_BYTES, -(-stop // CHUNK_BYTES)):
                 if checked >> chunk & 1:
                     continue
-                at = chunk * CHUNK_BYTES
-                data = scratch[: num_bytes - at]
-                if preadv(fd, [data], at) != len(data) or digest(data) != digests[chunk]:
+                first = chunk * CHUNK_BYTES
+                last = min(first + CHUNK_BYTES, num_bytes)
+                if offset <= first and last <= stop:
+                    data = buffer[begin + first - offset : begin + last - offset]
+                else:
+                    # Only a part of it was wanted: it's read once more, in the whole.
+                    if scratch is None:
+                        scratch = memoryview(bytearray(CHUNK_BYTES))
+                    data = scratch[: last - first]
+                    if os.preadv(fd, [data], first) != len(data):
+                        return False
+                if digest(data) != digests[chunk]:
                     return False
                 checked |= 1 << chunk
         # Another thread's bits may get lost here: it would check once more.
