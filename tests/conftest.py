@@ -38,7 +38,7 @@ def no_orphans() -> Iterator[None]:
     me = psutil.Process()
     before = set(me.children(recursive=True))
     yield
-    # A loader that a caught exception's traceback holds on to ends its workers when it is collected.
+    # A loader that a traceback holds on to ends its workers when it is collected.
     gc.collect()
     left = [p for p in me.children(recursive=True) if p not in before and not _is_helper(p)]
     _, alive = psutil.wait_procs(left, timeout=60)
