@@ -195,7 +195,7 @@ def test_a_shuffled_epoch_that_is_read_again_warns_once(dataset, num_workers):
         again = IterableDataset(dataset, batch_size=8, shuffle=True)
         list(loader_of(again, num_workers))
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
+            warnings.filterwarnings("error", message=".*is read again")
             error = error_of(loader_of(again, num_workers))
             assert isinstance(error, UserWarning)
             assert "call set_epoch(1)" in str(error)
