@@ -27,7 +27,13 @@ from benchmarks.corpora import make
 from benchmarks.tasks import BATCH
 from benchmarks.throughput import ROOT, environment
 
-PROGRAMS = ("webdataset", "webdataset, our decoder", "wids", "wids, our decoder")
+PROGRAMS = (
+    "webdataset",
+    "webdataset, our decoder",
+    "webdataset, decode('rgb8')",
+    "wids",
+    "wids, our decoder",
+)
 SIDES = {
     "theirs": "from benchmarks.tasks import main; main()",
     "ours": (
@@ -44,7 +50,7 @@ def programs_of(task: str) -> list[str]:
         program
         for program in PROGRAMS
         if (task, program.partition(",")[0]) not in LEFT_OUT
-        and ("decoder" not in program or task == "image-batch")
+        and ("decode" not in program or task == "image-batch")
     ]
 
 

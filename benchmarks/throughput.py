@@ -99,8 +99,8 @@ def is_offered(task: str, loader: str) -> bool:
     if task == "tiny-raw":
         # One process, no decoder.
         one_process = loader == "shardwise" or not loader.startswith(("shardwise", "floor"))
-        return one_process and "decoder" not in loader and loader != "megatron-energon"
-    return task == "image-batch" or "decoder" not in loader
+        return one_process and "decode" not in loader and loader != "megatron-energon"
+    return task == "image-batch" or "decode" not in loader
 
 
 def main() -> None:

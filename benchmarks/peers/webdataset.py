@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.task import BATCH, WORKERS, decode_pil, forever, shards
+from benchmarks.task import BATCH, SIZE, WORKERS, decode_pil, forever, shards
 
 
 def load(directory: Path, task: str, *, decode: Any = decode_pil) -> Iterator[int]:
@@ -22,5 +22,18 @@ def load(directory: Path, task: str, *, decode: Any = decode_pil) -> Iterator[in
         ds = ds.to_tuple("jpg", "cls").map_tuple(decode, int)
     else:
         ds = ds.to_tuple("bin", "cls").map_tuple(lambda d: np.frombuffer(d, np.uint8), int)
+    loader = wds.WebLoader(ds.batched(BATCH[task]), batch_size=None, num_workers=WORKERS)
+    return forever(lambda: (len(batch[1]) for batch in loader))
+
+
+def load_decoded(directory: Path, task: str) -> Iterator[int]:
+    """Pictures by WebDataset's own `.decode("rgb8")`, resized by OpenCV."""
+    import cv2
+    import webdataset as wds
+
+    urls = shards(directory, task)
+    ds = wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False).shuffle(1000)
+    ds = ds.decode("rgb8").to_tuple("jpg", "cls")
+    ds = ds.map_tuple(lambda image: cv2.resize(image, (SIZE, SIZE)), int)
     loader = wds.WebLoader(ds.batched(BATCH[task]), batch_size=None, num_workers=WORKERS)
     return forever(lambda: (len(batch[1]) for batch in loader))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns
+from shardwise.columns import BytesColumn, Columns
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.dialects import (
@@ -164,7 +164,26 @@ class TarSource:
                 f"sample ids from {ids.min()} to {ids.max()}: they must lie in "
                 f"[0, {shards.num_samples})"
             )
+        if len(ids) == 1:
+            found = read_one(shards, self._pool, ids.item(), names)
+            if found is not None:
+                return _columns_of_one(ids, names, *found)
         return read_rows(shards, self._pool, self._scratch, ids, names)
+
+
+def _columns_of_one(
+    ids: NDArray[np.int64], names: tuple[str, ...], key: str, values: list[bytes | None]
+) -> Columns:
+    """One sample as columns."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, value in zip(names, values, strict=True):
+        length = -1 if value is None else len(value)
+        buffer = np.frombuffer(value or b"", np.uint8)
+        columns[name] = BytesColumn(buffer, _FIRST, np.array([length], dtype=np.int64))
+    return Columns(ids, [key], columns, sum(len(value) for value in values if value))
+
+
+_FIRST = np.zeros(1, np.int64)
 
 
 class _Opening:
