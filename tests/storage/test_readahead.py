@@ -18,14 +18,18 @@ SIZE = 10 * BLOCK_BYTES + 12_345
 class Source:
     """A file whose byte i is known, that counts what is asked of it."""
 
-    def __init__(self, *, fails=False):
+    def __init__(self, *, fails=False, turns=None):
         self.asked = []
-        self.in_flight = 0
         self.fails = fails
+        self.turns = turns
 
     async def fetch(self, start, stop):
         self.asked.append((start, stop))
-        await asyncio.sleep(0.002)
+        if self.turns is None:
+            await asyncio.sleep(0.002)
+        else:
+            for _ in range(self.turns.choice([1, 2, 3, 30])):
+                await asyncio.sleep(0)
         if self.fails:
             raise OSError("away")
         return Reply(memoryview(content(start, stop)), FileStat(SIZE, 0), 0.001)
@@ -64,6 +68,21 @@ def test_reading_in_sequence_fetches_each_block_once_and_ahead():
         # The first reads show that it is a sequence.
         assert direct <= 4 * step
         assert sum(stop - start for start, stop in source.asked) + direct <= SIZE + 2 * BLOCK_BYTES
+        assert ahead.num_bytes <= BLOCK_BYTES
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_whatever_order_blocks_come_each_is_asked_for_once(seed):
+    async def work():
+        ahead, source = ReadAhead(64 * BLOCK_BYTES, 64), Source(turns=random.Random(seed))
+        for start in range(0, SIZE, 1 << 20):
+            await read(ahead, source, start, min(start + (1 << 20), SIZE))
+        # What was begun at the end comes in.
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(source.asked) == len(set(source.asked)) == 11
         assert ahead.num_bytes <= BLOCK_BYTES
 
     asyncio.run(work())

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
 from shardwise.errors import StorageError
 from shardwise.storage.blocking import in_thread
-from shardwise.storage.runtime import Runtime, runtime
+from shardwise.storage.runtime import Runtime, _Watch, runtime
 
 
 def run_python(code):
@@ -109,6 +110,25 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "interrupted [True]"
+
+
+def test_work_that_is_interrupted_before_it_begins_is_never_begun():
+    begun = []
+
+    async def work():
+        begun.append(True)
+
+    process = Runtime()
+    try:
+        # As if Ctrl-C came while the work was handed over: the loop hears of the end first.
+        watch = _Watch(process.loop)
+        watch.stop()
+        done = asyncio.run_coroutine_threadsafe(watch.over(work()), process.loop)
+        with pytest.raises(CancelledError):
+            done.result()
+        assert not begun
+    finally:
+        process.end()
 
 
 def test_a_forked_child_has_one_of_its_own_unless_obstore_was_used():

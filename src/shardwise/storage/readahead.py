@@ -199,9 +199,11 @@ class ReadAhead:
         # Twice what was read so far is as much as may turn out to be for nothing. One that is late
         # holds up the reader; those behind it go on coming meanwhile.
         held = min(_HELD * depth, 2 * file.pattern.run_bytes // BLOCK_BYTES)
-        first = file.pattern.position // BLOCK_BYTES
-        last = first + held
         there = -(-source.num_bytes // BLOCK_BYTES)
+        # At the end the last block is read, wherever in it the file ends.
+        is_over = file.pattern.position >= source.num_bytes
+        first = there if is_over else file.pattern.position // BLOCK_BYTES
+        last = first + held
         numbers = range(first, min(last, there))
         if not self._start_all(source, numbers, depth - self._in_flight(file)):
             return

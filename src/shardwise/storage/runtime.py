@@ -55,9 +55,9 @@ class Runtime:
         the caller's buffers behind its back.
         """
         watch = _Watch(self.loop)
-        with self._handing:
-            done = self._begin(watch.over(work))
         try:
+            with self._handing:
+                done = self._begin(watch.over(work))
             return done.result()
         except CancelledError:
             work.close()
@@ -119,10 +119,14 @@ class _Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._task: asyncio.Task[Any] | None = None
+        self._is_stopped = False
         self._ended = threading.Event()
 
     async def over(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work."""
+        """Do the work, unless it was ended before it began."""
+        if self._is_stopped:
+            work.close()
+            raise asyncio.CancelledError
         self._task = asyncio.current_task()
         try:
             return await work
@@ -130,10 +134,17 @@ class _Watch:
             self._ended.set()
 
     def stop(self) -> None:
-        """End the work, and wait until it is over."""
+        """End the work, begun or not, and wait until it is over."""
         if not self._ended.is_set():
-            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+            self._loop.call_soon_threadsafe(self._cancel)
             self._ended.wait(_PATIENCE_S)
+
+    def _cancel(self) -> None:
+        self._is_stopped = True
+        if self._task is None:
+            self._ended.set()
+        else:
+            self._task.cancel()
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
