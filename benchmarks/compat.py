@@ -14,7 +14,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.corpora import make
 from benchmarks.tasks import BATCH
-from benchmarks.throughput import ROOT, environment
+from benchmarks.throughput import environment, measure
 
 PROGRAMS = (
     "webdataset",
@@ -54,28 +53,6 @@ def programs_of(task: str) -> list[str]:
     ]
 
 
-def measure(
-    python: Path, side: str, program: str, task: str, corpora: Path, seconds: float
-) -> dict[str, float]:
-    """Run one program once: its rate and the time to its first batch."""
-    command = [str(python), "-c", SIDES[side], program, task, str(corpora)]
-    done = subprocess.run(
-        [*command, "--seconds", str(seconds)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        raise RuntimeError(
-            f"{program} ({side}), {task}: exit code {done.returncode}\n{done.stderr[-2000:]}"
-        )
-    result: dict[str, float] = json.loads(lines[-1])
-    return result
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpora", type=Path, default=Path(tempfile.gettempdir()) / "sw-corpora")
@@ -101,9 +78,11 @@ def main() -> None:
                 # Each side goes first in turn: the machine may grow slower in a pair.
                 for side in sorted(SIDES, reverse=number % 2 == 0):
                     progress.update(bar, description=f"{task}: {program} ({side})")
-                    found = measure(
-                        python, side, program, task, arguments.corpora, arguments.seconds
-                    )
+                    command = [str(python), "-c", SIDES[side], program, task]
+                    command += [str(arguments.corpora), "--seconds", str(arguments.seconds)]
+                    found = measure(command, f"{program} ({side}), {task}")
+                    if found is None:
+                        raise SystemExit(1)  # what is wrong was said
                     results[task, program][side].append(found)
                     progress.advance(bar)
     rows = [row(task, program, runs) for (task, program), runs in results.items()]

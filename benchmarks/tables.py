@@ -120,12 +120,12 @@ def cpu_seconds() -> float:
     return ended + sum(each.user + each.system for each in times)
 
 
-def measure(path: str, name: str, seconds: float) -> None:
-    """One loader in this process; prints one line of JSON."""
+def measure(load: Callable[[], Iterator[int]], seconds: float) -> None:
+    """One loader in this process, which ends; prints one line of JSON."""
     import torch  # noqa: F401 - the trainer has it already
 
     began = time.perf_counter()
-    batches = LOADERS[name](path)
+    batches = load()
     next(batches)
     first = time.perf_counter() - began
     count, began, cpu_s = 0, time.perf_counter(), cpu_seconds()
@@ -146,7 +146,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("PATH", "LOADER"))
     arguments = parser.parse_args()
     if arguments.one:
-        measure(*arguments.one, arguments.seconds)
+        path, name = arguments.one
+        measure(lambda: LOADERS[name](path), arguments.seconds)
     arguments.tables.mkdir(parents=True, exist_ok=True)
     path = arguments.tables / f"tiny-{int(NUM_ROWS * arguments.scale)}"
     make(path, arguments.scale)

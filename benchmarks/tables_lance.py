@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.corpora import image_samples, tiny_samples
-from benchmarks.tables import cpu_seconds
+from benchmarks.tables import measure
 from benchmarks.tasks import SIZE, WORKERS, decode_ours, decode_pil, forever
 
 BATCH = {"tiny-batch": 256, "vector-batch": 256, "image-batch": 64}
@@ -163,23 +161,6 @@ LOADERS: dict[str, dict[str, Callable[..., Iterator[int]]]] = {
 }
 
 
-def measure(path: str, task: str, name: str, seconds: float) -> None:
-    """One loader in this process; prints one line of JSON."""
-    import torch  # noqa: F401 - the trainer has it already
-
-    began = time.perf_counter()
-    batches = LOADERS[task][name](path, task)
-    next(batches)
-    first = time.perf_counter() - began
-    count, began, cpu_s = 0, time.perf_counter(), cpu_seconds()
-    while (elapsed := time.perf_counter() - began) < seconds:
-        count += next(batches)
-    cpu_s = cpu_seconds() - cpu_s
-    found = {"rate": count / elapsed, "first_batch_s": first, "core_rate": count / cpu_s}
-    print(json.dumps(found), flush=True)
-    os._exit(0)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=Path, default=Path(tempfile.gettempdir()) / "sw-tables")
@@ -190,7 +171,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=3, metavar=("PATH", "TASK", "LOADER"))
     arguments = parser.parse_args()
     if arguments.one:
-        measure(*arguments.one, arguments.seconds)
+        path, task, name = arguments.one
+        measure(lambda: LOADERS[task][name](path, task), arguments.seconds)
     arguments.tables.mkdir(parents=True, exist_ok=True)
     make(arguments.tables, arguments.scale)
     loaders = {task: LOADERS[task] for task in arguments.task or LOADERS}

@@ -62,15 +62,12 @@ def environment(directory: Path) -> Path:
     return python
 
 
-def measure(
-    python: Path, loader: str, task: str, corpora: Path, seconds: float
-) -> dict[str, float] | None:
-    """One loader's rate in a process of its own; None, with a word, if it does not work here."""
-    command = [str(python), "-m", "benchmarks.tasks", loader, task, str(corpora)]
+def measure(command: list[str], what: str) -> dict[str, float] | None:
+    """The line of JSON that a program prints; None, with a word, if it does not work here."""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as wrong:
         # Files, not pipes: some peers leave processes behind that would keep a pipe open.
         process = subprocess.Popen(
-            [*command, "--seconds", str(seconds)],
+            command,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -88,7 +85,7 @@ def measure(
         wrong.seek(0)
         lines = [line for line in said if line.startswith("{")]
         if not lines:
-            print(f"{loader}, {task}: {code}\n{wrong.read()[-1000:]}", file=sys.stderr)
+            print(f"{what}: {code}\n{wrong.read()[-1000:]}", file=sys.stderr)
             return None
     result: dict[str, float] = json.loads(lines[-1])
     return result
@@ -132,7 +129,9 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for task, loader in plan:
                 progress.update(bar, description=f"{task}: {loader}")
-                result = measure(python, loader, task, arguments.corpora, arguments.seconds)
+                command = [str(python), "-m", "benchmarks.tasks", loader, task]
+                command += [str(arguments.corpora), "--seconds", str(arguments.seconds)]
+                result = measure(command, f"{loader}, {task}")
                 if result is not None:
                     results.setdefault((task, loader), []).append(result)
                 progress.advance(bar)

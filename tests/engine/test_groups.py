@@ -138,3 +138,23 @@ def test_a_loader_resumes_in_the_middle_of_a_group():
         assert begun + [batch["__index__"].tolist() for batch in second] == whole
         first.close()
         second.close()
+
+
+def test_an_error_that_is_no_samples_is_raised_at_once_and_nothing_is_begun_anew():
+    class Closed(InlineExecutor):
+        num_runs = 0
+
+        def run(self, works):
+            self.num_runs += 1
+            for number, work in enumerate(works):
+                if number == 2:
+                    raise RuntimeError("the loader was closed while a batch was awaited")
+                yield self.maker.make(work)
+
+    executor = Closed(BatchMaker(light(MemorySource(numbered_samples(100)))))
+    given = []
+    with pytest.raises(RuntimeError, match="was closed"):
+        for batch in batches_in_groups(executor, iter(works_of([10] * 10)), 4):
+            given += batch.data["__index__"].tolist()
+    assert given == list(range(30))
+    assert executor.num_runs == 1

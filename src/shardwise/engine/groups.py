@@ -15,7 +15,7 @@ from itertools import chain, islice
 import numpy as np
 
 from shardwise.engine.work import Batch, Executor, Samples, Work
-from shardwise.errors import StallError, WorkerError
+from shardwise.errors import DataError, StorageError
 
 __all__ = ["batches_in_groups", "group_size"]
 
@@ -50,9 +50,8 @@ def batches_in_groups(
             for group in made:
                 asked.popleft()
                 yield from _parts(group)
-    except (WorkerError, StallError):
-        raise
-    except Exception:
+    except (DataError, StorageError):
+        # Other errors are no sample's: a worker's end, a stall, a loader that was closed.
         if not asked or len(asked[0]) == 1:
             raise
     if asked:

@@ -32,6 +32,7 @@ from shardwise.columns import BytesColumn, Column, values_of
 from shardwise.errors import DataError
 from shardwise.sources.arrow_types import (
     check_names,
+    expand_names,
     field_types,
     layouts,
     plain_type,
@@ -50,6 +51,7 @@ __all__ = [
     "RowError",
     "check_names",
     "convert",
+    "expand_names",
     "field_types",
     "gather",
     "joined",

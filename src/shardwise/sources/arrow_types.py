@@ -20,6 +20,7 @@ except ImportError as error:
 
 __all__ = [
     "check_names",
+    "expand_names",
     "field_types",
     "is_bytes",
     "is_text",
@@ -73,6 +74,24 @@ def check_names(names: Collection[str], known: Collection[str], *, url: str | No
         if name not in known:
             there = ", ".join(map(repr, known)) or "none"
             raise DataError(f"no column {name!r}: the columns are {there}", url=url, field=name)
+
+
+def expand_names(
+    names: Collection[str], known: Collection[str], *, url: str | None = None
+) -> tuple[str, ...]:
+    """Fields by name, each once; a struct's name stands for all its fields.
+
+    Raises:
+        DataError: (also a ValueError) there is no such column; it names those there are.
+    """
+    found: list[str] = []
+    for name in names:
+        parts = [each for each in known if each.startswith(f"{name}.")]
+        if name in known or not parts:
+            check_names([name], known, url=url)
+            parts = [name]
+        found += parts
+    return tuple(dict.fromkeys(found))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

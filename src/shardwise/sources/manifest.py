@@ -53,6 +53,18 @@ class Manifest:
             digest.update(f"{name}\0{shard.num_samples}\0{shard.num_bytes}\n".encode())
         self.fingerprint = digest.hexdigest()[:16]
 
+    def check(self, ids: NDArray[np.int64]) -> None:
+        """Refuse ids that are not samples'.
+
+        Raises:
+            IndexError: one is not in [0, num_samples).
+        """
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.num_samples:
+            raise IndexError(
+                f"sample ids from {ids.min()} to {ids.max()}: they must lie in "
+                f"[0, {self.num_samples})"
+            )
+
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find samples by id: `(shard, row)`, each int64 of the shape of `ids`.
 

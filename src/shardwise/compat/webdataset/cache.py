@@ -112,6 +112,23 @@ def _url_of(item: Any) -> str:
     return str(item["url"]) if isinstance(item, dict) else os.fspath(item)
 
 
+def _each_opened(
+    urls: Iterable[Any],
+    open_url: Callable[[str], dict[str, Any]],
+    handler: Callable[[Exception], bool],
+) -> Iterator[dict[str, Any]]:
+    """Open one URL after the other; the handler says whether to go on behind one that fails."""
+    for item in urls:
+        url = _url_of(item)
+        try:
+            opened = open_url(url)
+        except Exception as error:  # noqa: BLE001 - the user's handler decides
+            if handler(error):
+                continue
+            break
+        yield opened
+
+
 class StreamingOpen:
     """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`.
 
@@ -128,15 +145,7 @@ class StreamingOpen:
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open the URLs, each one str or a dict with the entry `url`."""
-        for item in urls:
-            url = _url_of(item)
-            try:
-                opened = self._open(url)
-            except Exception as error:  # noqa: BLE001 - the user's handler decides
-                if self.handler(error):
-                    continue
-                break
-            yield opened
+        return _each_opened(urls, self._open, self.handler)
 
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
@@ -239,15 +248,7 @@ class FileCache:
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open the URLs, each one a str or a dict with the entry `url`."""
-        for item in urls:
-            url = _url_of(item)
-            try:
-                opened = self._open(url)
-            except Exception as error:  # noqa: BLE001 - the user's handler decides
-                if self.handler(error):
-                    continue
-                break
-            yield opened
+        return _each_opened(urls, self._open, self.handler)
 
     def _open(self, url: str) -> dict[str, Any]:
         try:

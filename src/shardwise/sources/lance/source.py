@@ -141,16 +141,9 @@ class LanceSource:
         Raises:
             DataError: (also a ValueError) there is no such column; it names those there are.
         """
-        from shardwise.sources.arrow import check_names
+        from shardwise.sources.arrow import expand_names
 
-        found: list[str] = []
-        for name in columns:
-            parts = [each for each in self.fields if each.startswith(f"{name}.")]
-            if name in self.fields or not parts:
-                check_names([name], self.fields, url=self.uri)
-                parts = [name]
-            found += parts
-        return tuple(dict.fromkeys(found))
+        return expand_names(columns, self.fields, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; only the fields asked for are read. Any thread may call this.
@@ -172,11 +165,7 @@ class LanceSource:
         ids = np.asarray(ids, dtype=np.int64)
         names = form.fields if fields is None else tuple(fields)
         check_names(names, form.fields, url=self.uri)
-        num_samples = plan.manifest.num_samples
-        if len(ids) and not 0 <= ids.min() <= ids.max() < num_samples:
-            raise IndexError(
-                f"sample ids from {ids.min()} to {ids.max()}: they must lie in [0, {num_samples})"
-            )
+        plan.manifest.check(ids)
         keys = [] if form.has_keys else plan.keys(ids)
         plain = [name for name in names if name not in form.blobs]
         if form.has_keys:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns, Layout
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.sources.arrow import Held, check_names, convert, gather, leaf
+from shardwise.sources.arrow import Held, check_names, convert, expand_names, gather, leaf
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.parquet.decoded import Decoded
 from shardwise.sources.parquet.table_file import TableFile
@@ -127,14 +127,7 @@ class ParquetSource:
         Raises:
             DataError: (also a ValueError) there is no such column; it names those there are.
         """
-        found: list[str] = []
-        for name in names:
-            below = [field for field in self.fields if field.startswith(f"{name}.")]
-            if name in self.fields or not below:
-                check_names([name], self.fields, url=self.urls[0])
-                below = [name]
-            found += below
-        return tuple(dict.fromkeys(found))
+        return expand_names(names, self.fields, url=self.urls[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Take rows; only the columns asked for are read. Any thread may call this.
@@ -153,11 +146,7 @@ class ParquetSource:
         names = tables.fields if fields is None else tuple(fields)
         if fields is not None:
             check_names(names, tables.fields, url=self.urls[0])
-        if len(ids) and not 0 <= ids.min() <= ids.max() < tables.manifest.num_samples:
-            raise IndexError(
-                f"sample ids from {ids.min()} to {ids.max()}: they must lie in "
-                f"[0, {tables.manifest.num_samples})"
-            )
+        tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
         stored = tuple(name for name in tables.stored if name in names)
         if tables.has_keys:

@@ -159,11 +159,7 @@ class TarSource:
             wrong = next(name for name in names if name not in shards.fields)
             known = ", ".join(shards.fields) or "none"
             raise ValueError(f"no field {wrong!r}: the shards have {known}")
-        if len(ids) and not 0 <= ids.min() <= ids.max() < shards.num_samples:
-            raise IndexError(
-                f"sample ids from {ids.min()} to {ids.max()}: they must lie in "
-                f"[0, {shards.num_samples})"
-            )
+        shards.manifest.check(ids)
         if len(ids) == 1:
             found = read_one(shards, self._pool, ids.item(), names)
             if found is not None:
