@@ -29,7 +29,7 @@ LEVELS = {
     "engine": 9,
     "loader": 10,
     "torch": 11,
-    "compat": 11,
+    "compat": 12,
     "integrations": 12,
     "testing": 12,
     "cli": 12,

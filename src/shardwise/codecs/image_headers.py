@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["ImageHeader", "check_complete", "find_orientation", "probe"]
+__all__ = ["ImageHeader", "check_complete", "find_orientation", "is_plain_jpeg", "probe"]
 
 _WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
 _EXIF_PREFIX = b"Exif\0\0"
@@ -97,6 +97,19 @@ def _jpeg_size(data: memoryview) -> tuple[int, int]:
             height, width = struct.unpack_from(">HH", data, at + 1)
             return height, width
     raise ValueError("the jpeg has no frame header")
+
+
+def is_plain_jpeg(data: memoryview) -> bool:
+    """Whether an image is a JPEG of 8 bits, gray or in three colours; False if it is damaged."""
+    if bytes(data[:2]) != b"\xff\xd8":
+        return False
+    try:
+        for marker, at in _jpeg_segments(data):
+            if marker in _FRAME_MARKERS:
+                return data[at] == 8 and data[at + 5] in (1, 3)
+    except (struct.error, IndexError, ValueError):
+        pass
+    return False
 
 
 def _webp_size(data: memoryview) -> tuple[int, int]:

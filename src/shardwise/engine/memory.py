@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowLayout", "Slot", "SlotPool", "aligned", "anonymous_file"]
+__all__ = ["Lease", "RowLayout", "Slot", "SlotPool", "aligned", "anonymous_file"]
 
 # Rows begin where vector instructions and pinned copies like it.
 _ALIGNMENT = 64
@@ -103,7 +103,7 @@ class Slot:
         os.close(self.descriptor)
 
 
-class _Lease:
+class Lease:
     """Stands between a slot and the arrays over it: it dies with the last of them."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
@@ -140,7 +140,7 @@ class SlotPool:
 
     def lend(self, slot: Slot) -> Any:
         """The slot's memory for the user: it comes back when the last array over it is gone."""
-        lease = _Lease(slot.memory)
+        lease = Lease(slot.memory)
         with self._lock:
             self._num_lent += 1
         weakref.finalize(lease, self._give_back, slot).atexit = False

@@ -13,6 +13,7 @@ from typing import Any
 import torch.utils.data
 
 from shardwise.torch.iterable import IterableDataset
+from shardwise.torch.parcels import HandOver
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 
 __all__ = ["StatefulDataLoader"]
@@ -49,6 +50,8 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __init__(self, dataset: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(dataset, *args, **kwargs)
+        if not isinstance(self.collate_fn, HandOver):
+            self.collate_fn = HandOver(self.collate_fn)
         self._num_given = 0
         self._keeper: IterableDataset | BatchSampler | DistributedSampler
         for keeper in (dataset, self.batch_sampler, self.sampler):

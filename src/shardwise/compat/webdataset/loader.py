@@ -15,6 +15,7 @@ from shardwise.compat.webdataset.place import find_ranks
 from shardwise.compat.webdataset.positions import VERSION, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.errors import StateError
+from shardwise.torch.parcels import HandOver
 
 __all__ = ["StatefulLoader"]
 
@@ -114,7 +115,7 @@ class StatefulLoader(DataLoader[Any]):
             settings["drop_last"] = self.drop_last
         return DataLoader(
             self._tagged,
-            collate_fn=_TaggedCollate(self.collate_fn, is_batched=is_batched),
+            collate_fn=HandOver(_TaggedCollate(self.collate_fn, is_batched=is_batched)),
             **settings,
         )
 

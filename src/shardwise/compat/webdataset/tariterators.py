@@ -159,6 +159,8 @@ def tar_file_expander(
     eof_value: dict[str, Any] | None = _END_OF_SHARD,
 ) -> Iterator[dict[str, Any]]:
     """The files of opened shards, and `eof_value` behind each shard unless that is None."""
+    # Kept at hand: at the interpreter's end the names of modules may be gone.
+    quietly = contextlib.suppress
     for shard in data:
         about = {"__url__": shard["url"]}
         if shard.get("local_path") is not None:
@@ -178,7 +180,7 @@ def tar_file_expander(
             yield _END_OF_SHARD | {"__bad__": True}
         finally:
             # Where reading failed, or was given up, how the stream ends is no news.
-            with contextlib.suppress(Exception):
+            with quietly(Exception):
                 _close(shard["stream"])
 
 
@@ -256,6 +258,8 @@ def expand_samples(
     to go on, the next shard follows. If it says to stop, what was read of the sample that is cut
     comes out last, as in WebDataset.
     """
+    # Kept at hand: at the interpreter's end the names of modules may be gone.
+    quietly = contextlib.suppress
     for shard in shards:
         samples = ShardSamples(
             shard["stream"],
@@ -277,7 +281,7 @@ def expand_samples(
             return
         finally:
             # Where reading failed, or was given up, how the stream ends is no news.
-            with contextlib.suppress(Exception):
+            with quietly(Exception):
                 _close(shard["stream"])
 
 
