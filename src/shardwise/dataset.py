@@ -268,6 +268,16 @@ class Dataset:
         return num_bytes / max(1, manifest.num_samples) if num_bytes else None
 
     @property
+    def one_thread_will_do(self) -> bool:
+        """Whether one thread loads as quickly as several, unless reads have to wait.
+
+        So it is where a sample costs nothing but Python's part of reading it, which no two threads
+        do at a time, and where storage counts the reads that wait.
+        """
+        counts_waits = getattr(self.source, "counts_waits", False)
+        return counts_waits and self.light_row_bytes is not None
+
+    @property
     def runs_python(self) -> bool:
         """Whether functions of the user's run for each sample: they hold the GIL, as a rule.
 

@@ -116,7 +116,8 @@ class DataLoader:
             functions of yours run for each sample (a `map()`, a decoder that is a plain function)
             and there is more than one core, else for none.
         num_threads: threads that read and decode, in each process; None for one a core that this
-            rank may use, or one in each of several processes; 0 for none.
+            rank may use (of tar shards that are only read, for one alone while no read has to
+            wait), or one in each of several processes; 0 for none.
         executor: None, "inline", "threads" or "processes"; None follows from the two above.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
             epochs walk on through the data, each sample once before any comes again.
@@ -322,7 +323,7 @@ class DataLoader:
             `degraded` (times that a cache could not be used);
             `skipped` and `replaced` damaged samples of this rank; `dropped`
             and `padded`, samples over all ranks of the epochs that ended; `executor`,
-            `num_workers` and `num_threads` as chosen; `bound_by` and `verdict`, what limits
+            `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
             the loader, as a word and as a line. JSON.
         """
         num_cores = usable_cores(num_ranks=local_world_size())

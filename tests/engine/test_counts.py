@@ -116,7 +116,7 @@ def test_a_caller_who_comes_late_finds_the_window_ready():
     for _ in range(9):
         ready.append(next(batches).num_ready)
         # One thread takes its tasks in turn: after this one all others are done.
-        executor._pool.submit(int).result(60)
+        executor._pools[1].submit(int).result(60)
     executor.close()
     assert ready == [None, 3, 3, 3, 3, 3, 3, 2, 1]
 
@@ -125,7 +125,7 @@ def test_a_batch_that_is_awaited_was_not_ready():
     executor = ThreadExecutor(maker(), num_threads=1, num_prefetch=2)
     batches = executor.run(works(3, size=0))
     next(batches)
-    executor._pool.submit(int).result(60)
+    executor._pools[1].submit(int).result(60)
     assert next(batches).num_ready == 1
     batches.close()
     executor.close()

@@ -185,6 +185,53 @@ def test_the_choice_is_threads_unless_processes_are_asked_for():
     assert isinstance(chosen(executor="processes"), ProcessExecutor)
 
 
+def shards_of(tmp_path, num_samples=400):
+    with sw.TarWriter(str(tmp_path / "{shard:03d}.tar"), max_samples=100) as writer:
+        for i in range(num_samples):
+            writer.write({"__key__": f"{i:06d}", "bin": bytes([i % 256]) * 100})
+    return sw.tar(str(tmp_path / "*.tar"))
+
+
+def test_one_thread_reads_until_reads_have_to_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwise.engine.choice.usable_cores", lambda **_: 4)
+    flag = "shardwise.storage.local._AT_ONCE"
+    monkeypatch.setattr(flag, 0)
+    data = shards_of(tmp_path)
+    options = {"batch_size": 5, "shuffle": "full", "rank": 0, "world_size": 1, "output": "numpy"}
+    with sw.DataLoader(data, **options) as loader:
+
+        def epochs(number):
+            for _ in range(number):
+                loader.set_epoch(0)
+                keys = [key for batch in loader for key in batch["__key__"]]
+            return keys, loader.stats()["num_threads"]
+
+        keys, num_threads = epochs(1)
+        assert num_threads == 1
+        # Any read may wait now, as with a file system that does not say.
+        monkeypatch.setattr(flag, None)
+        assert epochs(4) == (keys, 4)
+        monkeypatch.setattr(flag, 0)
+        assert epochs(8) == (keys, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (lambda ds: ds.decode(bin=len), {"num_workers": 0}),
+        (lambda ds: ds.map(dict), {"num_workers": 0}),
+        (lambda ds: ds, {"num_threads": 4}),
+    ],
+)
+def test_more_work_than_reading_is_for_all_threads(tmp_path, monkeypatch, change, options):
+    monkeypatch.setattr("shardwise.engine.choice.usable_cores", lambda **_: 4)
+    with sw.DataLoader(
+        change(shards_of(tmp_path)), batch_size=5, rank=0, world_size=1, **options
+    ) as loader:
+        next(iter(loader))
+        assert loader.stats()["num_threads"] == 4
+
+
 @pytest.mark.parametrize(
     ("make", "cores", "options", "expected"),
     [

@@ -66,7 +66,7 @@ def test_later_batches_of_arrays_lie_in_memory_that_is_mapped_once():
     for batch in executor.run(iter(works())):
         last = batch.data["picture"]
     slot = owner(last)
-    assert type(slot).__name__ == "_Lease", "the batch came as a message"
+    assert type(slot).__name__ == "Lease", "the batch came as a message"
     assert not isinstance(slot, mmap.mmap)
     executor.close()
 

@@ -1,3 +1,4 @@
+import errno
 import gc
 import os
 import pickle
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError, MissingShardError, StorageError
-from shardwise.storage import FileStat, LocalFile, local_path, open_file
+from shardwise.storage import IO_COUNTS, FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
 
 CONTENT = bytes(range(256)) * 40
@@ -230,3 +231,28 @@ def test_open_file_takes_paths_and_file_urls(path, tmp_path, monkeypatch):
 def test_a_local_path_is_not_made_of_other_urls(url):
     with pytest.raises(StorageError, match="is not a local file"):
         local_path(url)
+
+
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.EOPNOTSUPP, None])
+def test_bytes_that_are_not_at_hand_are_waited_for_and_counted(tmp_path, monkeypatch, error):
+    data = bytes(range(256)) * 40
+    path = tmp_path / "f"
+    path.write_bytes(data)
+    real = os.preadv
+
+    def preadv(fd, buffers, offset, flags=0):
+        if not flags:
+            return real(fd, buffers, offset)
+        if error:
+            raise OSError(error, os.strerror(error))
+        return real(fd, [buffers[0][: len(buffers[0]) // 2]], offset)
+
+    monkeypatch.setattr("shardwise.storage.local._AT_ONCE", 8)
+    monkeypatch.setattr(os, "preadv", preadv)
+    before = IO_COUNTS.waits
+    buffer = bytearray(300)
+    LocalFile(path).read_spans([7, 5000], [100, 300], memoryview(buffer), 0)
+    assert bytes(buffer) == data[7:107] + data[5000:5200]
+    assert IO_COUNTS.waits == before + 2
+    with pytest.raises(DataError, match="truncated"):
+        LocalFile(path).read_spans([len(data) - 5], [10], memoryview(buffer), 0)

@@ -46,7 +46,9 @@ def main(document: dict[str, Any]) -> None:
     """Read, compare, count."""
     folder = Path(document["folder"])
     settings = CacheSettings(**document["cache"])
-    pool = FilePool(options=StorageOptions(config=document.get("config", {}), cache=settings))
+    # What is late on a loaded machine must not be asked for twice.
+    options = StorageOptions(config=document.get("config", {}), cache=settings, hedge=False)
+    pool = FilePool(options=options)
     piece = document.get("piece", 30_000)
     print("ready", flush=True)
     if document.get("waits"):

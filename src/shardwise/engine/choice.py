@@ -34,7 +34,8 @@ def choose_executor(
     """Make the executor that the options ask for.
 
     Told nothing, threads, one for each core that this rank may use: reading and the decoders of
-    this library release the GIL. Or processes, one for each such core, where there is more than
+    this library release the GIL. Of samples that are only read, one thread makes the batches while
+    nothing has to be waited for. Or processes, one for each such core, where there is more than
     one and functions of the user's run for each sample: they hold it. `num_workers` above 0 means
     processes, 0 none; each has one thread unless told otherwise. Neither processes nor threads
     (`num_workers` 0 or None, `num_threads=0`) is the inline executor.
@@ -82,11 +83,13 @@ def choose_executor(
         return InlineExecutor(maker)
     if num_threads == 0:
         raise ValueError("executor='threads' needs num_threads of 1 or more, or None")
+    is_fixed = num_threads is not None or not maker.dataset.one_thread_will_do
     num_threads = num_threads or min(_MAX_THREADS, cores)
     return ThreadExecutor(
         maker,
         num_threads=num_threads,
         num_prefetch=max(2, prefetch_factor * num_threads),
+        is_fixed=is_fixed,
         timeout=timeout,
     )
 

@@ -165,7 +165,8 @@ class WorkerPool:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                message = None
+                # It is told once, before what the worker sent: that follows, and then the end.
+                continue
             if message is None:
                 raise self._death()
             answer: Answer = message[0]
@@ -184,6 +185,8 @@ class WorkerPool:
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
+                # What a worker sent before may say why.
+                self._receive()
                 raise self._death() from None
             self._unsent.popleft()
             close_own_file(packed)

@@ -4,6 +4,9 @@ Work is cut into pieces of 16 to 64 rows, so that several threads fill one batch
 comes soon; batches are handed out in order from a window that is bounded in batches and in bytes.
 Decoders that release the GIL run side by side. No thread ever waits for another: only the
 consumer waits, for the oldest batch.
+
+Where there is no decoder, threads take the GIL from each other and get less done than one alone,
+as long as nothing has to be waited for: then one works, and the others join in where reads wait.
 """
 
 from __future__ import annotations
@@ -24,8 +27,14 @@ from shardwise.engine.thread_pool import ThreadPool
 from shardwise.engine.window import piece_ranges, stall_error, window_size
 from shardwise.engine.work import Batch, Work
 from shardwise.errors import StallError
+from shardwise.storage import IO_COUNTS
 
 __all__ = ["ThreadExecutor"]
+
+# The share of the last batches, some ten, whose reads had to wait: above it all threads work,
+# below the other one works again.
+_OFTEN, _SELDOM = 0.5, 0.1
+_MEMORY = 0.9
 
 
 @dataclass(slots=True)
@@ -49,7 +58,8 @@ class ThreadExecutor:
     Args:
         maker: makes the batches.
         num_threads: threads of the pool.
-        num_prefetch: batches that may be ready or under way.
+        num_prefetch: batches that may be ready or under way when all work.
+        is_fixed: whether all threads work, also where one would do.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
     """
 
@@ -59,24 +69,34 @@ class ThreadExecutor:
         *,
         num_threads: int,
         num_prefetch: int,
+        is_fixed: bool = True,
         timeout: float | None = None,
     ) -> None:
         self.maker = maker
         self.num_threads = num_threads
         self.num_prefetch = num_prefetch
         self.timeout = timeout
-        self._pool: ThreadPool | None = None
+        # By the number of their threads.
+        self._pools: dict[int, ThreadPool] = {}
         self._pid = 0
+        self._is_fixed = is_fixed or num_threads == 1
+        self._num_active = num_threads if self._is_fixed else 1
+        self._num_waits = 0
+        self._waiting = 0.0
 
     @property
     def hands(self) -> Hands:
-        """The threads of the pool."""
-        return Hands("threads", num_threads=self.num_threads, num_prefetch=self.num_prefetch)
+        """The threads that work now."""
+        return Hands("threads", num_threads=self._num_active, num_prefetch=self._prefetch)
+
+    @property
+    def _prefetch(self) -> int:
+        return max(2, self.num_prefetch * self._num_active // self.num_threads)
 
     def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
         """Yield one batch for each work, in order; the window fills at the first `next`."""
         pending: deque[_Pending] = deque()
-        window = self.num_prefetch
+        window = self._prefetch
         num_ready: int | None = None
         try:
             while True:
@@ -90,13 +110,14 @@ class ThreadExecutor:
                     if work is None:
                         break
                     pending.append(self._submit(work))
-                    window = window_size(self.num_prefetch, pending[-1].draft.rows)
+                    window = window_size(self._prefetch, pending[-1].draft.rows)
                 if not pending:
                     return
                 self._wait(pending[0])
                 batch = self.maker.finish(pending.popleft().draft)
                 batch.num_ready = num_ready
                 num_ready = max(0, (num_ready or 0) - 1)
+                self._choose()
                 yield batch
         except StallError:
             # A thread is stuck: the next run has others, and close() does not wait for it.
@@ -108,31 +129,45 @@ class ThreadExecutor:
 
     def __getstate__(self) -> dict[str, Any]:
         """Threads stay behind: whoever unpickles this starts its own."""
-        return {**self.__dict__, "_pool": None}
+        return {**self.__dict__, "_pools": {}}
 
     def close(self) -> None:
         """End the threads, after the pieces that they have begun."""
         self._end(patience_s=None)
 
     def _end(self, *, patience_s: float | None) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
-            pool.close(patience_s=patience_s)
+        pools, self._pools = self._pools, {}
+        if self._pid == os.getpid():
+            for pool in pools.values():
+                pool.close(patience_s=patience_s)
+
+    def _choose(self) -> None:
+        """Look how many threads should work from now on."""
+        if self._is_fixed:
+            return
+        before, self._num_waits = self._num_waits, IO_COUNTS.waits
+        self._waiting *= _MEMORY
+        self._waiting += (1 - _MEMORY) * (self._num_waits > before)
+        if self._waiting > _OFTEN:
+            self._num_active = self.num_threads
+        elif self._waiting < _SELDOM:
+            self._num_active = 1
 
     def _submit(self, work: Work) -> _Pending:
         # Threads do not survive a fork: a child makes its own.
-        if self._pool is None or self._pid != os.getpid():
-            self._pool = ThreadPool(self.num_threads, name="shardwise")
-            self._pid = os.getpid()
+        if self._pid != os.getpid():
+            self._pools, self._pid = {}, os.getpid()
+        pool = self._pools.get(self._num_active)
+        if pool is None:
+            pool = self._pools[self._num_active] = ThreadPool(self._num_active, name="shardwise")
         draft = self.maker.begin(work)
         ranges = piece_ranges(
             len(work.ids),
-            self.num_threads,
+            self._num_active,
             light_row_bytes=self.maker.dataset.light_row_bytes,
         )
         pieces = [
-            (start, self._pool.submit(self.maker.fill, draft, start, stop))
-            for start, stop in ranges
+            (start, pool.submit(self.maker.fill, draft, start, stop)) for start, stop in ranges
         ]
         return _Pending(draft, pieces)
 

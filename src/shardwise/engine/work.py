@@ -93,6 +93,11 @@ class Samples(Protocol):
         ...
 
     @property
+    def one_thread_will_do(self) -> bool:
+        """Whether one thread loads as quickly as several, unless reads have to wait."""
+        ...
+
+    @property
     def runs_python(self) -> bool:
         """Whether functions of the user's run for each sample, which hold the GIL."""
         ...

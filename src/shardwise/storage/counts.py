@@ -21,6 +21,7 @@ _NAMES = (
     "evictions",
     "damaged",
     "degraded",
+    "waits",
 )
 
 
@@ -32,7 +33,9 @@ class IoCounts:
     - hits, misses, evictions: blocks of a cache; damaged: those that were thrown away because their
       bytes were not what was written;
     - degraded: times that something went on without what it should have had, such as a cache on a
-      full disk.
+      full disk;
+    - waits: reads that had to wait, because a file was not in the page cache, or bytes of a store
+      were not on their way.
     """
 
     def __init__(self) -> None:
@@ -47,6 +50,11 @@ class IoCounts:
         with self._lock:
             for name, amount in amounts.items():
                 self._sums[name] += amount
+
+    @property
+    def waits(self) -> int:
+        """The sum of that name."""
+        return self._sums["waits"]
 
     def snapshot(self) -> dict[str, int]:
         """All sums as they are now."""

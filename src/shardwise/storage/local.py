@@ -3,7 +3,7 @@
 Keeps I6: a range is read whole, or an error says where the file ended. The file is opened at the
 first read and opened anew after a fork; every descriptor is held by an object that closes it when
 the last reader lets go of it, so no lock is needed, and `close` never takes a file from under a
-reader. Imports `shardwise.errors` and the protocol.
+reader. Imports `shardwise.errors`, the counts and the protocol.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import FileStat
 
 __all__ = ["LocalFile"]
 
+# For bytes that are in the page cache only; where there is no such flag, all reads may wait.
+_AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
+# They are not in it, or the file system does not say.
+_NOT_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
 # Longer ranges are held against the file's size before memory is taken for them.
 _CHECKED_BYTES = 64 << 20
 
@@ -127,17 +132,27 @@ class LocalFile:
             StorageError: it could not be read.
         """
         held = self._descriptor()
-        fd, preadv = held.fd, os.preadv
+        fd, preadv, flags = held.fd, os.preadv, _AT_ONCE or 0
+        num_waits = int(_AT_ONCE is None)
         try:
             for offset, end in zip(offsets, ends, strict=True):
                 view = buffer[begin:end]
-                if preadv(fd, [view], offset) != end - begin:
-                    self._fill(held, offset, view, done=0)
+                try:
+                    got = preadv(fd, [view], offset, flags)
+                except OSError as error:
+                    if error.errno not in _NOT_AT_ONCE:
+                        raise
+                    got = 0
+                if got != end - begin:
+                    num_waits += 1
+                    self._fill(held, offset, view, done=got)
                 begin = end
         except OSError as error:
             if isinstance(error, ShardwiseError):
                 raise
             raise _explained(error, self.url, "read") from error
+        if num_waits:
+            IO_COUNTS.add(waits=num_waits)
 
     def close(self) -> None:
         """Let go of the descriptor; the next read opens the file again."""

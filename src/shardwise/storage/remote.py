@@ -15,6 +15,7 @@ from typing import Any
 
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.storage.attempts import Reply, Requests
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
@@ -165,6 +166,8 @@ class RemoteFile:
                 spans = rest + beyond
         pace = requests.pace
         parts = join_spans(spans, gap_bytes=pace.gap_bytes, part_bytes=pace.part_bytes)
+        if parts:
+            IO_COUNTS.add(waits=1)
         await together(self._bring(wanted, buffer) for wanted in parts)
 
     def _name(self, version: FileStat) -> str:

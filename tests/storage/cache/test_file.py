@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.storage import IO_COUNTS, FileStat
-from shardwise.storage.cache import CachedFile, CacheSettings, read_cached
+from shardwise.storage.cache import CachedFile, CacheSettings, read_cached, store
+from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
+from shardwise.storage.cache.claims import Claim, Refusal, holds_bytes
 from shardwise.storage.cache.store import FOLDER
 from tests.support.counted_file import CountedFile
 
@@ -58,14 +60,36 @@ def test_each_block_is_fetched_once_and_then_read_from_disk(make: Make, tmp_path
     file = make()
     before = IO_COUNTS.snapshot()
     assert file.read(0, SIZE) == DATA
-    assert since(before) == {"misses": 5}
+    assert since(before) == {"misses": 5, "waits": 1}
     for _ in range(2):
         assert file.read(0, SIZE) == DATA
-    assert since(before) == {"misses": 5, "hits": 10}
+    assert since(before) == {"misses": 5, "waits": 1, "hits": 10}
     again = make()
     assert again.read(100, 200) == DATA[100:300]
     assert again._file.reads() == {(at, min(BLOCK, SIZE - at)): 1 for at in range(0, SIZE, BLOCK)}
     assert len(blocks(tmp_path)) == 5
+
+
+def test_a_block_that_is_published_while_it_is_looked_for_is_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = BlockInfo("s3://bucket/a", "v", SIZE, 0, BLOCK)
+    name = block_name(version_id(info.url, info.version, SIZE, BLOCK), 0)
+    mine, theirs = (CacheSettings(tmp_path / "cache", block_bytes=BLOCK).cache() for _ in range(2))
+    claim = theirs.claim(name, info)
+    assert isinstance(claim, Claim)
+    looked = []
+
+    def publish_behind(path: str) -> bool:
+        found = holds_bytes(path)
+        if not looked:
+            looked.append(path)
+            theirs.publish(claim, memoryview(DATA)[:BLOCK])
+        return found
+
+    monkeypatch.setattr(store, "holds_bytes", publish_behind)
+    assert mine.claim(name, info) is Refusal.BUSY
+    assert mine.claim(name, info) is Refusal.THERE
 
 
 @settings(max_examples=40)

@@ -57,6 +57,7 @@ class TarSource:
     """
 
     default_shuffle: Literal["window"] = "window"
+    counts_waits = True
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from shardwise.storage.cache.misses import Missing, Read, Spans, bring, fetch, r
 from shardwise.storage.cache.settings import CacheSettings
 from shardwise.storage.cache.store import Cache
 from shardwise.storage.cache.streak import Streak
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import File, FileStat
 
 __all__ = ["CachedFile", "cache_of", "read_cached"]
@@ -201,6 +202,7 @@ def read_cached(wanted: Sequence[Wanted], buffer: memoryview) -> None:
     if hits:
         wanted[0][0]._cache.count_hits(hits)
     if missing:
+        IO_COUNTS.add(waits=1)
         bring(missing, view)
 
 

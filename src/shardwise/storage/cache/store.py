@@ -136,10 +136,12 @@ class Cache:
             return Refusal.FULL
 
     def _claim(self, books: Books, name: str, info: BlockInfo, num_bytes: int) -> Claim | Refusal:
+        part = f"{self._parts}/{name}.part"
+        is_begun = os.path.lexists(part)
+        # In this order: a part becomes the block without the ledger's lock.
         if holds_bytes(f"{self._blocks}/{name}"):
             return Refusal.THERE
-        part = f"{self._parts}/{name}.part"
-        if os.path.lexists(part):
+        if is_begun:
             freed = remove_block(part)
             if not freed:
                 return Refusal.BUSY
