@@ -62,7 +62,8 @@ class Pattern:
         length = sum(stop - start for start, stop in ranges)
         self._calls.append((start, stop, length))
         if len(self._calls) == 1 and start < _NEAR_BEGINNING and length >= _DENSE * (stop - start):
-            self.run_bytes = follows
+            # So much at the beginning, and little left out, is no sample of a shuffle.
+            self.run_bytes = follows if follows or length < _LEAST_BYTES else 1
         is_begun = self.run_bytes > 0 and len(self._calls) < _LEAST_CALLS
         if is_begun or self._is_sequential():
             self.position = max(stop for _, stop, _ in self._calls)

@@ -1,10 +1,10 @@
 """Blocks of remote files, read before they are asked for, in bounded memory.
 
 A file that is read in sequence has blocks on their way, as many as latency times bandwidth calls
-for, and never more than twice what was read of it so far: near its end they are those of the file
-that is likely to be read next. A file that is read in a window that moves has the blocks of that
-window. A file that is read here and there has none: each range is one
-request. All threads of the process share the blocks and the bound. Runs in the event loop's thread.
+for, and not much more than twice what was read of it so far: near its end they are those of the
+file that is likely to be read next. A file that is read in a window that moves has the blocks of
+that window. A file that is read here and there has none: each range is one request. All threads of
+the process share the blocks and the bound. Runs in the event loop's thread.
 Imports this package only.
 """
 
@@ -20,9 +20,13 @@ from shardwise.storage.flow import Flow
 from shardwise.storage.pattern import Pattern
 from shardwise.storage.spans import Span
 
-__all__ = ["BLOCK_BYTES", "ReadAhead", "Readable"]
+__all__ = ["BLOCK_BYTES", "WINDOW_BLOCK_BYTES", "ReadAhead", "Readable"]
 
-BLOCK_BYTES = 8 << 20
+# Large ones cost both ends less; of windows there may be many at a time.
+BLOCK_BYTES = 16 << 20
+WINDOW_BLOCK_BYTES = 8 << 20
+# So near their ends a file counts as begun, or as read.
+_NEAR_BYTES = 4 << 20
 # Patterns are kept for as many files; a window shuffle has some 1,000 in use.
 _MOST_FILES = 4096
 # Blocks that were dropped before so much of them was read were not worth it: for a while, then,
@@ -55,12 +59,13 @@ class Readable(NamedTuple):
 
 
 class _Block:
-    """A block, fetched or on its way."""
+    """A block, fetched or on its way; where reading began within it, from there on."""
 
-    __slots__ = ("num_bytes", "task", "unread", "waiting")
+    __slots__ = ("num_bytes", "start", "task", "unread", "waiting")
 
-    def __init__(self, task: asyncio.Task[Reply], num_bytes: int) -> None:
+    def __init__(self, task: asyncio.Task[Reply], start: int, num_bytes: int) -> None:
         self.task = task
+        self.start = start
         self.num_bytes = num_bytes
         self.unread = num_bytes
         self.waiting = 0
@@ -70,6 +75,7 @@ class _Ahead:
     """What is known of one version of a file.
 
     Attributes:
+        block_bytes: the length of its blocks; 0 before the first.
         in_flight: blocks that are on their way.
         is_sequential: whether the last read was one of a sequence.
         is_met: whether it was found to be read in sequence.
@@ -79,6 +85,7 @@ class _Ahead:
     """
 
     __slots__ = (
+        "block_bytes",
         "flow",
         "follows",
         "in_flight",
@@ -89,7 +96,8 @@ class _Ahead:
         "pattern",
     )
 
-    def __init__(self, flow: Flow | None) -> None:
+    def __init__(self, flow: Flow | None, follows: int) -> None:
+        self.block_bytes = BLOCK_BYTES if follows else 0
         self.pattern = Pattern()
         self.flow = Flow(flow)
         self.in_flight = 0
@@ -97,7 +105,7 @@ class _Ahead:
         self.is_met = False
         self.is_ended = False
         self.num_reads = 0
-        self.follows = 0
+        self.follows = follows
 
 
 class ReadAhead:
@@ -140,21 +148,30 @@ class ReadAhead:
         """
         name, num_bytes = source.name, source.num_bytes
         file = self._file(name)
-        if file.is_ended and spans[0].start < min(BLOCK_BYTES, num_bytes) // 2:
+        if file.is_ended and spans[0].start < min(_NEAR_BYTES, num_bytes // 2):
             file = self._begin(name, file.flow)
         file.num_reads += 1
         ranges = [(span.start, span.stop) for span in spans]
         reading = file.pattern.note(ranges, num_bytes, follows=file.follows)
         if reading == "window" and self._is_resting(len(spans)):
             reading = "random"
+        # Three times what was read so far is as much as may turn out to be for nothing. What is
+        # wanted before anything is known comes soonest by itself.
+        is_worth = reading == "window" or 3 * file.pattern.run_bytes >= BLOCK_BYTES
+        is_worth = is_worth and (file.num_reads > 1 or file.follows > 0)
+        if not file.block_bytes and reading != "random":
+            file.block_bytes = WINDOW_BLOCK_BYTES if reading == "window" else BLOCK_BYTES
+        if not file.block_bytes:
+            return list(spans)
         found: list[tuple[_Block, int, Span]] = []
         rest: list[Span] = []
         for span in spans:
-            for piece, number in _pieces(span):
+            for piece, number in _pieces(span, file.block_bytes):
                 block = self._blocks.get((name, number))
-                if block is None and reading != "random":
-                    block = self._start(source, number)
-                if block is None:
+                if block is None and reading != "random" and is_worth:
+                    begin = piece.start if reading == "sequential" else 0
+                    block = self._start(source, number, begin=begin)
+                if block is None or piece.start < block.start:
                     rest.append(piece)
                 else:
                     self._blocks.move_to_end((name, number))
@@ -185,8 +202,7 @@ class ReadAhead:
         for block, number, piece in found:
             # Others may be waiting for it, too: to give up here must not end it.
             reply = await asyncio.shield(block.task)
-            first = number * BLOCK_BYTES
-            data = reply.data[piece.start - first : piece.stop - first]
+            data = reply.data[piece.start - block.start : piece.stop - block.start]
             buffer[piece.begin : piece.begin + len(data)] = data
             block.unread -= len(data)
             if block.unread <= 0 and self._blocks.get((name, number)) is block:
@@ -195,31 +211,31 @@ class ReadAhead:
     def _go_on(self, source: Readable) -> None:
         """Begin to fetch what is behind the place where a file is being read."""
         file = self._file(source.name)
-        depth = min(file.flow.depth(BLOCK_BYTES), self._most_blocks)
-        # Twice what was read so far is as much as may turn out to be for nothing. One that is late
-        # holds up the reader; those behind it go on coming meanwhile.
-        held = min(_HELD * depth, 2 * file.pattern.run_bytes // BLOCK_BYTES)
-        there = -(-source.num_bytes // BLOCK_BYTES)
+        unit = file.block_bytes
+        depth = min(file.flow.depth(unit), self._most_blocks)
+        # One that is late holds up the reader; those behind it go on coming meanwhile.
+        held = min(_HELD * depth, 2 * file.pattern.run_bytes // unit)
+        there = -(-source.num_bytes // unit)
         # At the end the last block is read, wherever in it the file ends.
         is_over = file.pattern.position >= source.num_bytes
-        first = there if is_over else file.pattern.position // BLOCK_BYTES
+        first = there if is_over else file.pattern.position // unit
         last = first + held
         numbers = range(first, min(last, there))
-        if not self._start_all(source, numbers, depth - self._in_flight(file)):
+        most = depth - self._in_flight(file)
+        if not self._start_all(source, numbers, most, begin=file.pattern.position):
             return
         left, after = last - max(first, there), source.next_one()
         while left > 0 and after is not None:
             known = self._files.get(after.name)
             if known is None or known.is_ended:
-                known = self._begin(after.name, file.flow)
-                known.follows = file.pattern.run_bytes
+                known = self._begin(after.name, file.flow, follows=file.pattern.run_bytes)
             elif known.num_reads:
                 return
             if after.name not in self._expected:
                 self._expected.append(after.name)
             if self._num_wrong >= _MOST_WRONG:
                 return
-            there = -(-after.num_bytes // BLOCK_BYTES)
+            there = -(-after.num_bytes // known.block_bytes)
             if not self._start_all(after, range(min(left, there)), depth - self._in_flight(file)):
                 return
             left, after = left - there, after.next_one()
@@ -227,19 +243,19 @@ class ReadAhead:
     def _in_flight(self, file: _Ahead) -> int:
         return file.in_flight + sum(self._files[name].in_flight for name in self._expected)
 
-    def _start_all(self, source: Readable, numbers: range, most: int) -> bool:
+    def _start_all(self, source: Readable, numbers: range, most: int, *, begin: int = 0) -> bool:
         """Begin to fetch some blocks of a file; False if not all of them may be begun now."""
         for number in numbers:
             if (source.name, number) in self._blocks:
                 continue
-            if most <= 0 or self._start(source, number, is_ahead=True) is None:
+            if most <= 0 or self._start(source, number, begin=begin, is_ahead=True) is None:
                 return False
             most -= 1
         return True
 
     def _note(self, source: Readable, file: _Ahead) -> None:
         """Note where reading in sequence has come to, and whether that was expected."""
-        if file.pattern.position >= source.num_bytes - BLOCK_BYTES // 2:
+        if file.pattern.position >= source.num_bytes - _NEAR_BYTES:
             file.is_ended = True
             self._flow = file.flow
         if file.is_met:
@@ -253,15 +269,17 @@ class ReadAhead:
             for name in list(self._expected):
                 self.forget(name)
 
-    def _start(self, source: Readable, number: int, *, is_ahead: bool = False) -> _Block | None:
-        """Begin to fetch a block; None where there is no room."""
-        start = number * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, source.num_bytes)
+    def _start(
+        self, source: Readable, number: int, *, begin: int, is_ahead: bool = False
+    ) -> _Block | None:
+        """Begin to fetch a block, not before the byte `begin`; None where there is no room."""
+        key, file = (source.name, number), self._file(source.name)
+        stop = min((number + 1) * file.block_bytes, source.num_bytes)
+        start = max(begin, number * file.block_bytes)
         if not self._make_room(stop - start, is_ahead=is_ahead):
             return None
-        key, file = (source.name, number), self._file(source.name)
         task: asyncio.Task[Reply] = asyncio.ensure_future(source.fetch(start, stop))
-        block = self._blocks[key] = _Block(task, stop - start)
+        block = self._blocks[key] = _Block(task, start, stop - start)
         self._num_bytes += block.num_bytes
         file.in_flight += 1
 
@@ -315,9 +333,10 @@ class ReadAhead:
         self._files.move_to_end(name)
         return found
 
-    def _begin(self, name: str, flow: Flow | None) -> _Ahead:
-        self._files.pop(name, None)
-        begun = self._files[name] = _Ahead(flow)
+    def _begin(self, name: str, flow: Flow | None, *, follows: int = 0) -> _Ahead:
+        # Its blocks may have another length than before.
+        self.forget(name)
+        begun = self._files[name] = _Ahead(flow, follows)
         if len(self._files) > _MOST_FILES:
             gone, _ = self._files.popitem(last=False)
             if gone in self._expected:
@@ -325,13 +344,13 @@ class ReadAhead:
         return begun
 
 
-def _pieces(span: Span) -> list[tuple[Span, int]]:
+def _pieces(span: Span, block_bytes: int) -> list[tuple[Span, int]]:
     """A span cut where blocks begin, with the number of each block."""
     pieces = []
     at = span.start
     while at < span.stop:
-        number = at // BLOCK_BYTES
-        stop = min(span.stop, (number + 1) * BLOCK_BYTES)
+        number = at // block_bytes
+        stop = min(span.stop, (number + 1) * block_bytes)
         pieces.append((Span(at, stop, span.begin + at - span.start), number))
         at = stop
     return pieces
