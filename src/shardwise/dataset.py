@@ -268,6 +268,11 @@ class Dataset:
         return num_bytes / max(1, manifest.num_samples) if num_bytes else None
 
     @property
+    def asks_a_store(self) -> bool:
+        """Whether a sample out of order is a request to a store."""
+        return getattr(self.source, "asks_a_store", False)
+
+    @property
     def one_thread_will_do(self) -> bool:
         """Whether one thread loads as quickly as several, unless reads have to wait.
 

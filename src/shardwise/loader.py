@@ -227,6 +227,8 @@ class DataLoader:
         self.num_workers = self._executor.hands.num_workers
         # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
         is_plain = collate is None and on_error == "raise"
+        # Shuffled, each sample of a store is a request: no batch should wait for those of others.
+        is_plain = is_plain and not (shuffle and dataset.asks_a_store)
         self._group_size = group_size(dataset, batch_size) if is_plain else 1
         self._epoch = 0
         self._start = 0

@@ -96,6 +96,18 @@ def test_a_forked_child_reads_or_is_told_at_once(s3):
     assert told == "s00000003" or ("forked" in told and "spawn" in told), told
 
 
+@pytest.mark.parametrize(
+    ("shuffle", "cached", "alone"),
+    [("full", False, True), ("window", False, True), (False, False, False), ("full", True, False)],
+)
+def test_a_shuffled_batch_waits_for_its_own_requests_only(s3, tmp_path, shuffle, cached, alone):
+    urls = put_shards(s3, "alone", [8])
+    cache = tmp_path / "cache" if cached else None
+    data = sw.tar(urls, storage=s3.config, cache=cache, index=str(tmp_path / "index"))
+    with loader(data, batch_size=2, shuffle=shuffle) as batches:
+        assert (batches._group_size == 1) == alone
+
+
 def test_the_first_batch_comes_before_the_shard(s3):
     urls = put_shards(s3, "first", [400], num_bytes=50_000)
     build_indexes(urls, options=StorageOptions(config=s3.config))

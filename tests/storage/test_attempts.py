@@ -120,6 +120,13 @@ def test_without_hedging_there_is_no_second_one():
     assert client.num_asked == 1
 
 
+def test_hedges_that_fail_are_followed_by_others():
+    # The first one hangs; what fails meanwhile is none that may still come.
+    client = Scripted("stall", *[passing()] * 3, "ok")
+    assert len(ask(client, max_attempts=1).data) == 10
+    assert client.num_asked == client.num_ended == 5
+
+
 def test_a_failed_hedge_does_not_end_the_first():
     class Late(Scripted):
         async def get(self, key, start, stop, etag):

@@ -26,6 +26,7 @@ class Source(Protocol):
       sample lacks the field. They are copied into a batch as they are, with no work a row.
     - `holds_objects`, True: all fields are values, and nothing is gained by reading several samples
       together.
+    - `asks_a_store`, True: a sample out of order is a request to a store.
     - `counts_waits`, True: it reads by `shardwise.storage`, which counts reads that had to wait;
       besides, reading costs Python's time only.
     - `window_shape`, a `WindowShape`: how a window shuffle goes through the shards, for a source

@@ -24,8 +24,10 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
-# A late request gets a second one, then a third and a fourth, each after twice the time.
+# A late request gets a second one, then others, each after twice the time; so many beside the first
+# may be under way.
 _MOST_HEDGES = 3
+_LONGEST_LATE_S = 1.0
 # So late is no fluctuation of the store: the second one does not depend on how many there were.
 _VERY_LATE_S = 0.4
 
@@ -154,10 +156,10 @@ class Requests:
         A failure counts only when none is left that may succeed.
         """
         running = {self._start(once)}
-        num_hedges = 0
         try:
             while True:
-                may_hedge = late_s is not None and num_hedges < _MOST_HEDGES
+                # One that failed is none that may still come.
+                may_hedge = late_s is not None and len(running) <= _MOST_HEDGES
                 done, running = await asyncio.wait(
                     running,
                     timeout=late_s if may_hedge else None,
@@ -176,8 +178,7 @@ class Requests:
                     if self.pace.may_hedge() or late_s > _VERY_LATE_S:
                         IO_COUNTS.add(hedges=1)
                         running.add(self._start(once))
-                        num_hedges += 1
-                    late_s *= 2
+                    late_s = max(late_s, min(2 * late_s, _LONGEST_LATE_S))
         finally:
             for task in running:
                 task.cancel()

@@ -27,7 +27,7 @@ from shardwise.sources.tar.index_store import IndexStore
 from shardwise.sources.tar.reader import read_one, read_rows
 from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet, open_shards
-from shardwise.storage import FilePool, StorageOptions, expand
+from shardwise.storage import FilePool, StorageOptions, expand, is_local
 
 __all__ = ["TarSource"]
 
@@ -84,6 +84,11 @@ class TarSource:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = state | {"_opening": _Opening(), "_scratch": Scratch()}
+
+    @property
+    def asks_a_store(self) -> bool:
+        """Whether samples out of order are requests: the shards are remote, without a cache."""
+        return self._pool.options.cache is None and not all(map(is_local, self.urls))
 
     @property
     def manifest(self) -> Manifest:
