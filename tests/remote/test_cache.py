@@ -13,6 +13,7 @@ import pytest
 import shardwise as sw
 from shardwise.sources.tar.build import build_indexes
 from shardwise.storage import StorageOptions
+from shardwise.storage.cache import misses
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 from tests.support.servers import S3Server
 
@@ -157,6 +158,28 @@ def test_a_byte_that_is_flipped_in_the_cache_is_fetched_again(s3, tmp_path):
         check_epoch(batches, 80)
         assert batches.stats()["misses"] > 0
     assert len(fetched(s3, "/flipped/")) > num_fetched
+
+
+def test_bytes_that_came_wrong_and_were_cached_are_fetched_once_more(s3, tmp_path, monkeypatch):
+    urls = put_shards(s3, "came-wrong", [40])
+    build_indexes(urls, options=StorageOptions(config=s3.config), digests=True)
+    real, flipped = misses.read_direct, []
+
+    def read_direct(reads, buffer):
+        real(reads, buffer)
+        if not flipped:
+            # In the payload of the first sample, behind its header.
+            flipped.append(600)
+            buffer[600] ^= 1
+
+    monkeypatch.setattr(misses, "read_direct", read_direct)
+    data = sw.tar(urls, cache=tmp_path / "cache", storage=s3.config)
+    with loader(data, num_threads=0) as batches:
+        check_epoch(batches, 40)
+        assert flipped
+        num_fetched = len(fetched(s3, "/came-wrong/"))
+        check_epoch(batches, 40)
+        assert len(fetched(s3, "/came-wrong/")) == num_fetched
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(s3, tmp_path, caplog):

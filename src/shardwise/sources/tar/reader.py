@@ -19,7 +19,7 @@ from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet
-from shardwise.storage import FilePool, is_local, read_files
+from shardwise.storage import File, FilePool, is_local, read_files
 
 __all__ = ["read_one", "read_rows"]
 
@@ -113,7 +113,7 @@ def read_rows(
         name: BytesColumn(buffer, places[i], request.sizes[i]) for i, name in enumerate(names)
     }
     if shards.has_digests:
-        _check_digests(shards, request, columns)
+        _check_digests(shards, pool, request, columns, buffer.data)
     return Columns(ids, request.keys, dict(columns), plan.num_bytes)
 
 
@@ -169,7 +169,13 @@ def _locate_by_shard(shards: ShardSet, ids: NDArray[np.int64], names: tuple[str,
     return request
 
 
-def _check_digests(shards: ShardSet, request: _Request, columns: dict[str, BytesColumn]) -> None:
+def _check_digests(
+    shards: ShardSet,
+    pool: FilePool,
+    request: _Request,
+    columns: dict[str, BytesColumn],
+    buffer: memoryview,
+) -> None:
     shard_of, row_of = shards.manifest.locate(request.ids)
     for row, shard in enumerate(shard_of.tolist()):
         index = shards.index(shard)
@@ -177,17 +183,35 @@ def _check_digests(shards: ShardSet, request: _Request, columns: dict[str, Bytes
             digests, data = index.digests(name), columns[name][row]
             if digests is None or data is None:
                 continue
-            if zlib.crc32(data) != digests.item(int(row_of[row])):
+            digest = digests.item(int(row_of[row]))
+            if zlib.crc32(data) == digest:
+                continue
+            url, offset = shards.manifest.shards[shard].url, int(request.offsets[i, row])
+            begin = int(columns[name].starts[row])
+            place = buffer[begin : begin + len(data)]
+            if not _is_mended(pool.get(url), offset, place, digest):
                 raise DataError(
                     "the payload is not the one that was indexed: its CRC-32 differs; get the "
                     "shard anew or, if it's right as it is, make its index anew with `shardwise "
                     "index --force --digests`",
-                    url=shards.manifest.shards[shard].url,
+                    url=url,
                     key=request.keys[row],
                     field=name,
-                    offset=int(request.offsets[i, row]),
+                    offset=offset,
                     index=int(request.ids[row]),
                 )
+
+
+def _is_mended(file: File, offset: int, place: memoryview, digest: int) -> bool:
+    """Whether a block of a cache was what was wrong, and the bytes are right now.
+
+    A cache knows what the disk did to a block, not that it was fetched with wrong bytes.
+    """
+    forget = getattr(file, "forget", None)
+    if forget is None or not forget(offset, len(place)):
+        return False
+    file.read_into(offset, place)
+    return zlib.crc32(place) == digest
 
 
 def _read(shards: ShardSet, pool: FilePool, plan: ReadPlan, view: memoryview) -> None:
