@@ -49,7 +49,8 @@ ROWS = (
     ("far", "webdataset", "obstore_whole", None),
     ("far", "streaming", "obstore_whole", None),
     ("far", "litdata", "obstore_whole", None),
-    ("far", "ours_random", None, None),
+    ("far", "obstore_random", None, None),
+    ("far", "ours_random", "obstore_random", None),
     ("far", "ours_first", None, None),
     ("far", "ours_open", None, None),
     ("near", "ours_local", None, None),
@@ -92,7 +93,7 @@ def put_all(s3: S3Server, folder: Path, num_shards: int, num_samples: int) -> Jo
     return {
         "bucket": s3.bucket, "keys": keys, "urls": urls, "files": files, "num_bytes": num_bytes,
         "urls_without_index": bare, "num_samples": num_shards * num_samples, "in_flight": 8,
-        "workers": 2, "steps": 30,
+        "workers": 2, "steps": 30, "epochs": 4, "shard_bytes": num_bytes // num_shards,
     }  # fmt: skip
 
 

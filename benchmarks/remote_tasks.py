@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,44 @@ def obstore_whole(job: Job) -> Result:
         client_options={"allow_http": True},
     )
     began = time.perf_counter()
-    with ThreadPoolExecutor(job["in_flight"]) as pool:
-        sizes = pool.map(lambda key: len(obstore.get(store, key).bytes()), job["keys"])
-        total = sum(sizes)
-    return {"seconds": time.perf_counter() - began, "bytes": total, "samples": job["num_samples"]}
+    total = 0
+    for _ in range(job["epochs"]):
+        with ThreadPoolExecutor(job["in_flight"]) as pool:
+            total += sum(pool.map(lambda key: len(obstore.get(store, key).bytes()), job["keys"]))
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "bytes": total, "samples": job["epochs"] * job["num_samples"]}
+
+
+def obstore_random(job: Job) -> Result:
+    """The floor of random access: ranges of a sample's length by obstore, 64 in flight."""
+    import asyncio
+    import random
+
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(job["bucket"], config=job["config"], client_options={"allow_http": True})
+    draw = random.Random(0)
+    num, length = 64 * job["steps"], 64 << 10
+
+    async def read(slots: asyncio.Semaphore) -> int:
+        key, start = draw.choice(job["keys"]), draw.randrange(job["shard_bytes"] - length)
+        async with slots:
+            reply = await obstore.get_async(store, key, options={"range": (start, start + length)})
+            return len(memoryview(await reply.bytes_async()))
+
+    async def read_all() -> int:
+        slots = asyncio.Semaphore(64)
+        return sum(await asyncio.gather(*(read(slots) for _ in range(num))))
+
+    began = time.perf_counter()
+    total = asyncio.run(read_all())
+    return {"seconds": time.perf_counter() - began, "bytes": total, "samples": num}
 
 
 def ours(job: Job) -> Result:
     """A loader over S3, in storage order."""
-    return _epoch(job, job["urls"], shuffle=False, storage=job["config"])
+    return _epoch(job, job["urls"], shuffle=False, storage=job["config"], epochs=job["epochs"])
 
 
 def ours_processes(job: Job) -> Result:
@@ -210,6 +240,7 @@ def _epoch(
     cache: Any = None,
     num_workers: int | None = None,
     steps: int | None = None,
+    epochs: int = 1,
 ) -> Result:
     import shardwise as sw
 
@@ -223,7 +254,8 @@ def _epoch(
             # The index is there and opened: what is measured is reading.
             began = time.perf_counter()
         samples = num_bytes = 0
-        for step, batch in enumerate(loader, 1):
+        every = chain.from_iterable(loader for _ in range(epochs))
+        for step, batch in enumerate(every, 1):
             samples += len(batch["bin"])
             num_bytes += sum(map(len, batch["bin"]))
             if step == steps:
@@ -239,8 +271,8 @@ def _epoch(
 TASKS: dict[str, Callable[[Job], Result]] = {
     task.__name__: task
     for task in (
-        obstore_whole, ours, ours_processes, ours_window, ours_random, ours_local, ours_cached,
-        fill_cache, ours_first, ours_open, webdataset, streaming, litdata, convert_streaming,
+        obstore_whole, obstore_random, ours, ours_processes, ours_window, ours_random, ours_local,
+        ours_cached, fill_cache, ours_first, ours_open, webdataset, streaming, litdata, convert_streaming,
         convert_litdata,
     )
 }  # fmt: skip
