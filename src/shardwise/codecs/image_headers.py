@@ -91,12 +91,17 @@ def _jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
         at += struct.unpack_from(">H", data, at)[0]
 
 
-def _jpeg_size(data: memoryview) -> tuple[int, int]:
+def _jpeg_frame(data: memoryview) -> int:
+    """Where the payload of the frame header begins."""
     for marker, at in _jpeg_segments(data):
         if marker in _FRAME_MARKERS:
-            height, width = struct.unpack_from(">HH", data, at + 1)
-            return height, width
+            return at
     raise ValueError("the jpeg has no frame header")
+
+
+def _jpeg_size(data: memoryview) -> tuple[int, int]:
+    height, width = struct.unpack_from(">HH", data, _jpeg_frame(data) + 1)
+    return height, width
 
 
 def is_plain_jpeg(data: memoryview) -> bool:
@@ -104,12 +109,10 @@ def is_plain_jpeg(data: memoryview) -> bool:
     if bytes(data[:2]) != b"\xff\xd8":
         return False
     try:
-        for marker, at in _jpeg_segments(data):
-            if marker in _FRAME_MARKERS:
-                return data[at] == 8 and data[at + 5] in (1, 3)
+        at = _jpeg_frame(data)
+        return data[at] == 8 and data[at + 5] in (1, 3)
     except (struct.error, IndexError, ValueError):
-        pass
-    return False
+        return False
 
 
 def _webp_size(data: memoryview) -> tuple[int, int]:
