@@ -93,7 +93,7 @@ def put_all(s3: S3Server, folder: Path, num_shards: int, num_samples: int) -> Jo
     return {
         "bucket": s3.bucket, "keys": keys, "urls": urls, "files": files, "num_bytes": num_bytes,
         "urls_without_index": bare, "num_samples": num_shards * num_samples, "in_flight": 8,
-        "workers": 2, "steps": 30, "epochs": 4, "shard_bytes": num_bytes // num_shards,
+        "workers": 2, "steps": 30, "epochs": 8, "shard_bytes": num_bytes // num_shards,
     }  # fmt: skip
 
 

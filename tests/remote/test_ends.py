@@ -20,7 +20,8 @@ RAISED = "Traceback (most recent call last):"
 
 @pytest.fixture(scope="module")
 def urls(s3):
-    made = put_shards(s3, "ends", [12, 12], num_bytes=1_000_000)
+    # Long enough for requests whose replies are still coming at the end.
+    made = put_shards(s3, "ends", [40, 40], num_bytes=1_000_000)
     build_indexes(made, options=StorageOptions(config=s3.config))
     return made
 

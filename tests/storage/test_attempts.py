@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from unittest import mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import AttemptError
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.pace import Pace
 from shardwise.storage.protocol import FileStat
 
 STAT = FileStat(100, 0, '"e"')
@@ -205,3 +207,137 @@ def test_attempts_that_fail_together_are_all_looked_at(caplog):
     assert client.num_asked == 3
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+class Pouring(Scripted):
+    """A client whose long replies come in pieces; each of them ends as the script says.
+
+    A step of the script is how many bytes come, and what then happens: an error, "stall", or None
+    for a reply that ends.
+    """
+
+    PIECE = 1000
+
+    def __init__(self, *script, steps=("ok",)):
+        super().__init__(*steps)
+        self.script = list(script)
+        self.streams = []
+        self.gets = []
+
+    async def get(self, key, start, stop, etag):
+        self.gets.append((start, stop))
+        await super().get(key, start, stop, etag)
+        return Reply(memoryview(content(start, stop)), STAT, 0.001)
+
+    async def stream(self, key, start, stop, etag, piece_bytes):
+        self.streams.append(start)
+        most, end = self.script.pop(0) if self.script else (None, None)
+        last = stop if most is None else start + most
+        while start < last:
+            await asyncio.sleep(0)
+            at = min(last, start + self.PIECE)
+            yield Reply(memoryview(content(start, at)), STAT, 0.001)
+            start = at
+        if end == "stall":
+            await asyncio.Event().wait()
+        if end is not None:
+            raise end
+
+
+def content(start, stop):
+    return bytes(i % 251 for i in range(start, stop))
+
+
+def pour(client, *, length=10_500, part_bytes=2000, **options):
+    """What is handed on of a long range."""
+    found = []
+
+    async def work():
+        requests = Requests(client, StorageOptions(**options), asyncio.Semaphore(4))
+        await requests.stream("s3://b/k", "k", 100, 100 + length, "", take=found.append)
+
+    with mock.patch.object(Pace, "part_bytes", part_bytes):
+        asyncio.run(work())
+    assert b"".join(reply.data for reply in found) == content(100, 100 + length)
+
+
+def test_a_long_range_is_one_request_handed_on_in_pieces():
+    before = IO_COUNTS.snapshot()
+    client = Pouring()
+    pour(client)
+    after = IO_COUNTS.snapshot()
+    assert client.streams == [100]
+    assert client.gets == []
+    assert after["requests"] - before["requests"] == 1
+    assert after["bytes"] - before["bytes"] == 10_500
+
+
+def test_a_reply_that_breaks_off_is_gone_on_with_where_it_ended():
+    before = IO_COUNTS.snapshot()
+    client = Pouring((3000, passing("cut short")))
+    pour(client)
+    assert client.streams == [100, 5100]
+    assert client.gets == [(3100, 5100)]
+    assert IO_COUNTS.snapshot()["retries"] - before["retries"] == 1
+
+
+def test_a_reply_that_falls_silent_is_given_up():
+    before = IO_COUNTS.snapshot()["hedges"]
+    client = Pouring((3000, "stall"), (0, "stall"))
+    began = time.monotonic()
+    pour(client)
+    assert time.monotonic() - began < 30
+    # What is left comes in parts then: a third long one would be as good as the others.
+    assert client.streams == [100, 5100]
+    assert client.gets[:2] == [(3100, 5100), (5100, 7100)]
+    assert IO_COUNTS.snapshot()["hedges"] - before == 2
+
+
+def test_what_is_final_is_raised_by_the_request_that_follows():
+    for kind, error in (("denied", StorageError), ("changed", StaleIndexError)):
+        client = Pouring(
+            (1000, AttemptError("HTTP 4xx", kind)), steps=[AttemptError("HTTP 4xx", kind)]
+        )
+        with pytest.raises(error, match="HTTP 4xx") as caught:
+            pour(client)
+        assert "s3://b/k" in str(caught.value)
+
+
+def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up():
+    before = IO_COUNTS.snapshot()["hedges"]
+
+    class Held(Pouring):
+        async def stream(self, key, start, stop, etag, piece_bytes):
+            pieces = super().stream(key, start, stop, etag, piece_bytes)
+            async for reply in pieces:
+                if reply.data == content(100, 1100):
+                    # As when another thread does not let go of the GIL.
+                    asyncio.get_running_loop().call_soon(time.sleep, 2.5)
+                    await asyncio.sleep(0.1)
+                yield reply
+
+    client = Held()
+    pour(client)
+    assert client.streams == [100]
+    assert IO_COUNTS.snapshot()["hedges"] == before
+
+
+def test_a_long_range_that_is_not_wanted_any_more_is_ended():
+    client = Pouring((3000, "stall"))
+    ended = []
+
+    async def work():
+        requests = Requests(client, StorageOptions(hedge=False), asyncio.Semaphore(1))
+        pieces = []
+        task = asyncio.ensure_future(
+            requests.stream("s3://b/k", "k", 0, 9000, "", take=pieces.append)
+        )
+        while len(pieces) < 3:
+            await asyncio.sleep(0)
+        task.cancel()
+        ended.extend(await asyncio.gather(task, return_exceptions=True))
+        # Its slot is free again.
+        await requests.get("s3://b/k", "k", 0, 10, "")
+
+    asyncio.run(work())
+    assert isinstance(ended[0], asyncio.CancelledError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import time
 from typing import ClassVar
 
@@ -99,6 +100,18 @@ def test_a_file_that_changes_is_noticed_when_it_is_looked_at(url):
     assert file.stat().num_bytes == len(CONTENT) + 4
     with pytest.raises(StaleIndexError):
         file.read(0, 1)
+
+
+def test_a_long_file_is_read_in_sequence(url):
+    content = random.Random(1).randbytes(50 << 20)
+    Faulty().pipe_file("/d/long.bin", content)
+    Faulty.failures = [OSError("away"), "short"]
+    file = open_file("faulty://d/long.bin")
+    file.pin(file.stat())
+    step = 3 << 20
+    found = [file.read(at, min(step, len(content) - at)) for at in range(0, len(content), step)]
+    assert b"".join(found) == content
+    assert not Faulty.failures
 
 
 def test_settings_go_to_the_file_system(url):

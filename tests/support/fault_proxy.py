@@ -43,6 +43,7 @@ class Faults:
     Attributes:
         latency_s: how long every reply is held back.
         bandwidth: bytes a second of all replies together; 0 for no limit.
+        reply_bandwidth: bytes a second of each reply, as stores limit it; 0 for no limit.
         error_share: answered with `error_status` instead of asking the server.
         cut_share: the connection ends in the middle of the body, in an orderly way (FIN).
         reset_share: it is reset in the middle of the body (RST).
@@ -55,6 +56,7 @@ class Faults:
 
     latency_s: float = 0.0
     bandwidth: float = 0.0
+    reply_bandwidth: float = 0.0
     error_share: float = 0.0
     error_status: int = 503
     cut_share: float = 0.0
@@ -120,7 +122,7 @@ class FaultProxy:
 
     def counts(self) -> dict[str, int]:
         """What happened: `requests`, `GET`, ..., `bytes` (of bodies), `cut`, `reset`, `error`,
-        `stall`, `connections`; what never happened is 0.
+        `stall`, `connections`, `most_at_once` (bodies); what never happened is 0.
         """
         return Counter(self._ask("GET", {}))
 
@@ -135,7 +137,7 @@ class FaultProxy:
 
 @dataclass
 class _Line:
-    """A shared line of so many bytes a second."""
+    """A line of so many bytes a second."""
 
     free_at: float = 0.0
 
@@ -157,6 +159,7 @@ class _Proxy:
     faults: Faults
     counts: Counter[str] = field(default_factory=Counter)
     line: _Line = field(default_factory=_Line)
+    num_bodies: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counts["connections"] += 1
@@ -253,6 +256,22 @@ class _Proxy:
         faults: Faults,
     ) -> None:
         """Pass `length` bytes on, or all up to the end if it is negative."""
+        own = _Line()
+        self.num_bodies += 1
+        self.counts["most_at_once"] = max(self.counts["most_at_once"], self.num_bodies)
+        try:
+            await self._pass(reader, writer, length, faults, own)
+        finally:
+            self.num_bodies -= 1
+
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        length: int,
+        faults: Faults,
+        own: _Line,
+    ) -> None:
         while length:
             chunk = await reader.read(_CHUNK if length < 0 else min(length, _CHUNK))
             if not chunk:
@@ -260,6 +279,7 @@ class _Proxy:
                     raise ConnectionError("the server ended the reply early")
                 return
             await self.line.carry(len(chunk), faults.bandwidth)
+            await own.carry(len(chunk), faults.reply_bandwidth)
             self.counts["bytes"] += len(chunk)
             writer.write(chunk)
             await writer.drain()

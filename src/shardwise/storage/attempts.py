@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import AttemptError, explained
@@ -30,6 +31,8 @@ _MOST_HEDGES = 3
 _LONGEST_LATE_S = 1.0
 # So late is no fluctuation of the store: the second one does not depend on how many there were.
 _VERY_LATE_S = 0.4
+# Long requests that may break off before what is left is asked for in parts.
+_MOST_BROKEN = 2
 
 
 class Reply(NamedTuple):
@@ -54,6 +57,12 @@ class Client(Protocol):
 
         With an `etag`, of that version only.
         """
+        ...
+
+    def stream(
+        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
+    ) -> AsyncGenerator[Reply, None]:
+        """The same, handed on as it comes, in pieces of some such length."""
         ...
 
     async def head(self, key: str) -> FileStat:
@@ -104,6 +113,72 @@ class Requests:
 
         late_s = self.pace.late_s(stop - start) if self._options.hedge else None
         return await self._insist(once, url, verb="read", late_s=late_s)
+
+    async def stream(
+        self,
+        url: str,
+        key: str,
+        start: int,
+        stop: int,
+        etag: str,
+        *,
+        take: Callable[[Reply], None],
+    ) -> None:
+        """A long range, handed on as it comes: by one request, where all goes well.
+
+        One that breaks off or is late is given up. What is wanted next is then asked for as `get`
+        does, and what is behind that by another long one.
+
+        Args:
+            url: what errors name.
+            key: of the object.
+            start: the first byte.
+            stop: the byte behind the last one.
+            etag: as in `get`.
+            take: called with each piece, in order.
+
+        Raises:
+            StorageError, DataError: as `get` says; what was handed on before is right.
+        """
+        at, num_broken = start, 0
+        while at < stop:
+            if num_broken < _MOST_BROKEN:
+                at = await self._pour(key, at, stop, etag, take)
+            if at < stop:
+                num_broken += 1
+                part = min(stop, at + self.pace.part_bytes)
+                take(reply := await self.get(url, key, at, part, etag))
+                at += len(reply.data)
+
+    async def _pour(
+        self, key: str, at: int, stop: int, etag: str, take: Callable[[Reply], None]
+    ) -> int:
+        """One long request: how far it came before it broke off, or was given up."""
+        piece_bytes, late_s = self.pace.piece_bytes, None
+        if self._options.hedge:
+            late_s = max(_VERY_LATE_S, 2 * self.pace.late_s(piece_bytes))
+        async with self._slots:
+            IO_COUNTS.add(requests=1)
+            since = time.monotonic()
+            pieces = aclosing(self.client.stream(key, at, stop, etag, piece_bytes))
+            try:
+                async with asyncio.timeout(None) as limit, pieces as replies:
+                    with _Watch(limit, late_s) as watch:
+                        async for reply in replies:
+                            now, num_bytes = time.monotonic(), len(reply.data)
+                            self.pace.add(num_bytes, reply.head_s, now - since)
+                            # As if each piece had been asked for by itself.
+                            since = now - reply.head_s
+                            IO_COUNTS.add(bytes=num_bytes)
+                            take(reply)
+                            at += num_bytes
+                            watch.num_came += 1
+            except TimeoutError:
+                IO_COUNTS.add(hedges=1)
+            except AttemptError:
+                # If it was no accident, the next request says so.
+                IO_COUNTS.add(retries=1)
+        return at
 
     async def head(self, url: str, key: str) -> FileStat:
         """What lies under a key now; raises as `get` does."""
@@ -197,3 +272,47 @@ class Requests:
                 return await once()
         except TimeoutError:
             raise AttemptError("no answer in time", "passing") from None
+
+
+class _Watch:
+    """Ends what waits for the next piece of a reply, if none comes for so long.
+
+    Looks now and then, which costs nothing a piece; and not if the whole loop was held up, since
+    what came meanwhile has not been seen.
+
+    Args:
+        limit: is made to run out.
+        seconds: between two looks; None for no end.
+
+    Attributes:
+        num_came: the pieces so far.
+    """
+
+    def __init__(self, limit: asyncio.Timeout, seconds: float | None) -> None:
+        self.num_came = 0
+        self._limit = limit
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._arm()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        if self._seconds is not None:
+            now = self._loop.time()
+            self._timer = self._loop.call_at(
+                now + self._seconds, self._look, now + 1.5 * self._seconds, self.num_came
+            )
+
+    def _look(self, latest: float, num_seen: int) -> None:
+        now = self._loop.time()
+        if self.num_came == num_seen and now < latest:
+            self._limit.reschedule(now)
+        else:
+            self._arm()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from shardwise.storage.protocol import FileStat
 
 __all__ = ["FsspecClient", "require_scheme"]
 
+_PIECE = 8 << 20
 # They run a command or open other URLs, which a data set's name must not do.
 _NEVER = ("pipe", "shell", "filecache", "simplecache", "blockcache", "reference", "generic")
 
@@ -92,6 +94,15 @@ class FsspecClient:
                 f"the reply has {len(data)} bytes where {stop - start} were asked for", "passing"
             )
         return Reply(memoryview(data), stat, time.monotonic() - began)
+
+    async def stream(
+        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
+    ) -> AsyncGenerator[Reply, None]:
+        """See `Client.stream`; each piece is a request."""
+        while start < stop:
+            reply = await self.get(key, start, min(stop, start + max(_PIECE, piece_bytes)), etag)
+            yield reply
+            start += len(reply.data)
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,36 @@ class ObstoreClient:
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
+        try:
+            result, stat, head_s = await self._ask(key, start, stop, etag)
+            data = memoryview(await self._native.result(result.bytes_async()))
+        except self._errors as error:
+            raise from_obstore(error) from None
+        first, last = result.range
+        if len(data) != last - first:
+            raise _cut(len(data), last - first)
+        return Reply(data, stat, head_s)
+
+    async def stream(
+        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
+    ) -> AsyncGenerator[Reply, None]:
+        """See `Client.stream`."""
+        try:
+            result, stat, head_s = await self._ask(key, start, stop, etag)
+            first, last = result.range
+            pieces, came = result.stream(min_chunk_size=piece_bytes), 0
+            while came < last - first:
+                try:
+                    data = memoryview(await self._native.result(pieces.__anext__()))
+                except StopAsyncIteration:
+                    raise _cut(came, last - first) from None
+                came += len(data)
+                yield Reply(data, stat, head_s)
+        except self._errors as error:
+            raise from_obstore(error) from None
+
+    async def _ask(self, key: str, start: int, stop: int, etag: str) -> tuple[Any, FileStat, float]:
+        """The head of a reply: its body to come, of what, and the seconds that it took."""
         asked: GetOptions = {"range": (start, stop)}
         if etag and not etag.startswith("W/"):
             # A weak one never matches; the reply's own is compared by the caller.
@@ -65,23 +96,15 @@ class ObstoreClient:
                 result = await self._native.result(
                     self._obstore.get_async(self._store, key, options=asked)
                 )
-            head_s = time.monotonic() - began
-            stat, (first, last) = _stat(result.meta), result.range
-            data = memoryview(await self._native.result(result.bytes_async()))
         except TimeoutError:
             raise _silent(self._attempt_s) from None
-        except self._errors as error:
-            raise from_obstore(error) from None
+        stat, (first, last) = _stat(result.meta), result.range
         if first != start or last != min(stop, max(stat.num_bytes, start)):
             raise AttemptError(
                 f"the server sent bytes {first} to {last} where {start} to {stop} were asked for",
                 "passing",
             )
-        if len(data) != last - first:
-            raise AttemptError(
-                f"the reply has {len(data)} bytes where {last - first} were announced", "passing"
-            )
-        return Reply(data, stat, head_s)
+        return result, stat, time.monotonic() - began
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
@@ -150,6 +173,12 @@ def _stat(meta: Any) -> FileStat:
     changed = meta["last_modified"]
     mtime_ns = int(changed.timestamp()) * 1_000_000_000 if changed else 0
     return FileStat(meta["size"], max(0, mtime_ns), meta["e_tag"] or "")
+
+
+def _cut(num_bytes: int, announced: int) -> AttemptError:
+    return AttemptError(
+        f"the reply has {num_bytes} bytes where {announced} were announced", "passing"
+    )
 
 
 def _silent(seconds: float) -> AttemptError:

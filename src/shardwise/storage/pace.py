@@ -24,6 +24,9 @@ _WEIGHT = 0.1
 # more than requests.
 _LEAST_GAP, _MOST_GAP = 32 << 10, 256 << 10
 _LEAST_PART, _MOST_PART = 1 << 20, 8 << 20
+# Pieces of a long reply come so often, within bounds; beyond them memory is not used again.
+_PIECE_S = 0.05
+_LEAST_PIECE, _MOST_PIECE = 256 << 10, 2 << 20
 # Second requests may be a fifth of the first ones: a store that is slow for all is not helped.
 _HEDGES = 0.2
 _MOST_HEDGES = 64.0
@@ -74,6 +77,11 @@ class Pace:
     def part_bytes(self) -> int:
         """How long a request should be at most, so that long ranges come in several at once."""
         return self._within(_LEAST_PART, _MOST_PART, times=2)
+
+    @property
+    def piece_bytes(self) -> int:
+        """What a long reply should be handed on in."""
+        return int(min(_MOST_PIECE, max(_LEAST_PIECE, self._bytes_a_s * _PIECE_S)))
 
     def _within(self, least: int, most: int, *, times: int) -> int:
         product = self._head_s * self._bytes_a_s * times

@@ -45,6 +45,11 @@ class Pattern:
         self.position = 0
         self.run_bytes = 0
 
+    @property
+    def begin(self) -> int:
+        """Where the first of the last reads began."""
+        return min((start for start, _, _ in self._calls), default=0)
+
     def note(
         self, ranges: Sequence[tuple[int, int]], num_bytes: int, *, follows: int = 0
     ) -> Reading:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,8 @@ from shardwise.storage.stores import open_client, place_of
 __all__ = ["RemoteFile", "open_remote", "read_remote"]
 
 _FIRST_GAP = 128 << 10
+# Replies up to this length are handed on whole, longer ones as they come.
+_LONGEST_WHOLE = 8 << 20
 
 
 def open_remote(url: str, options: StorageOptions) -> File:
@@ -175,7 +178,7 @@ class RemoteFile:
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
     def _readable(self, version: FileStat) -> Readable:
-        return Readable(self._name(version), version.num_bytes, self._get, self._next_readable)
+        return Readable(self._name(version), version.num_bytes, self._stream, self._next_readable)
 
     def _next_readable(self) -> Readable | None:
         found = self.next_one()
@@ -206,20 +209,41 @@ class RemoteFile:
 
     async def _get(self, start: int, stop: int) -> Reply:
         """Bytes of the version that is pinned, all of them."""
-        requests, pinned = self._store(), self._pinned
-        etag = "" if pinned is None else pinned.etag
-        try:
-            reply = await requests.get(self.url, self._place.key, start, stop, etag)
-        except DataError as error:
-            if type(error) is not DataError:
-                raise
-            # The range begins behind the end: say where that is.
-            self._check(found := await self._stat())
-            raise self._ended(start, stop, found.num_bytes) from None
+        async with self._explained(start, stop):
+            reply = await self._store().get(self.url, self._place.key, start, stop, self._etag)
         self._check(reply.stat)
         if len(reply.data) < stop - start:
             raise self._ended(start, stop, reply.stat.num_bytes)
         return reply
+
+    async def _stream(self, start: int, stop: int, take: Callable[[Reply], None]) -> None:
+        """The same, handed on as they come where they are many."""
+        if stop - start <= _LONGEST_WHOLE:
+            take(await self._get(start, stop))
+            return
+
+        def check(reply: Reply) -> None:
+            self._check(reply.stat)
+            take(reply)
+
+        requests, key = self._store(), self._place.key
+        async with self._explained(start, stop):
+            await requests.stream(self.url, key, start, stop, self._etag, take=check)
+
+    @property
+    def _etag(self) -> str:
+        return "" if self._pinned is None else self._pinned.etag
+
+    @asynccontextmanager
+    async def _explained(self, start: int, stop: int) -> AsyncIterator[None]:
+        """Say where the file ends, if that is before some range begins."""
+        try:
+            yield
+        except DataError as error:
+            if type(error) is not DataError:
+                raise
+            self._check(found := await self._stat())
+            raise self._ended(start, stop, found.num_bytes) from None
 
     def _check(self, found: FileStat) -> None:
         """Hold a reply against the version that is pinned, or pin its version."""
@@ -277,9 +301,12 @@ def read_remote(
 
 async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
     """Do all of some work at once; the first that fails ends the others before it is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    if not tasks:
+    every = list(works)
+    if len(every) < 2:
+        for work in every:
+            await work
         return
+    tasks = [asyncio.ensure_future(work) for work in every]
     try:
         await asyncio.gather(*tasks)
     except BaseException:

@@ -22,7 +22,7 @@ def read_half(url: str) -> None:
 
     file = open_file(url)
     file.stat()
-    for begin in range(0, 5 << 20, 1 << 20):
+    for begin in range(0, 20 << 20, 1 << 20):
         file.read(begin, 1 << 20)
 
 
