@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BytesColumn", "Column", "Columns", "Layout", "values_of"]
+__all__ = ["BytesColumn", "Column", "Columns", "Layout", "PayloadColumn", "values_of"]
 
 # Shape and dtype of a row of an array `[rows, *shape]`.
 Layout = tuple[tuple[int, ...], np.dtype[Any]]
@@ -124,6 +124,52 @@ class BytesColumn(Sequence[memoryview | None]):
         step = max(1, _GATHER_BYTES // length)
         for at in range(0, num_rows, step):
             out[at : at + step] = windows[self.starts[at : at + step]]
+
+
+class PayloadColumn(BytesColumn):
+    """Byte strings that are objects of their own already; packed only where a buffer is wanted.
+
+    Args:
+        values: one a row, None where it is missing.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: list[bytes | None]) -> None:
+        self._values = values
+        self.lengths = np.array([-1 if v is None else len(v) for v in values], dtype=np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not set yet comes here.
+        if name not in ("buffer", "starts", "_view"):
+            raise AttributeError(name)
+        packed = BytesColumn.of(self._values)
+        self.buffer, self.starts, self._view = packed.buffer, packed.starts, packed._view
+        return getattr(self, name)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return PayloadColumn(self._values[row])
+        value = self._values[row]
+        return None if value is None else memoryview(value)
+
+    def __iter__(self) -> Iterator[memoryview | None]:
+        return (None if value is None else memoryview(value) for value in self._values)
+
+    def to_list(self) -> list[bytes | None]:
+        """All payloads, None where one is missing."""
+        return list(self._values)
+
+    def copy_rows(self, out: NDArray[np.uint8]) -> bool:
+        """Copy all payloads into `out`, uint8 `[rows, length]`; False if one is not that long."""
+        if (self.lengths != out.shape[1]).any():
+            return False
+        for row, value in zip(out, self._values, strict=True):
+            row[:] = np.frombuffer(value or b"", np.uint8)
+        return True
 
 
 def values_of(column: Column) -> list[Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
@@ -21,18 +23,42 @@ from tests.support.remote_shards import body, check_epoch, loader, put_shards
     "executor", [{"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}], ids=str
 )
 @pytest.mark.parametrize("shuffle", [False, "window", "full"])
-def test_every_sample_comes_once_and_whole(s3, executor, shuffle):
-    urls = put_shards(s3, "whole", [20, 0, 33, 1])
+# Large payloads are made without a buffer that all of them share.
+@pytest.mark.parametrize("num_bytes", [1000, 100_000])
+def test_every_sample_comes_once_and_whole(s3, executor, shuffle, num_bytes):
+    urls = put_shards(s3, f"whole{num_bytes}", [20, 0, 33, 1], num_bytes=num_bytes)
     data = sw.tar(urls, storage=s3.config)
     # Opened, so that what the loader counts is reading alone.
     assert len(data) == 54
     with loader(data, shuffle=shuffle, **executor) as batches:
-        check_epoch(batches, 54)
+        check_epoch(batches, 54, num_bytes=num_bytes)
         stats = batches.stats(reset=True)
         assert stats["requests"] >= 3
-        assert stats["bytes_fetched"] >= 54 * 1000
-        assert stats["bytes"] >= 54 * 1000
+        assert stats["bytes_fetched"] >= 54 * num_bytes
+        assert stats["bytes"] >= 54 * num_bytes
         assert batches.stats()["requests"] == 0
+
+
+def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
+    shard = io.BytesIO()
+    made = {}
+    with tarfile.open(fileobj=shard, mode="w") as tar:
+        for i in range(12):
+            fields = {"big": body(i, 300_000), "small": b"%d" % i}
+            if i % 3:
+                fields["sometimes"] = body(100 + i, 100_000) if i % 2 else b""
+            made[i] = fields
+            for name, value in fields.items():
+                info = tarfile.TarInfo(f"{i:03d}.{name}")
+                info.size = len(value)
+                tar.addfile(info, io.BytesIO(value))
+    url = s3.put("odd/000.tar", shard.getvalue())
+    data = sw.tar(url, storage=s3.config)
+    asked = [3, 1, 1, 11, 0, 2, 2]
+    for index, sample in zip(asked, data.__getitems__(asked), strict=True):
+        found = {name: value for name, value in sample.items() if name in ("big", "small")}
+        assert found == {name: made[index][name] for name in found}
+        assert sample.get("sometimes") == made[index].get("sometimes")
 
 
 def test_a_single_sample_costs_one_range(s3, counted):

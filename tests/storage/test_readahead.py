@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from shardwise.storage.attempts import Reply
+from shardwise.storage.pieces import copy_pieces
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.readahead import BLOCK_BYTES, Readable, ReadAhead
 from shardwise.storage.spans import Span
@@ -65,9 +66,10 @@ def content(start, stop):
 async def read(ahead, source, start, stop, *, name="f", then=lambda: None):
     """Read a range as a file does; the bytes, and what was read directly."""
     buffer = bytearray(stop - start)
-    rest = await ahead.read(
-        Readable(name, SIZE, source.fetch, then), [Span(start, stop, 0)], memoryview(buffer)
+    pieces, rest = await ahead.read(
+        Readable(name, SIZE, source.fetch, then), [Span(start, stop, 0)]
     )
+    copy_pieces(pieces, memoryview(buffer))
     for span in rest:
         buffer[span.begin : span.begin + span.stop - span.start] = content(span.start, span.stop)
     assert bytes(buffer) == content(start, stop)

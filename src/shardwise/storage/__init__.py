@@ -1,14 +1,15 @@
 """Bytes from a URL: names expanded to URLs, files opened, ranges read, files published whole.
 
 `expand` turns what a user writes into a list of files; `open_file` and `FilePool` open them; a
-`File` reads byte ranges exactly, wherever it lies; `read_files` reads ranges of many files at once;
+`File` reads byte ranges exactly, wherever it lies; `read_files` reads ranges of many files at once,
+`read_payloads` copies as little as possible;
 `atomic_write` publishes a file whole or not at all. Imports the standard library, numpy and
 `shardwise.errors`; obstore and fsspec only where a URL needs them.
 """
 
 from shardwise.storage.atomic import atomic_write
 from shardwise.storage.counts import IO_COUNTS, IoCounts
-from shardwise.storage.fetch import read_files
+from shardwise.storage.fetch import read_files, read_payloads
 from shardwise.storage.local import LocalFile
 from shardwise.storage.open import is_local, local_path, open_file
 from shardwise.storage.options import StorageOptions
@@ -31,4 +32,5 @@ __all__ = [
     "max_open_files",
     "open_file",
     "read_files",
+    "read_payloads",
 ]

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 
 from shardwise.storage.attempts import Reply
+from shardwise.storage.pieces import Piece
 from shardwise.storage.spans import Span
 
 __all__ = ["Block", "Blocks", "Fetch", "Key"]
@@ -31,7 +32,7 @@ class Block:
     Attributes:
         key: its file's name and its number.
         run: the request that brings it.
-        unread: bytes of it that were not copied yet.
+        unread: bytes of it that were not read yet.
         waiting: readers that wait for it now.
         is_wanted: False once it was let go of, and nobody waited for it.
         error: why it did not come.
@@ -83,17 +84,19 @@ class Block:
         self.error = error
         self._ready.set()
 
-    async def copy(self, span: Span, buffer: memoryview) -> None:
-        """Copy some of its bytes into a buffer, once they are there."""
+    async def read(self, span: Span) -> list[Piece]:
+        """Some of its bytes, once they are there."""
         await self._ready.wait()
         if self.error is not None:
             raise self.error
+        self.unread -= span.stop - span.start
+        pieces = []
         for first, data in self._parts:
             start, stop = max(span.start, first), min(span.stop, first + len(data))
             if start < stop:
-                begin = span.begin + start - span.start
-                buffer[begin : begin + stop - start] = data[start - first : stop - first]
-        self.unread -= span.stop - span.start
+                part = data[start - first : stop - first]
+                pieces.append(Piece(span.begin + start - span.start, part))
+        return pieces
 
 
 class _Run:

@@ -1,4 +1,4 @@
-"""Ranges of many files into one buffer, with all requests in flight at once.
+"""Ranges of many files, with all requests in flight at once.
 
 Imports this package only; what reads remote files, where one is wanted.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.storage.pieces import Piece, copy_pieces, payloads_of
 from shardwise.storage.pool import FilePool
-from shardwise.storage.protocol import File
 
-__all__ = ["read_files"]
+__all__ = ["read_files", "read_payloads"]
 
 Wanted = tuple[str, list[int], list[int], int]
 
@@ -31,24 +31,47 @@ def read_files(pool: FilePool, wanted: Sequence[Wanted], buffer: memoryview) -> 
         DataError: a file is missing, has changed, or ends before a range does.
         StorageError: bytes could not be read.
     """
-    remote: list[tuple[File, list[int], list[int], int]] = []
+    # All of them are behind the pool's cache, or none is.
+    remote: list[Any] = []
     for url, offsets, ends, begin in wanted:
         file = pool.get(url)
         if file.is_remote:
             remote.append((file, offsets, ends, begin))
         else:
             file.read_spans(offsets, ends, buffer, begin)
-    if remote:
-        _read_remote(pool, remote, buffer)
-
-
-def _read_remote(pool: FilePool, wanted: Sequence[Any], buffer: memoryview) -> None:
-    """Read the remote files of a pool: they are all behind its cache, or none is."""
-    if pool.options.cache is None:
-        from shardwise.storage.remote import read_remote
-
-        read_remote(wanted, buffer)
-    else:
+    if remote and pool.options.cache is None:
+        copy_pieces(_read_remote(remote), buffer)
+    elif remote:
         from shardwise.storage.cache import read_cached
 
-        read_cached(wanted, buffer)
+        read_cached(remote, buffer)
+
+
+def read_payloads(
+    pool: FilePool, wanted: Sequence[Wanted], starts: Sequence[int], lengths: Sequence[int]
+) -> list[bytes | None] | None:
+    """Parts of what `read_files` would read, each as bytes of its own that were copied once.
+
+    Args:
+        pool: opens the files.
+        wanted: as in `read_files`.
+        starts: where each part begins in the buffer that `read_files` would fill.
+        lengths: bytes of each; negative for None.
+
+    Returns:
+        The parts; None for files that are read into a buffer: local ones, and those of a cache.
+
+    Raises:
+        DataError: as `read_files` says.
+        StorageError: as `read_files` says.
+    """
+    remote = [(pool.get(url), offsets, ends, begin) for url, offsets, ends, begin in wanted]
+    if pool.options.cache is not None or not all(read[0].is_remote for read in remote):
+        return None
+    return payloads_of(_read_remote(remote), starts, lengths)
+
+
+def _read_remote(wanted: Sequence[Any]) -> list[Piece]:
+    from shardwise.storage.remote import read_remote
+
+    return read_remote(wanted)

@@ -18,6 +18,7 @@ from shardwise.storage.attempts import Reply
 from shardwise.storage.blocks import Block, Blocks, Fetch
 from shardwise.storage.flow import SHORTEST, Flow
 from shardwise.storage.pattern import Pattern, Reading
+from shardwise.storage.pieces import Piece
 from shardwise.storage.spans import Span
 
 __all__ = ["BLOCK_BYTES", "WINDOW_BLOCK_BYTES", "ReadAhead", "Readable"]
@@ -112,20 +113,19 @@ class ReadAhead:
         """Memory of the blocks, those on their way included."""
         return self._blocks.num_bytes
 
-    async def read(self, source: Readable, spans: Sequence[Span], buffer: memoryview) -> list[Span]:
-        """Fill a buffer from blocks, and begin to fetch those that will be wanted next.
+    async def read(self, source: Readable, spans: Sequence[Span]) -> tuple[list[Piece], list[Span]]:
+        """Read from blocks, and begin to fetch those that will be wanted next.
 
         Args:
             source: the file.
             spans: what is wanted, at least one; all end within the file.
-            buffer: for the bytes.
 
         Returns:
-            What is not in blocks, and best asked for by itself.
+            What was in blocks, and what was not, and is best asked for by itself.
         """
         file, reading = self._look(source, spans)
         if not file.block_bytes:
-            return list(spans)
+            return [], list(spans)
         found, rest = self._find(source, file, spans, reading)
         if file.is_sequential:
             is_ramp = 2 * file.pattern.run_bytes < self._flow.shape.ahead_bytes
@@ -133,15 +133,16 @@ class ReadAhead:
                 self._flow.starve()
             self._note(source, file)
             self._go_on(source)
+        pieces: list[Piece] = []
         try:
-            for block, piece in found:
-                await block.copy(piece, buffer)
+            for block, span in found:
+                pieces += await block.read(span)
                 if block.unread <= 0 and self._blocks.use(block.key) is block:
                     self._blocks.drop(block)
         finally:
             for block, _ in found:
                 block.waiting -= 1
-        return rest
+        return pieces, rest
 
     def _look(self, source: Readable, spans: Sequence[Span]) -> tuple[_Ahead, Reading]:
         """Note a read, and what it is part of."""
@@ -171,17 +172,17 @@ class ReadAhead:
         found: list[tuple[Block, Span]] = []
         rest: list[Span] = []
         for span in spans:
-            for piece, number in _pieces(span, file.block_bytes):
+            for part, number in _parts(span, file.block_bytes):
                 block = self._blocks.use((source.name, number))
                 if block is None and may_start:
-                    begin = piece.start if file.is_sequential else 0
+                    begin = part.start if file.is_sequential else 0
                     self._start(source, range(number, number + 1), begin=begin, is_wanted=True)
                     block = self._blocks.use((source.name, number))
-                if block is None or piece.start < block.start:
-                    rest.append(piece)
+                if block is None or part.start < block.start:
+                    rest.append(part)
                 else:
                     block.waiting += 1
-                    found.append((block, piece))
+                    found.append((block, part))
         return found, rest
 
     def forget(self, name: str) -> None:
@@ -342,13 +343,13 @@ class ReadAhead:
         return begun
 
 
-def _pieces(span: Span, block_bytes: int) -> list[tuple[Span, int]]:
+def _parts(span: Span, block_bytes: int) -> list[tuple[Span, int]]:
     """A span cut where blocks begin, with the number of each block."""
-    pieces = []
+    parts = []
     at = span.start
     while at < span.stop:
         number = at // block_bytes
         stop = min(span.stop, (number + 1) * block_bytes)
-        pieces.append((Span(at, stop, span.begin + at - span.start), number))
+        parts.append((Span(at, stop, span.begin + at - span.start), number))
         at = stop
-    return pieces
+    return parts

@@ -12,13 +12,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import shown
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.pieces import Piece, copy_pieces
 from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.readahead import Readable, ReadAhead
 from shardwise.storage.runtime import Runtime, runtime
@@ -26,6 +27,8 @@ from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
 from shardwise.storage.stores import open_client, place_of
 
 __all__ = ["RemoteFile", "open_remote", "read_remote"]
+
+T = TypeVar("T")
 
 _FIRST_GAP = 128 << 10
 # Replies up to this length are handed on whole, longer ones as they come.
@@ -116,7 +119,7 @@ class RemoteFile:
         """Fill a buffer with several ranges; all requests for them are in flight at once."""
         spans = spans_of(offsets, ends, begin)
         if spans:
-            self._runtime().run(self._fill(spans, memoryview(buffer).cast("B")))
+            copy_pieces(self._runtime().run(self._read(spans)), buffer)
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """The keys of this file's store that begin with a prefix; see `Client.names`."""
@@ -157,21 +160,24 @@ class RemoteFile:
         self._requests = (process, found)
         return found
 
-    async def _fill(self, spans: list[Span], buffer: memoryview) -> None:
+    async def _read(self, spans: list[Span]) -> list[Piece]:
         requests = self._store()
         ahead = self._ahead()
         pinned = self._pinned
+        pieces: list[Piece] = []
         if ahead is not None and pinned is not None:
             known = [span for span in spans if span.stop <= pinned.num_bytes]
             if known:
                 beyond = [span for span in spans if span.stop > pinned.num_bytes]
-                rest = await ahead.read(self._readable(pinned), known, buffer)
+                pieces, rest = await ahead.read(self._readable(pinned), known)
                 spans = rest + beyond
         pace = requests.pace
         parts = join_spans(spans, gap_bytes=pace.gap_bytes, part_bytes=pace.part_bytes)
         if parts:
             IO_COUNTS.add(waits=1)
-        await together(self._bring(wanted, buffer) for wanted in parts)
+        for brought in await together(self._bring(wanted) for wanted in parts):
+            pieces += brought
+        return pieces
 
     def _name(self, version: FileStat) -> str:
         """What tells a version of this file from all others."""
@@ -200,12 +206,12 @@ class RemoteFile:
             key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
         )
 
-    async def _bring(self, wanted: Wanted, buffer: memoryview) -> None:
+    async def _bring(self, wanted: Wanted) -> list[Piece]:
         reply = await self._get(wanted.start, wanted.stop)
-        for start, stop, begin in wanted.spans:
-            buffer[begin : begin + stop - start] = reply.data[
-                start - wanted.start : stop - wanted.start
-            ]
+        return [
+            Piece(begin, reply.data[start - wanted.start : stop - wanted.start])
+            for start, stop, begin in wanted.spans
+        ]
 
     async def _get(self, start: int, stop: int) -> Reply:
         """Bytes of the version that is pinned, all of them."""
@@ -275,9 +281,12 @@ class RemoteFile:
 
 
 def read_remote(
-    wanted: Sequence[tuple[RemoteFile, list[int], list[int], int]], buffer: memoryview
-) -> None:
+    wanted: Sequence[tuple[RemoteFile, list[int], list[int], int]],
+) -> list[Piece]:
     """Do `read_spans` of several files, with the requests for all of them in flight at once.
+
+    Returns:
+        What was read, to be copied into the buffer.
 
     Raises:
         DataError, StorageError: as `File` says; the other reads are given up.
@@ -288,27 +297,25 @@ def read_remote(
         if (spans := spans_of(offsets, ends, begin))
     ]
     if not works:
-        return
-    view = memoryview(buffer).cast("B")
+        return []
     processes = {file._runtime() for file, _ in works}
 
-    async def fill_all() -> None:
-        await together(file._fill(spans, view) for file, spans in works)
+    async def read_all() -> list[Piece]:
+        found = await together(file._read(spans) for file, spans in works)
+        return [piece for pieces in found for piece in pieces]
 
     # One, unless a fork came between fsspec and obstore.
-    processes.pop().run(fill_all())
+    return processes.pop().run(read_all())
 
 
-async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Do all of some work at once; the first that fails ends the others before it is raised."""
     every = list(works)
     if len(every) < 2:
-        for work in every:
-            await work
-        return
+        return [await work for work in every]
     tasks = [asyncio.ensure_future(work) for work in every]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()

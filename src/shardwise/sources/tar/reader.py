@@ -14,17 +14,19 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Columns
+from shardwise.columns import BytesColumn, Columns, PayloadColumn
 from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet
-from shardwise.storage import File, FilePool, is_local, read_files
+from shardwise.storage import File, FilePool, is_local, read_files, read_payloads
 
 __all__ = ["read_one", "read_rows"]
 
 # So few rows of one shard cost less one by one than as arrays.
 _FEW_ROWS = 6
+# Payloads that are so long on average, in bytes.
+_LARGE_BYTES = 16 << 10
 
 
 @dataclass
@@ -89,7 +91,7 @@ def read_rows(
     ids: NDArray[np.int64],
     names: tuple[str, ...],
 ) -> Columns:
-    """Read samples, by few reads, into columns that share one buffer.
+    """Read samples, by few reads, into columns that share one buffer or have objects of their own.
 
     Raises:
         DataError: a payload can't be read whole, or fails its digest.
@@ -100,20 +102,17 @@ def read_rows(
     plan = plan_reads(
         np.broadcast_to(request.shard_of, shape).ravel(), request.offsets.ravel(), sizes
     )
-    buffer = scratch.take(plan.num_bytes)
     try:
-        _read(shards, pool, plan, buffer.data)
+        columns = _read(shards, pool, scratch, request, plan)
     except (DataError, StorageError) as error:
         # A store was given all the time that there is: it is not asked again.
         if isinstance(error, StorageError) and not is_local(shards.manifest.shards[0].url):
             raise
+        buffer = scratch.take(plan.num_bytes)
         _read_singly(shards, pool, request, plan, buffer.data)
-    places = plan.places.reshape(shape)
-    columns = {
-        name: BytesColumn(buffer, places[i], request.sizes[i]) for i, name in enumerate(names)
-    }
+        columns = _packed(request, plan, buffer)
     if shards.has_digests:
-        _check_digests(shards, pool, request, columns, buffer.data)
+        _check_digests(shards, pool, request, columns)
     return Columns(ids, request.keys, dict(columns), plan.num_bytes)
 
 
@@ -174,7 +173,6 @@ def _check_digests(
     pool: FilePool,
     request: _Request,
     columns: dict[str, BytesColumn],
-    buffer: memoryview,
 ) -> None:
     shard_of, row_of = shards.manifest.locate(request.ids)
     for row, shard in enumerate(shard_of.tolist()):
@@ -188,7 +186,7 @@ def _check_digests(
                 continue
             url, offset = shards.manifest.shards[shard].url, int(request.offsets[i, row])
             begin = int(columns[name].starts[row])
-            place = buffer[begin : begin + len(data)]
+            place = columns[name].buffer.data[begin : begin + len(data)]
             if not _is_mended(pool.get(url), offset, place, digest):
                 raise DataError(
                     "the payload is not the one that was indexed: its CRC-32 differs; get the "
@@ -214,7 +212,9 @@ def _is_mended(file: File, offset: int, place: memoryview, digest: int) -> bool:
     return zlib.crc32(place) == digest
 
 
-def _read(shards: ShardSet, pool: FilePool, plan: ReadPlan, view: memoryview) -> None:
+def _read(
+    shards: ShardSet, pool: FilePool, scratch: Scratch, request: _Request, plan: ReadPlan
+) -> dict[str, BytesColumn]:
     offsets, ends = plan.offsets.tolist(), plan.ends.tolist()
     wanted = []
     at = begin = 0
@@ -222,7 +222,28 @@ def _read(shards: ShardSet, pool: FilePool, plan: ReadPlan, view: memoryview) ->
         url = shards.manifest.shards[shard].url
         wanted.append((url, offsets[at:stop], ends[at:stop], begin))
         at, begin = stop, ends[stop - 1]
-    read_files(pool, wanted, view)
+    # Large payloads are worth an object each, if that saves a copy. One that is wrong is mended
+    # in its buffer.
+    if plan.num_bytes >= _LARGE_BYTES * request.sizes.size and not shards.has_digests:
+        lengths = request.sizes.ravel().tolist()
+        values = read_payloads(pool, wanted, plan.places.tolist(), lengths)
+        if values is not None:
+            num = len(request.ids)
+            return {
+                name: PayloadColumn(values[i * num : (i + 1) * num])
+                for i, name in enumerate(request.names)
+            }
+    buffer = scratch.take(plan.num_bytes)
+    read_files(pool, wanted, buffer.data)
+    return _packed(request, plan, buffer)
+
+
+def _packed(request: _Request, plan: ReadPlan, buffer: NDArray[np.uint8]) -> dict[str, BytesColumn]:
+    places = plan.places.reshape(request.sizes.shape)
+    return {
+        name: BytesColumn(buffer, places[i], request.sizes[i])
+        for i, name in enumerate(request.names)
+    }
 
 
 def _read_singly(

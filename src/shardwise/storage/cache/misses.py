@@ -18,6 +18,7 @@ from shardwise.storage.cache.claims import Claim, Refusal
 from shardwise.storage.cache.held import Outcome
 from shardwise.storage.cache.store import Cache
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.pieces import copy_pieces
 from shardwise.storage.protocol import File
 
 __all__ = ["Missing", "Read", "Spans", "bring", "fetch", "read_direct"]
@@ -146,8 +147,7 @@ def read_direct(reads: Iterable[Read], buffer: memoryview) -> None:
             remote.append((file, list(offsets), list(ends), begin))
         else:
             file.read_spans(offsets, ends, buffer, begin)
-    if remote:
-        read_remote(remote, buffer)
+    copy_pieces(read_remote(remote), buffer)
 
 
 def _contiguous(blocks: Iterable[Missing]) -> list[tuple[File, list[int], list[int], int]]:
