@@ -19,10 +19,11 @@ INLINE = Hands("inline")
 DOING = {"read": "reading", "decode": "decoding", "transform": "transforming"}
 
 
-def judge(hands=THREADS, num_cores=2, wait_s=9.5, cpu_s=18.0, **seconds):
+def judge(hands=THREADS, num_cores=2, wait_s=9.5, cpu_s=18.0, requests=0, hits=0, **seconds):
     """The verdict on ten seconds in which 20 seconds of two threads were to be had."""
     seconds = {name.replace("_", " "): value for name, value in seconds.items()}
-    stats = {"batches": 50, "bytes": 10**8, "wall_s": 10.0}
+    stats = {"batches": 50, "samples": 5000, "bytes": 10**8, "wall_s": 10.0}
+    stats |= {"requests": requests, "hits": hits, "misses": 0}
     stats |= {"wait_s": wait_s, "cpu_s": cpu_s, "seconds": seconds}
     return verdict(stats, hands=hands, num_cores=num_cores)
 
@@ -77,6 +78,9 @@ def test_less_than_two_batches_are_too_little():
         ({"transform": 19.0, "num_cores": 8}, "num_workers=8 would help"),
         ({"transform": 29.0, "hands": PROCESSES, "num_cores": 3}, "more cores would help"),
         ({"read": 19.0, "cpu_s": 5.0}, "10.0 MB/s came in"),
+        ({"read": 19.0, "cpu_s": 5.0, "requests": 4900}, "4,900 requests brought 5,000 samples"),
+        ({"read": 19.0, "cpu_s": 5.0, "requests": 4900, "hits": 9}, "10.0 MB/s came in"),
+        ({"read": 19.0, "cpu_s": 5.0, "requests": 300}, "10.0 MB/s came in"),
         ({"read": 19.0, "cpu_s": 18.0}, "they hardly wait for storage"),
         ({"decode": 9.0, "hands": INLINE}, "nothing is made ahead"),
         ({"collate": 9.0}, "num_workers"),

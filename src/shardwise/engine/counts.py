@@ -97,6 +97,7 @@ class Counts:
             "evictions": storage["evictions"],
             "damaged": storage["damaged"],
             "degraded": storage["degraded"],
+            "waits": storage["waits"],
             "skipped": self._skipped,
             "replaced": self._replaced,
             "dropped": self._dropped,

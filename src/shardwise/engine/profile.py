@@ -28,6 +28,8 @@ _NO_WAIT = 0.1
 _IDLE = 0.3
 # Above this share of its time on a core, loading does not wait; below that one, it hardly runs.
 _ON_CORE, _CROWDED = 0.8, 0.5
+# Requests a sample, from which on a store is asked for samples one by one.
+_SINGLY = 0.5
 
 
 class Verdict(NamedTuple):
@@ -47,8 +49,8 @@ def verdict(stats: Mapping[str, Any], *, hands: Hands, num_cores: int) -> Verdic
     """Say what limits a loader.
 
     Args:
-        stats: `batches`, `bytes`, `wait_s`, `wall_s`, `cpu_s` and `seconds` (by stage, summed
-            over the hands), as `loader.stats()` has them.
+        stats: `batches`, `samples`, `bytes`, `requests`, `hits`, `misses`, `wait_s`, `wall_s`,
+            `cpu_s` and `seconds` (by stage, summed over the hands), as `loader.stats()` has them.
         hands: who made the batches.
         num_cores: cores that the hands may use.
     """
@@ -102,6 +104,11 @@ def _advice(stage: str, stats: Mapping[str, Any], *, hands: Hands, num_cores: in
             "they hardly wait for storage: fewer fields (select), larger samples or more cores "
             "would help"
         )
+    elif stage == "read" and _is_singly(stats):
+        advice = (
+            f"{stats['requests']:,} requests brought {stats['samples']:,} samples: with cache= (a "
+            "directory on a local disk) shuffled shards come in blocks, and once for all epochs"
+        )
     elif stage == "read":
         advice = (
             f"{stats['bytes'] / stats['wall_s'] / 1e6:.1f} MB/s came in; faster storage or fewer "
@@ -119,6 +126,12 @@ def _advice(stage: str, stats: Mapping[str, Any], *, hands: Hands, num_cores: in
     else:
         advice = f"more cores would help{_crowd(stats)}"
     return advice
+
+
+def _is_singly(stats: Mapping[str, Any]) -> bool:
+    """Whether a store is asked for samples one by one, and no cache is in use."""
+    is_cached = stats["hits"] + stats["misses"] > 0
+    return not is_cached and stats["requests"] > _SINGLY * stats["samples"] > 0
 
 
 def _crowd(stats: Mapping[str, Any]) -> str:
