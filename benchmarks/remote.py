@@ -1,7 +1,8 @@
 """Rates over a real S3 gateway: this library, obstore fetching the objects whole, and peers.
 
-The server is an S3 gateway with keys on loopback, and the same behind a proxy that holds every
-reply back by 20 ms. Every row is the median of some rounds in turn. Peers are measured if
+The server is an S3 gateway with keys on loopback ("near"), the same behind a proxy that holds every
+reply back by 20 ms ("far"), and behind one that lets each reply have 80 MB/s after 30 ms, as large
+stores do ("limited"). Every row is the median of some rounds in turn. Peers are measured if
 `--peers` names a virtual environment that has them (`benchmarks.throughput` makes one). Run:
 
     python -m benchmarks.remote [--shards 8] [--mb 64] [--rounds 3] [--peers DIR] [--json]
@@ -34,6 +35,7 @@ from tests.support.servers import S3Server, s3_gateway
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_BYTES = 64 << 10
 LATENCY_S = 0.02
+LIMITED = {"latency_s": 0.03, "reply_bandwidth": 80e6}
 # Against which row each is held, and how much of it is asked for.
 ROWS = (
     ("near", "obstore_whole", None, None),
@@ -53,6 +55,8 @@ ROWS = (
     ("far", "ours_random", "obstore_random", None),
     ("far", "ours_first", None, None),
     ("far", "ours_open", None, None),
+    ("limited", "obstore_whole", None, None),
+    ("limited", "ours", "obstore_whole", None),
     ("near", "ours_local", None, None),
     ("near", "ours_cached", "ours_local", 0.9),
 )
@@ -144,10 +148,13 @@ def main() -> None:
         (folder / "s3").mkdir()
         with (
             s3_gateway(folder / "s3") as s3,
-            FaultProxy(s3.endpoint, latency_s=LATENCY_S) as proxy,
+            FaultProxy(s3.endpoint, latency_s=LATENCY_S) as far,
+            FaultProxy(s3.endpoint, **LIMITED) as limited,
         ):
             job = put_all(s3, folder, given.shards, num_samples)
-            servers = {"near": s3, "far": s3.behind(proxy.url)}
+            servers = {
+                "near": s3, "far": s3.behind(far.url), "limited": s3.behind(limited.url),
+            }  # fmt: skip
             for task in FORMS.keys() & {row[1] for row in rows}:
                 put_converted(given.peers / "bin" / "python", task, s3, job, folder)
             for _ in range(given.rounds):

@@ -91,7 +91,7 @@ def ours_random(job: Job) -> Result:
 
 def ours_local(job: Job) -> Result:
     """The same shards as files."""
-    return _epoch(job, job["files"], shuffle=False)
+    return _epoch(job, job["files"], shuffle=False, epochs=job["epochs"])
 
 
 def ours_cached(job: Job) -> Result:
@@ -100,12 +100,17 @@ def ours_cached(job: Job) -> Result:
         [sys.executable, "-m", "benchmarks.remote_tasks", "fill_cache", sys.argv[2]],
         check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    return fill_cache(job)
+    return _cached(job, epochs=job["epochs"])
 
 
 def fill_cache(job: Job) -> Result:
     """An epoch through the cache."""
-    return _epoch(job, job["urls"], shuffle=False, storage=job["config"], cache=job["cache"])
+    return _cached(job, epochs=1)
+
+
+def _cached(job: Job, *, epochs: int) -> Result:
+    storage, cache = job["config"], job["cache"]
+    return _epoch(job, job["urls"], shuffle=False, storage=storage, cache=cache, epochs=epochs)
 
 
 def ours_first(job: Job) -> Result:

@@ -28,6 +28,8 @@ _LEAST_S = 0.25
 _MORE, _LESS = 1.25, 0.9
 # After a try in vain there is none for so many rates, then for twice as many.
 _FIRST_REST, _LONGEST_REST = 4, 256
+# Fewer requests only cost less, and a try of that is slow where it is in vain.
+_PATIENCE = 4
 _HEADS = 64
 
 
@@ -119,7 +121,7 @@ class Flow:
             else:
                 self._change(width)
                 self._is_wider_next = not self._is_wider_next
-                self._rest = self._next_rest
+                self._rest = self._next_rest * (1 if self._is_wider_next else _PATIENCE)
                 self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
         if self._rest:
             self._rest -= 1
