@@ -322,6 +322,21 @@ def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up():
     assert IO_COUNTS.snapshot()["hedges"] == before
 
 
+def test_an_object_that_ends_before_the_range_does_ends_it():
+    class Short(Pouring):
+        async def get(self, key, start, stop, etag):
+            return await super().get(key, start, min(stop, 4100), etag)
+
+    found = []
+
+    async def work():
+        requests = Requests(Short((3000, None)), StorageOptions(), asyncio.Semaphore(4))
+        await requests.stream("s3://b/k", "k", 100, 10_100, "", take=found.append)
+
+    asyncio.run(work())
+    assert b"".join(reply.data for reply in found) == content(100, 4100)
+
+
 def test_a_long_range_that_is_not_wanted_any_more_is_ended():
     client = Pouring((3000, "stall"))
     ended = []

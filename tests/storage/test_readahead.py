@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from shardwise.errors import StorageError
 from shardwise.storage.attempts import Reply
 from shardwise.storage.pieces import copy_pieces
 from shardwise.storage.protocol import FileStat
@@ -189,6 +190,37 @@ def test_what_fails_is_told_to_who_waits_and_asked_for_anew_later():
             await read(ahead, source, start, min(start + step, SIZE))
             start += step
         assert ahead.num_bytes == 0
+
+    asyncio.run(work())
+
+
+def test_a_reply_that_is_shorter_than_it_says_is_an_error():
+    async def work():
+        ahead, source = ReadAhead(256 << 20, 64), Source()
+
+        async def fetch(start, stop, take):
+            take(Reply(memoryview(content(start, stop - 1)), FileStat(SIZE, 0), 0.001))
+
+        source.fetch = fetch
+        step = 1 << 20
+        with pytest.raises(StorageError, match="1 bytes of"):
+            for start in range(0, SIZE, step):
+                await read(ahead, source, start, start + step)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("limit", [1, 5 << 20, 8 << 20, 16 << 20, 33 << 20])
+def test_with_little_memory_it_reads_on(limit):
+    async def work():
+        ahead, source = ReadAhead(limit, 1), Source()
+        direct = 0
+        for start in range(0, SIZE, 1 << 20):
+            rest = await read(ahead, source, start, min(SIZE, start + (1 << 20)))
+            direct += sum(span.stop - span.start for span in rest)
+            assert ahead.num_bytes <= limit
+        assert source.asks_nothing_twice()
+        assert direct <= 2 * BLOCK_BYTES or limit < 8 << 20
 
     asyncio.run(work())
 

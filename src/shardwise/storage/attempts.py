@@ -135,7 +135,7 @@ class Requests:
             start: the first byte.
             stop: the byte behind the last one.
             etag: as in `get`.
-            take: called with each piece, in order.
+            take: called with each piece, in order: all of the range, or less where the object ends.
 
         Raises:
             StorageError, DataError: as `get` says; what was handed on before is right.
@@ -149,6 +149,8 @@ class Requests:
                 part = min(stop, at + self.pace.part_bytes)
                 take(reply := await self.get(url, key, at, part, etag))
                 at += len(reply.data)
+                if at < part:
+                    return
 
     async def _pour(
         self, key: str, at: int, stop: int, etag: str, take: Callable[[Reply], None]

@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 
+from shardwise.errors import StorageError
 from shardwise.storage.attempts import Reply
 from shardwise.storage.pieces import Piece
 from shardwise.storage.spans import Span
@@ -195,6 +196,10 @@ class Blocks:
 
         def settle(done: asyncio.Task[None]) -> None:
             error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if run.coming and error is None:
+                error = StorageError(
+                    f"{places[-1] - at} bytes of {places[-1] - places[0]} are missing"
+                )
             while run.coming:
                 # Who waits for it gets the error; it is asked for anew when it is wanted.
                 block = run.coming.popleft()

@@ -85,7 +85,8 @@ class Flow:
         latency_s = min(self._heads, default=0.0)
         lead = max(_LEAST_LEAD, int(_LATENCIES * latency_s * self._rate))
         lead = min(lead, self._most_bytes // 2)
-        each = min(_LONGEST, max(SHORTEST, (self._most_bytes - lead) // self._width))
+        each = max(SHORTEST, (self._most_bytes - lead) // self._width)
+        each = min(each, _LONGEST, self._most_bytes // 2)
         return Shape(self._width, each, min(self._most_bytes, lead + self._width * each))
 
     def starve(self) -> None:

@@ -200,7 +200,7 @@ class ReadAhead:
         if free <= 0:
             return
         ahead = min(shape.ahead_bytes, 2 * file.pattern.run_bytes)
-        place, longest = file.pattern.position, shape.each_bytes // file.block_bytes
+        place, longest = file.pattern.position, max(1, shape.each_bytes // file.block_bytes)
         is_ramp = ahead < shape.ahead_bytes
         least = max(1, min(longest, ahead // 2 // file.block_bytes)) if is_ramp else longest
         for one, numbers in self._missing(source, file, place, ahead):
