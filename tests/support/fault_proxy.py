@@ -160,9 +160,12 @@ class _Proxy:
     counts: Counter[str] = field(default_factory=Counter)
     line: _Line = field(default_factory=_Line)
     num_bodies: int = 0
+    # Nothing else holds what waits for ever.
+    serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counts["connections"] += 1
+        self.serving.add(asyncio.current_task())
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             while head := await _read_head(reader):
@@ -189,6 +192,7 @@ class _Proxy:
         except (ConnectionError, asyncio.IncompleteReadError):
             return  # one side went away: so does the other
         finally:
+            self.serving.discard(asyncio.current_task())
             for stream in (writer, *(upstream[1:] if upstream else ())):
                 stream.close()
 
