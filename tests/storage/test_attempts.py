@@ -129,6 +129,24 @@ def test_hedges_that_fail_are_followed_by_others():
     assert client.num_asked == client.num_ended == 5
 
 
+def test_a_hedge_that_fails_is_made_up_for_without_a_longer_wait(monkeypatch):
+    waits = []
+    wait = asyncio.wait
+
+    async def noted(tasks, *, timeout=None, **options):
+        waits.append(timeout)
+        return await wait(tasks, timeout=timeout and timeout / 50, **options)
+
+    monkeypatch.setattr(asyncio, "wait", noted)
+    ask(Scripted("stall", passing(), passing(), "ok"), max_attempts=1)
+    first = waits[0]
+    # Each failure ends a wait of twice the time; the next one is not longer than the first.
+    assert waits == [first, 2 * first] * 3
+    waits.clear()
+    ask(Scripted("stall", "stall", "stall", "ok"), max_attempts=1)
+    assert waits == [first, 2 * first, 2 * first, None]
+
+
 def test_a_failed_hedge_does_not_end_the_first():
     class Late(Scripted):
         async def get(self, key, start, stop, etag):

@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
-# A late request gets a second one, then others, each after twice the time; so many beside the first
-# may be under way.
+# A late request gets a second one, then others, each after twice the time, unless one failed; so
+# many beside the first may be under way.
 _MOST_HEDGES = 3
 _LONGEST_LATE_S = 1.0
 # So late is no fluctuation of the store: the second one does not depend on how many there were.
@@ -205,6 +205,8 @@ class Requests:
                 attempt += 1
                 left = options.request_timeout_s - (time.monotonic() - began)
                 try:
+                    # The client ends an attempt that gets no byte for attempt_timeout_s; this is
+                    # for replies that trickle, and for clients that can't.
                     async with asyncio.timeout(left):
                         return await self._hedged(once, late_s)
                 except AttemptError as error:
@@ -233,13 +235,14 @@ class Requests:
         A failure counts only when none is left that may succeed.
         """
         running = {self._start(once)}
+        wait_s = late_s
         try:
             while True:
                 # One that failed is none that may still come.
                 may_hedge = late_s is not None and len(running) <= _MOST_HEDGES
                 done, running = await asyncio.wait(
                     running,
-                    timeout=late_s if may_hedge else None,
+                    timeout=wait_s if may_hedge else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 # All of them are asked: asyncio prints an error that nobody asked for.
@@ -251,29 +254,23 @@ class Requests:
                     is_final = not isinstance(error, AttemptError) or error.kind != "passing"
                     if error is not None and (is_final or not running):
                         raise error
-                if not done and late_s is not None:
-                    if self.pace.may_hedge() or late_s > _VERY_LATE_S:
+                if done:
+                    # What failed is made up for as soon as the first late one was.
+                    wait_s = late_s
+                elif wait_s is not None:
+                    if self.pace.may_hedge() or wait_s > _VERY_LATE_S:
                         IO_COUNTS.add(hedges=1)
                         running.add(self._start(once))
-                    late_s = max(late_s, min(2 * late_s, _LONGEST_LATE_S))
+                    wait_s = max(wait_s, min(2 * wait_s, _LONGEST_LATE_S))
         finally:
             for task in running:
                 task.cancel()
             if running:
                 await asyncio.gather(*running, return_exceptions=True)
 
-    def _start(self, once: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+    def _start(self, once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
         IO_COUNTS.add(requests=1)
-        return asyncio.create_task(self._limited(once))
-
-    async def _limited(self, once: Callable[[], Awaitable[T]]) -> T:
-        # The client itself ends an attempt that gets no byte for attempt_timeout_s; this is for
-        # replies that trickle, and for clients that can't.
-        try:
-            async with asyncio.timeout(self._options.request_timeout_s):
-                return await once()
-        except TimeoutError:
-            raise AttemptError("no answer in time", "passing") from None
+        return asyncio.ensure_future(once())
 
 
 class _Watch:
