@@ -7,6 +7,7 @@ import it.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BytesColumn", "Column", "Columns", "Layout", "PayloadColumn", "values_of"]
+__all__ = [
+    "BytesColumn",
+    "Column",
+    "Columns",
+    "Layout",
+    "LazyBytesColumn",
+    "PayloadColumn",
+    "values_of",
+]
 
 # Shape and dtype of a row of an array `[rows, *shape]`.
 Layout = tuple[tuple[int, ...], np.dtype[Any]]
@@ -126,7 +135,24 @@ class BytesColumn(Sequence[memoryview | None]):
             out[at : at + step] = windows[self.starts[at : at + step]]
 
 
-class PayloadColumn(BytesColumn):
+class LazyBytesColumn(BytesColumn):
+    """A column that is packed into a buffer only where one is wanted."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not set yet comes here.
+        if name not in ("buffer", "starts", "_view"):
+            raise AttributeError(name)
+        self._pack()
+        return getattr(self, name)
+
+    @abstractmethod
+    def _pack(self) -> None:
+        """Set `buffer`, `starts` and `_view`."""
+
+
+class PayloadColumn(LazyBytesColumn):
     """Byte strings that are objects of their own already; packed only where a buffer is wanted.
 
     Args:
@@ -138,14 +164,6 @@ class PayloadColumn(BytesColumn):
     def __init__(self, values: list[bytes | None]) -> None:
         self._values = values
         self.lengths = np.array([-1 if v is None else len(v) for v in values], dtype=np.int64)
-
-    def __getattr__(self, name: str) -> Any:
-        # Only what is not set yet comes here.
-        if name not in ("buffer", "starts", "_view"):
-            raise AttributeError(name)
-        packed = BytesColumn.of(self._values)
-        self.buffer, self.starts, self._view = packed.buffer, packed.starts, packed._view
-        return getattr(self, name)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -170,6 +188,10 @@ class PayloadColumn(BytesColumn):
         for row, value in zip(out, self._values, strict=True):
             row[:] = np.frombuffer(value or b"", np.uint8)
         return True
+
+    def _pack(self) -> None:
+        packed = BytesColumn.of(self._values)
+        self.buffer, self.starts, self._view = packed.buffer, packed.starts, packed._view
 
 
 def values_of(column: Column) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column
+from shardwise.columns import Column, LazyBytesColumn
 from shardwise.sources.arrow_held import Bytes, Held, Numbers
 
 __all__ = ["ScatteredBytes", "take_together"]
@@ -80,7 +80,7 @@ def _scatter(
             taken, num_bytes, done = [], 0, end
 
 
-class ScatteredBytes(BytesColumn):
+class ScatteredBytes(LazyBytesColumn):
     """Payloads in the buffers of several columns: packed into one only if somebody looks at it.
 
     Decoders of raw arrays copy whole columns, straight from where the payloads lie.
@@ -106,13 +106,6 @@ class ScatteredBytes(BytesColumn):
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    def __getattr__(self, name: str) -> Any:
-        # Only what is not set yet comes here.
-        if name not in ("buffer", "starts", "_view"):
-            raise AttributeError(name)
-        self._pack()
-        return getattr(self, name)
 
     def copy_rows(self, out: NDArray[np.uint8]) -> bool:
         """Copy all payloads into `out`, uint8 `[rows, length]`; False if one is not that long."""

@@ -123,7 +123,7 @@ class Requests:
         etag: str,
         *,
         take: Callable[[Reply], None],
-    ) -> None:
+    ) -> int:
         """A long range, handed on as it comes: by one request, where all goes well.
 
         One that breaks off or is late is given up. What is wanted next is then asked for as `get`
@@ -135,7 +135,10 @@ class Requests:
             start: the first byte.
             stop: the byte behind the last one.
             etag: as in `get`.
-            take: called with each piece, in order: all of the range, or less where the object ends.
+            take: called with each piece, in order.
+
+        Returns:
+            How far it came: `stop`, or less where the object ends before that.
 
         Raises:
             StorageError, DataError: as `get` says; what was handed on before is right.
@@ -150,7 +153,8 @@ class Requests:
                 take(reply := await self.get(url, key, at, part, etag))
                 at += len(reply.data)
                 if at < part:
-                    return
+                    break
+        return at
 
     async def _pour(
         self, key: str, at: int, stop: int, etag: str, take: Callable[[Reply], None]

@@ -128,11 +128,8 @@ class ReadAhead:
             return [], list(spans)
         found, rest = self._find(source, file, spans, reading)
         if file.is_sequential:
-            is_ramp = 2 * file.pattern.run_bytes < self._flow.shape.ahead_bytes
-            if not is_ramp and not all(block.is_settled for block, _ in found):
-                self._flow.starve()
             self._note(source, file)
-            self._go_on(source)
+            self._go_on(source, is_late=not all(block.is_settled for block, _ in found))
         pieces: list[Piece] = []
         try:
             for block, span in found:
@@ -192,16 +189,23 @@ class ReadAhead:
             self._expected.remove(name)
         self._blocks.forget(name)
 
-    def _go_on(self, source: Readable) -> None:
-        """Begin to fetch what is behind the place where a file is being read."""
+    def _go_on(self, source: Readable, *, is_late: bool = False) -> None:
+        """Begin to fetch what is behind the place where a file is being read.
+
+        Args:
+            source: the file.
+            is_late: whether a reader waits for what is on its way.
+        """
         file = self._file(source.name)
         shape = self._flow.shape
+        ahead = min(shape.ahead_bytes, 2 * file.pattern.run_bytes)
+        is_ramp = ahead < shape.ahead_bytes
+        if is_late and not is_ramp:
+            self._flow.starve()
         free = shape.width + 1 - self._in_flight(file)
         if free <= 0:
             return
-        ahead = min(shape.ahead_bytes, 2 * file.pattern.run_bytes)
         place, longest = file.pattern.position, max(1, shape.each_bytes // file.block_bytes)
-        is_ramp = ahead < shape.ahead_bytes
         least = max(1, min(longest, ahead // 2 // file.block_bytes)) if is_ramp else longest
         for one, numbers in self._missing(source, file, place, ahead):
             # Short requests cost more: one waits until it is worth it, or the file's last.

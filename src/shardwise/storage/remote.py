@@ -228,17 +228,13 @@ class RemoteFile:
             take(await self._get(start, stop))
             return
 
-        at = start
-
         def check(reply: Reply) -> None:
-            nonlocal at
             self._check(reply.stat)
             take(reply)
-            at += len(reply.data)
 
         requests, key = self._store(), self._place.key
         async with self._explained(start, stop):
-            await requests.stream(self.url, key, start, stop, self._etag, take=check)
+            at = await requests.stream(self.url, key, start, stop, self._etag, take=check)
         if at < stop:
             raise self._ended(start, stop, at)
 
