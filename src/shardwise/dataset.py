@@ -268,6 +268,11 @@ class Dataset:
         return num_bytes / max(1, manifest.num_samples) if num_bytes else None
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether a `map()` makes the samples, whose fields are known from samples only."""
+        return bool(self._recipe.transforms)
+
+    @property
     def asks_a_store(self) -> bool:
         """Whether a sample out of order is a request to a store."""
         return getattr(self.source, "asks_a_store", False)

@@ -12,6 +12,7 @@ __all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
 # Each part may import parts of a lower level and itself, nothing else.
 LEVELS = {
     "errors": 0,
+    "hints": 0,
     "columns": 0,
     "plan": 1,
     "ranks": 1,
@@ -27,14 +28,18 @@ LEVELS = {
     "dataset": 7,
     "formats": 8,
     "engine": 9,
-    "loader": 10,
-    "torch": 11,
-    "compat": 12,
-    "integrations": 12,
-    "testing": 12,
-    "cli": 12,
-    "__main__": 13,
-    "": 14,  # shardwise/__init__.py, the public names
+    # What a loader is made of.
+    "torch_arguments": 10,
+    "loader_arguments": 10,
+    "output": 10,
+    "loader": 11,
+    "torch": 12,
+    "compat": 13,
+    "integrations": 13,
+    "testing": 13,
+    "cli": 13,
+    "__main__": 14,
+    "": 15,  # shardwise/__init__.py, the public names
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
@@ -178,7 +183,7 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return _sideways(importer, target) if mine in SHARED else None
     if theirs in USERS_OF and mine not in USERS_OF[theirs]:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
-    if mine == "loader" and theirs == "torch":
+    if mine in ("loader", "output") and theirs == "torch":
         return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
         theirs == "codecs"
