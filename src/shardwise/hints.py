@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["CLASSES", "METHODS", "call_for", "hint_for"]
+__all__ = ["CLASSES", "DECODE_HINT", "METHODS", "call_for", "hint_for"]
 
 _LOADER = "loader = sw.DataLoader(ds, batch_size=64, shuffle=True)"
 
@@ -14,7 +14,7 @@ _BATCHES = ("the loader makes batches", _LOADER, "for batch in loader: x, y = ba
 _RANKS = (
     "the loader finds rank and world size and divides the samples",
     "loader = sw.DataLoader(ds, batch_size=64)",
-    "loader = sw.DataLoader(ds, batch_size=64, rank=0, world_size=8)  # or says them",
+    "loader = sw.DataLoader(ds, batch_size=64, rank=0, world_size=2)  # or says them",
 )
 _LENGTH = (
     "the loader knows the exact length, and epochs may have another one",
@@ -69,8 +69,8 @@ METHODS: dict[str, tuple[str, str, str]] = {
     ),
     "compose": (
         "functions of samples are transforms",
-        "ds = ds.map(lambda sample: sample)",
         "ds = ds.filter(lambda columns: columns['cls'] > 0, columns=['cls'])",
+        "ds = ds.map(lambda sample: {**sample, 'cls': sample['cls'] - 1})",
     ),
 }
 # Names of other packages that are looked for in this one.
@@ -81,6 +81,10 @@ CLASSES: dict[str, str] = {
     "WebLoader": "use sw.DataLoader(ds, batch_size=64)",
     "ShardWriter": "use sw.TarWriter('train-{shard:06d}.tar', max_samples=10_000)",
 }
+# For `ds.decode("rgb")`.
+DECODE_HINT = """decode() takes field=decoder, so that each field has its own. Write
+    ds = ds.select('jpg', 'cls')
+    ds = ds.decode(jpg=sw.image('rgb', size=224), cls=int)"""
 _OPENERS = {
     ".tar": "sw.tar",
     ".swm": "sw.tar",
@@ -110,11 +114,9 @@ def call_for(path: object) -> str | None:
     """
     is_list = isinstance(path, list | tuple) and len(path) > 0
     first = path[0] if is_list and isinstance(path, list | tuple) else path
-    if not isinstance(first, str | os.PathLike):
+    if not isinstance(first, str | bytes | os.PathLike):
         return None
-    text = os.fspath(first)
-    if not isinstance(text, str):
-        return None
+    text = os.fsdecode(first)
     opener = _OPENERS.get(os.path.splitext(text.partition("?")[0])[1].lower())  # noqa: PTH122
     if is_list:
         # Texts of any other kind are samples.

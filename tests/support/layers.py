@@ -25,21 +25,23 @@ LEVELS = {
     "subset": 4,
     "transform": 5,
     "recipe": 6,
-    "dataset": 7,
-    "formats": 8,
-    "engine": 9,
+    "samples": 7,
+    "dataset": 8,
+    "concatenation": 9,
+    "formats": 9,
+    "engine": 10,
     # What a loader is made of.
-    "torch_arguments": 10,
-    "loader_arguments": 10,
-    "output": 10,
-    "loader": 11,
-    "torch": 12,
-    "compat": 13,
-    "integrations": 13,
-    "testing": 13,
-    "cli": 13,
-    "__main__": 14,
-    "": 15,  # shardwise/__init__.py, the public names
+    "torch_arguments": 11,
+    "loader_arguments": 11,
+    "output": 11,
+    "loader": 12,
+    "torch": 13,
+    "compat": 14,
+    "integrations": 14,
+    "testing": 14,
+    "cli": 14,
+    "__main__": 15,
+    "": 16,  # shardwise/__init__.py, the public names
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
