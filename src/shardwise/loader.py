@@ -28,6 +28,7 @@ from shardwise.loader_arguments import (
     plan_for,
     seed_of,
 )
+from shardwise.markup import table
 from shardwise.output import Output
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.ranks import discover, local_world_size
@@ -246,6 +247,24 @@ class DataLoader:
         self._epoch = 0
         self._start = 0
         self._run: _Run | None = None
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
+        return f"DataLoader({self.dataset!r}, {facts})"
+
+    def _repr_html_(self) -> str:
+        return table("DataLoader", [("dataset", self.dataset), *self._facts()])
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return [
+            *((name, getattr(self, name)) for name in ("batch_size", "rank", "world_size")),
+            ("remainder", self.plan.remainder),
+            ("num_steps", len(self)),
+            ("num_dropped", self.plan.num_dropped),
+            ("sampler", self.plan.sampler),
+            ("executor", str(self._executor.hands)),
+            ("epoch", self.epoch),
+        ]
 
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank, and the same after a resume."""

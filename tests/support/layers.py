@@ -13,7 +13,9 @@ __all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
 LEVELS = {
     "errors": 0,
     "hints": 0,
+    "markup": 0,
     "columns": 0,
+    "torch_import": 1,
     "plan": 1,
     "ranks": 1,
     "storage": 2,
@@ -25,6 +27,7 @@ LEVELS = {
     "subset": 4,
     "transform": 5,
     "recipe": 6,
+    "display": 7,
     "samples": 7,
     "dataset": 8,
     "concatenation": 9,

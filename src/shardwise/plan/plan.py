@@ -14,6 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.own_sampler import check_ids, check_sampler
 from shardwise.plan.partition import Partition, Remainder
@@ -225,6 +226,11 @@ class Plan:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the block."""
         return {**self.__dict__, "_block": None}
+
+    def _repr_html_(self) -> str:
+        names = ("num_samples", "batch_size", "world_size", "remainder", "start", "num_steps")
+        counts = ("num_dropped", "num_padded", "sampler")
+        return table("Plan", [(name, getattr(self, name)) for name in (*names, *counts)])
 
     def __repr__(self) -> str:
         return (
