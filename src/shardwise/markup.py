@@ -50,18 +50,15 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG file of pixels: uint8 `[H, W, 1 | 3 | 4]`. (W3C, Portable Network Graphics, 2003.)"""
+    """A file in the format of W3C's Portable Network Graphics, of uint8 `[H, W, 1 | 3 | 4]`."""
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOURS[channels], 0, 0, 0)
     # Each line begins with its filter: none.
     lines = np.zeros((height, 1 + width * channels), np.uint8)
     lines[:, 1:] = pixels.reshape(height, -1)
     parts = [b"\x89PNG\r\n\x1a\n"]
-    for kind, body in (
-        (b"IHDR", header),
-        (b"IDAT", zlib.compress(lines.tobytes())),
-        (b"IEND", b""),
-    ):
+    chunks = {b"IHDR": header, b"IDAT": zlib.compress(lines.tobytes()), b"IEND": b""}
+    for kind, body in chunks.items():
         crc = zlib.crc32(kind + body)
         parts.append(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc))
     return b"".join(parts)
