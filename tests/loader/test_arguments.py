@@ -284,3 +284,18 @@ def test_a_collate_of_torchs_gets_the_tuples_that_it_expects(num_workers):
         for (x, labels), at in zip(loader, range(0, 40, 8), strict=True):
             assert labels.tolist() == list(range(at, at + 8))
             assert x.shape == (8, 3)
+
+
+@pytest.mark.parametrize("kind", ["batches", "iterable"])
+def test_torchs_own_loader_takes_the_same_samplers(kind):
+    data = numbered().decode(cls=int)
+    options = {"batch_size": 8, "rank": 0, "world_size": 1, "sampler": Backwards()}
+    if kind == "iterable":
+        loader = torch.utils.data.DataLoader(
+            sw.torch.IterableDataset(data, **options), batch_size=None
+        )
+    else:
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=sw.torch.BatchSampler(data, **options)
+        )
+    assert [i for batch in loader for i in batch["cls"].tolist()] == list(range(39, -1, -1))

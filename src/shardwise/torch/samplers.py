@@ -16,7 +16,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from shardwise.engine.schedule import epoch_works
-from shardwise.plan import Partition, Plan, Remainder, Shuffle, make_sampler
+from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
 from shardwise.ranks import discover
 from shardwise.torch.order import Cursor, check_count, order_of, shuffle_of
 
@@ -179,6 +179,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: False, True (the way that suits the dataset, "full" if it doesn't say), "full" or
             "window".
         seed: makes another order.
+        sampler: an order of your own, as in `shardwise.DataLoader`.
         remainder: "drop"; "pad" repeats samples, see `valid`; "uneven" gives each sample exactly
             once, and the last batch of some ranks is shorter, possibly an empty list, which
             DataLoader's default `collate_fn` does not take.
@@ -207,6 +208,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         *,
         shuffle: Shuffle = False,
         seed: int = 0,
+        sampler: Sampler | None = None,
         remainder: Remainder = "drop",
         rank: int | None = None,
         world_size: int | None = None,
@@ -231,6 +233,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
             shard_sizes=shard_sizes,
             window_shape=getattr(dataset, "window_shape", None),
             epoch_size=epoch_size,
+            sampler=sampler,
         ).require_steps()
         self._order = order_of(dataset, self.plan.sampler)
         self._cursor = Cursor()
