@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
     from shardwise.errors import (
         DataError,
+        FrameworkError,
         MissingExtraError,
         MissingShardError,
         RankError,
@@ -78,6 +79,7 @@ __all__ = [
     "TarWriter",
     # Errors.
     "DataError",
+    "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
     "RankError",
@@ -110,6 +112,7 @@ _NAMES = {
     "shardwise.dataset": ("Dataset",),
     "shardwise.errors": (
         "DataError",
+        "FrameworkError",
         "MissingExtraError",
         "MissingShardError",
         "RankError",

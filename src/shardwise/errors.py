@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "DataError",
+    "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
     "RankError",
@@ -129,3 +130,7 @@ class MissingExtraError(ShardwiseError, ImportError):
     def __init__(self, what: str, *, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what}: install it with pip install 'shardwise[{extra}]'")
+
+
+class FrameworkError(ShardwiseError, RuntimeError):
+    """A training framework would not treat a loader right; the message names what to use."""

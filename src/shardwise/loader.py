@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shardwise.engine.choice import choose_executor
 from shardwise.engine.cores import usable_cores
@@ -20,7 +20,8 @@ from shardwise.engine.groups import batches_in_groups, group_size
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Batch, Executor, Work
-from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
+from shardwise.errors import FrameworkError
+from shardwise.plan import Order, Plan, Remainder, SequentialSampler, Shuffle, checked_epoch
 from shardwise.ranks import discover, local_world_size
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["DataLoader", "EpochSampler", "plan_for"]
 
 _OUTPUTS = ("torch", "numpy")
+# Who asks a loader for these is about to make torch's DataLoader of its parts: Ray for the first,
+# Accelerate's skip_first_batches for the second. Lightning only asks whether there is the first.
+_ASKED_TO_REBUILD = {"worker_init_fn": AttributeError, "generator": FrameworkError}
 
 
 def plan_for(
@@ -151,7 +155,7 @@ class DataLoader:
     """
 
     # What frameworks read. Accelerate would wrap a loader and shard it once more, if it did not
-    # take it for one that it has prepared.
+    # take it for one that it has prepared. An instance has the mark itself once it really is.
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
     batch_sampler = None
@@ -195,6 +199,7 @@ class DataLoader:
         self.batch_size = batch_size
         self.rank = ranks.rank
         self.world_size = ranks.world_size
+        self._remainder = remainder
         self.drop_last = remainder == "drop"
         self.pin_memory = pin_memory
         self.prefetch_factor = prefetch_factor
@@ -202,7 +207,6 @@ class DataLoader:
         self.timeout = timeout
         self.output = output
         self.device: Any = None if device is None else _checked_device(device)
-        self.sampler = EpochSampler(self)
         self._counts = Counts(dataset)
         began = time.perf_counter()
         self.plan = plan_for(
@@ -241,6 +245,14 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        if "accelerate.state" not in sys.modules:
+            return self._batches()
+        from shardwise.integrations.accelerate import followed
+
+        is_known = "_is_accelerate_prepared" in vars(self)
+        return followed(self._batches(), lambda: self.pass_plan, is_known=is_known)
+
+    def _batches(self) -> Generator[Any, None, None]:
         last = self._run
         if last is not None and last.is_whole:
             # Programs that count steps take the last batch and never ask for the end.
@@ -273,6 +285,15 @@ class DataLoader:
         self._counts.end_epoch(run.plan)
 
     @property
+    def sampler(self) -> EpochSampler:
+        """A way to set the epoch; where nothing is shuffled also torch's SequentialSampler."""
+        if not isinstance(self.plan.sampler, SequentialSampler) or "torch" not in sys.modules:
+            return EpochSampler(self)
+        from shardwise.torch.facade import StorageOrderSampler
+
+        return StorageOrderSampler(self)
+
+    @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
         return self._epoch if self._run is None else self._run.epoch
@@ -280,9 +301,12 @@ class DataLoader:
     @property
     def num_steps_left(self) -> int:
         """Batches that the pass under way, or else the next one, has still to hand out."""
-        if self._run is None:
-            return self.plan.resumed(self._start).num_steps
-        return self._run.plan.num_steps - self._run.num_given
+        return self.pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+
+    @property
+    def pass_plan(self) -> Plan:
+        """The plan of the pass under way, or else the next one, from its first batch on."""
+        return self.plan.resumed(self._start) if self._run is None else self._run.plan
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iterator goes through, from its beginning.
@@ -340,6 +364,18 @@ class DataLoader:
 
         return TorchDataLoader(self)
 
+    def pad(self) -> None:
+        """Fill the last batch with repeats where it would be uneven: for frameworks that gather."""
+        plan = self.plan
+        if plan.remainder == "uneven":
+            shape = {"batch_size": plan.batch_size, "world_size": plan.world_size}
+            self.plan = Plan(plan.num_samples, remainder="pad", sampler=plan.sampler, **shape)
+
+    def pad_by_default(self) -> None:
+        """As `pad`, unless `remainder` was given."""
+        if self._remainder is None:
+            self.pad()
+
     def close(self) -> None:
         """End threads and processes with what is under way; iterating starts them anew."""
         self._executor.close()
@@ -348,6 +384,17 @@ class DataLoader:
         """Rank, world size and position travel with a pickled loader (I10)."""
         epoch, position = self._position()
         return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None, "_copier": None}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse those who would rebuild a loader as torch's, by what only they ask for."""
+        if name not in _ASKED_TO_REBUILD:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise _ASKED_TO_REBUILD[name](
+            f"a shardwise loader has no {name}, since it can't be rebuilt as torch's DataLoader: "
+            "it has divided the data, and goes on in mid-epoch by its own state. Iterate it as it "
+            "is: without Ray's prepare_data_loader, without Accelerate's skip_first_batches, and "
+            "in Hugging Face's Trainer through LoaderMixin of shardwise.integrations.huggingface"
+        )
 
     def __enter__(self) -> DataLoader:
         return self

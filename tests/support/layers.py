@@ -41,6 +41,8 @@ USERS_OF = {
     "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
     "": {"compat", "testing", "cli", "__main__"},
 }
+# Who reaches up, once a program uses torch or Accelerate: inside a function only.
+LATE = {("loader", "torch"), ("loader", "integrations"), ("torch", "integrations")}
 # What the parts of one format or one family of codecs share, and who may know them all.
 SHARED = {"sources": {"arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
 KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
@@ -178,7 +180,7 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return _sideways(importer, target) if mine in SHARED else None
     if theirs in USERS_OF and mine not in USERS_OF[theirs]:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
-    if mine == "loader" and theirs == "torch":
+    if (mine, theirs) in LATE:
         return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
         theirs == "codecs"
