@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import whole
+from shardwise.plan.lanes import lanes_of, shift_of
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.sampler import Sampler, make_sampler
 from shardwise.plan.window import WindowShape
@@ -46,7 +47,7 @@ class Plan:
 
     >>> plan = Plan(10, batch_size=2, world_size=2)
     >>> plan.num_steps, plan.indices(0, 1, rank=0)
-    (2, array([4, 6]))
+    (2, array([4, 5]))
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Plan:
             whole("world_size", world_size),
             remainder,
             whole("start", start),
+            lanes_of(sampler),
         )
         self._block: tuple[Any, NDArray[np.int64], NDArray[np.bool_]] | None = None
 
@@ -135,9 +137,11 @@ class Plan:
         """Rows over all ranks that repeat a sample to fill the last batch."""
         return self.partition.num_padded
 
-    def positions(self, step: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """One rank's positions at one step, and which of them count: see `Partition.positions`."""
-        return self.partition.positions(step, rank)
+    def positions(
+        self, epoch: int, steps: range, rank: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """One rank's positions at these steps, and which of them count: see `Partition.block`."""
+        return self.partition.block(steps, rank, shift=shift_of(self.sampler, epoch))
 
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
@@ -197,7 +201,7 @@ class Plan:
         kept = self._block
         if kept is None or kept[0] != (epoch, first, rank):
             last = min(first + steps, self.num_steps)
-            positions, valid = self.partition.block(first, last, rank)
+            positions, valid = self.positions(epoch, range(first, last), rank)
             # In one piece: a thread that reads while another writes sees one or the other.
             kept = (epoch, first, rank), self.sampler.indices(epoch, positions), valid
             self._block = kept

@@ -115,7 +115,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         left = self._left(self._cursor)
         if not left.num_steps:
             return np.empty(0, dtype=np.bool_)
-        return left.block(0, left.num_steps, self.rank)[1]
+        return left.block(range(left.num_steps), self.rank)[1]
 
     @property
     def num_left(self) -> int:
@@ -160,7 +160,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         left = self._left(cursor)
         for first in range(0, left.num_steps, _BLOCK):
             last = min(first + _BLOCK, left.num_steps)
-            positions, _ = left.block(first, last, self.rank)
+            positions, _ = left.block(range(first, last), self.rank)
             for index in self._order.sampler.indices(cursor.epoch, positions).tolist():
                 cursor.num_given += 1
                 yield index
@@ -197,7 +197,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 
     Example:
         >>> list(BatchSampler(10, 2, rank=1, world_size=2))
-        [[1, 3], [5, 7]]
+        [[2, 3], [6, 7]]
     """
 
     def __init__(
