@@ -79,7 +79,9 @@ def followed(
         return
     _check_names()
     if not is_known:
-        refuse_unknown("this loader", "shardwise.integrations.accelerate.prepare(accelerator, loader)")
+        refuse_unknown(
+            "this loader", "shardwise.integrations.accelerate.prepare(accelerator, loader)"
+        )
     gradients, active = GradientState(), None
     with closing(batches):
         try:
@@ -119,7 +121,7 @@ class _Active:
 
     def __init__(self, rest: Plan) -> None:
         last = rest.num_steps - 1
-        sizes = {len(rest.positions(last, rank)[0]) for rank in (0, rest.world_size - 1)}
+        sizes = {len(rest.partition.positions(last, rank)[0]) for rank in (0, rest.world_size - 1)}
         if len(sizes) > 1:
             raise ValueError(
                 f"remainder='uneven' gives ranks {max(sizes)} and {min(sizes)} rows in the last "

@@ -6,22 +6,25 @@ position is kept in the checkpoint's `trainer_state.json`.
 
 Repeats that fill the last batch stand behind all samples of a gather, where the Trainer cuts them
 off. Here they are kept out of the losses, too: loss and metrics are one process's. Imports
-transformers, accelerate, torch and the loader.
+transformers and the loader.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-import torch.utils.data
 import transformers
-from accelerate.utils import recursively_apply
 from transformers import TrainerCallback, TrainerState, trainer, trainer_callback
 
 from shardwise.errors import StateError
+from shardwise.integrations.trainer_batches import (
+    IGNORED_LABEL,
+    TrainerLoader,
+    columns_of,
+    first_rows,
+    is_label,
+    with_repeats,
+)
 from shardwise.integrations.versions import require
 from shardwise.loader import DataLoader
 
@@ -33,8 +36,6 @@ require(TrainerState, "stateful_callbacks", found=_FOUND, tested=_TESTED)
 require(trainer, "skip_first_batches", found=_FOUND, tested=_TESTED)
 
 __all__ = ["LoaderMixin", "LoaderState"]
-
-_IGNORED_LABEL = -100  # what transformers' losses leave out
 
 
 class LoaderMixin:
@@ -122,7 +123,7 @@ class LoaderMixin:
         self,
         model: Any,
         inputs: Any,
-        return_outputs: bool = False,  # noqa: FBT001, FBT002 - transformers' signature
+        return_outputs: bool = False,
         num_items_in_batch: Any = None,
         **kwargs: Any,
     ) -> Any:
@@ -134,7 +135,7 @@ class LoaderMixin:
         if share == 0:
             # Repeats only: a mean over no label is NaN, so any label does, and counts nothing.
             inputs = {
-                name: value.masked_fill(value == _IGNORED_LABEL, 0) if _is_label(value) else value
+                name: value.masked_fill(value == IGNORED_LABEL, 0) if is_label(value) else value
                 for name, value in inputs.items()
             }
             num_items_in_batch = None
@@ -149,7 +150,7 @@ class LoaderMixin:
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's own, which counts a batch's loss as often as it has samples."""
-        if not isinstance(dataloader, _TrainerLoader):
+        if not isinstance(dataloader, TrainerLoader):
             return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
         options: Any = self.args  # type: ignore[attr-defined]
         kept = options.per_device_eval_batch_size, options.average_tokens_across_devices
@@ -166,9 +167,9 @@ class LoaderMixin:
         num_rows, num_valid = getattr(inputs, "num_rows", 0), getattr(inputs, "num_valid", 0)
         if num_valid in (0, num_rows):
             return super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
-        samples = {name: _first_rows(value, num_valid, num_rows) for name, value in inputs.items()}
+        samples = {name: first_rows(value, num_valid, num_rows) for name, value in inputs.items()}
         loss, *outputs = super().prediction_step(model, samples, *args, **kwargs)  # type: ignore[misc]
-        return (loss, *(_with_repeats(output, num_valid, num_rows) for output in outputs))
+        return (loss, *(with_repeats(output, num_valid, num_rows) for output in outputs))
 
     def _evaluated(self, dataset: Any) -> DataLoader | None:
         """The loader to evaluate: the one that is passed in, or the one of this dataset."""
@@ -181,12 +182,12 @@ class LoaderMixin:
             _fill_for_evaluation(loader)
         return loader
 
-    def _adapted(self, loader: DataLoader, *, is_training: bool) -> _TrainerLoader:
+    def _adapted(self, loader: DataLoader, *, is_training: bool) -> TrainerLoader:
         trainer: Any = self
         loader._is_accelerate_prepared = True  # the Trainer's checkpoints keep the position
-        takes = _takes(trainer.model, has_all=not trainer.args.remove_unused_columns)
+        takes = columns_of(trainer.model, has_all=not trainer.args.remove_unused_columns)
         labels = frozenset(trainer.label_names or ())
-        return _TrainerLoader(loader, takes, labels, is_training=is_training)
+        return TrainerLoader(loader, takes, labels, is_training=is_training)
 
 
 class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: ignore[misc]
@@ -235,118 +236,6 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
             )
 
 
-class _Batch(dict[str, Any]):
-    """What the model takes of a batch.
-
-    Attributes:
-        num_rows: rows, which are as many on all ranks.
-        num_valid: samples; the rows behind them are repeats.
-        share: `num_valid` over the mean of all ranks.
-    """
-
-    num_rows = 0
-    num_valid = 0
-    share = 1.0
-
-
-class _TrainerLoader:
-    """A loader as the Trainer sees it; the attributes are those of a torch DataLoader.
-
-    To skip batches, accelerate's `skip_first_batches` makes a DataLoader of `dataset` and of
-    `batch_sampler` without its first entries. Here these are the numbers of steps, and the dataset
-    gives the next batch for any of them: the loader knows by itself where it goes on.
-    """
-
-    num_workers = 0
-    prefetch_factor = None
-    multiprocessing_context = None
-
-    def __init__(
-        self,
-        loader: DataLoader,
-        takes: Callable[[str], bool],
-        labels: frozenset[str],
-        *,
-        is_training: bool,
-    ) -> None:
-        self._loader = loader
-        self._takes = takes
-        self._labels = labels
-        self._is_training = is_training
-        self.batch_size = loader.batch_size
-        self.drop_last = loader.drop_last
-        self.sampler = loader.sampler
-        self.batch_sampler = _Steps(loader)
-        self.dataset = _Batches(self)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            yield self._for_model(batch) if isinstance(batch, Mapping) else batch
-
-    def set_epoch(self, epoch: int) -> None:
-        self._loader.set_epoch(epoch)
-
-    @staticmethod
-    def collate_fn(batch: Any) -> Any:
-        """Leave a batch as it is."""
-        return batch
-
-    def _for_model(self, columns: Mapping[str, Any]) -> _Batch:
-        loader, plan = self._loader, self._loader.pass_plan
-        batch = _Batch(
-            (name, value)
-            for name, value in columns.items()
-            if name in self._labels or self._takes(name)
-        )
-        batch.num_rows = batch.num_valid = loader.batch_size
-        if plan.num_padded and loader.num_steps_left == 0:
-            _, valid = plan.positions(plan.num_steps - 1, loader.rank)
-            batch.num_valid = int(valid.sum())
-            num_samples = plan.global_batch_size - plan.num_padded
-            batch.share = batch.num_valid * plan.world_size / num_samples
-            if self._is_training:
-                _without_repeats(batch, self._labels)
-        return batch
-
-
-class _Steps(torch.utils.data.Sampler[list[int]]):
-    """The numbers of an epoch's steps, each as the indices of a batch."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return ([step] for step in range(len(self)))
-
-    def set_epoch(self, epoch: int) -> None:
-        self._loader.set_epoch(epoch)
-
-
-class _Batches(torch.utils.data.Dataset[Any]):
-    """The batches that are left of an epoch, one after the other, by whatever number."""
-
-    def __init__(self, batches: _TrainerLoader) -> None:
-        self._batches = batches
-        self._iterator: Iterator[Any] | None = None
-
-    def __len__(self) -> int:
-        """Samples, which the Trainer logs."""
-        return len(self._batches._loader.dataset)
-
-    def __getitems__(self, steps: Sequence[int]) -> Any:
-        """The next batch; its number is only what the Trainer counts."""
-        del steps
-        if self._iterator is None:
-            self._iterator = iter(self._batches)
-        return next(self._iterator)
-
-
 def _fill_for_evaluation(loader: DataLoader) -> None:
     """Let all ranks have equal batches, without leaving a sample out."""
     if loader.plan.num_dropped:
@@ -355,45 +244,3 @@ def _fill_for_evaluation(loader: DataLoader) -> None:
             "samples out of the evaluation: make the loader with remainder='pad'"
         )
     loader.pad()
-
-
-def _without_repeats(batch: _Batch, labels: frozenset[str]) -> None:
-    """Leave a batch's samples; of repeats alone the rows stay, with labels that don't count."""
-    for name, value in batch.items():
-        if batch.num_valid:
-            batch[name] = _first_rows(value, batch.num_valid, batch.num_rows)
-        elif name in labels and _is_label(value):
-            batch[name] = torch.full_like(value, _IGNORED_LABEL)
-
-
-def _is_label(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_floating_point()
-
-
-def _first_rows(columns: Any, num: int, num_rows: int) -> Any:
-    """The first `num` of a batch's rows, in tensors and lists that have `num_rows`."""
-    if isinstance(columns, list) and len(columns) == num_rows:
-        return columns[:num]
-    return recursively_apply(
-        lambda tensor: tensor[:num] if tensor.ndim and len(tensor) == num_rows else tensor, columns
-    )
-
-
-def _with_repeats(outputs: Any, num: int, num_rows: int) -> Any:
-    """Rows again up to `num_rows`, in tensors that have `num`."""
-
-    def filled(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.ndim or len(tensor) != num:
-            return tensor
-        return torch.cat([tensor, tensor[-1:].expand(num_rows - num, *tensor.shape[1:])])
-
-    return recursively_apply(filled, outputs)
-
-
-def _takes(model: torch.nn.Module, *, has_all: bool) -> Callable[[str], bool]:
-    """Whether a model's forward takes a column, by its signature."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    names = frozenset(parameter.name for parameter in parameters)
-    if has_all or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda name: name in names or not (name.startswith("__") and name.endswith("__"))
-    return names.__contains__

@@ -24,7 +24,7 @@ __all__ = ["StorageOrderSampler", "TorchDataLoader"]
 
 
 class StorageOrderSampler(EpochSampler, SequentialSampler):
-    """The sampler of a loader that shuffles nothing: Lightning's `overfit_batches` insists on it."""
+    """The sampler of a loader that shuffles nothing; Lightning's `overfit_batches` wants such."""
 
 
 class DividedSampler(EpochSampler, DistributedSampler[Any]):

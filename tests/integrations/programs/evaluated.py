@@ -20,7 +20,7 @@ import shardwise as sw
 from shardwise.integrations.huggingface import LoaderMixin
 
 SIZES = (49, 101)
-REMAINDERS = ("pad", "uneven", None)
+REMAINDERS = ("pad", "uneven")
 
 
 class Model(torch.nn.Module):
@@ -95,13 +95,19 @@ def main(out, batch_size):
             if is_alone:
                 options = arguments(out, batch_size, per_device_eval_batch_size=batch_size)
                 own = transformers.Trainer(
-                    Model(kind), options, compute_metrics=metrics, eval_dataset=rows(num_samples, kind)
+                    Model(kind),
+                    options,
+                    compute_metrics=metrics,
+                    eval_dataset=rows(num_samples, kind),
                 )
                 record[name] = evaluated(own)
             for remainder in () if is_alone else REMAINDERS:
                 loader = sw.DataLoader(data, batch_size=batch_size, remainder=remainder)
                 trainer = Trainer(
-                    Model(kind), arguments(out, batch_size), compute_metrics=metrics, eval_loader=loader
+                    Model(kind),
+                    arguments(out, batch_size),
+                    compute_metrics=metrics,
+                    eval_loader=loader,
                 )
                 record[f"{name} {remainder}"] = evaluated(trainer)
                 assert trainer.args.per_device_eval_batch_size == 8, "as it was"
