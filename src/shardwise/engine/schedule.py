@@ -28,7 +28,7 @@ def epoch_works(
     while at < len(steps):
         block = steps[at : at + num_steps]
         positions, valid = plan.positions(epoch, block, rank)
-        ids = plan.sampler.indices(epoch, positions)
+        ids = plan.ids(epoch, positions)
         for row, step in enumerate(block):
             rows = slice(row * plan.batch_size, (row + 1) * plan.batch_size)
             yield Work(epoch, step, ids[rows], valid[rows] if padded else None)

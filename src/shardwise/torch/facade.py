@@ -15,7 +15,7 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from shardwise.errors import FrameworkError
-from shardwise.loader import EpochSampler
+from shardwise.frameworks import EpochSampler
 
 if TYPE_CHECKING:
     from shardwise.loader import DataLoader
