@@ -7,16 +7,22 @@ function only.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from shardwise.errors import FrameworkError
-from shardwise.plan import SequentialSampler
+from shardwise.plan import Plan, SequentialSampler
 
 if TYPE_CHECKING:
     from shardwise.loader import DataLoader
 
-__all__ = ["EpochSampler", "announced", "no_such_attribute", "sampler_of"]
+__all__ = [
+    "EpochSampler",
+    "announced",
+    "no_such_attribute",
+    "refuse_beside_accelerate",
+    "sampler_of",
+]
 
 # Who asks a loader for these is about to make torch's DataLoader of its parts: Ray for the first,
 # Accelerate's skip_first_batches for the second. Lightning only asks whether there is the first.
@@ -46,15 +52,33 @@ def sampler_of(loader: DataLoader) -> EpochSampler:
     return StorageOrderSampler(loader)
 
 
-def announced(loader: DataLoader, batches: Generator[Any, None, None]) -> Iterator[Any]:
-    """The batches of a pass, which Accelerate is told of where the program uses it."""
+def announced(
+    batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
+) -> Iterator[Any]:
+    """The batches of a pass, which Accelerate is told of where the program uses it.
+
+    Args:
+        batches: the pass, not yet begun.
+        rest: its plan, called after its first batch was made.
+        is_known: whether its position is saved by something that was told of it.
+    """
     if "accelerate.state" not in sys.modules:
         return batches
     from shardwise.integrations.accelerate import followed
 
-    # An instance has the mark of the class itself once somebody has seen to its state.
-    is_known = "_is_accelerate_prepared" in vars(loader)
-    return followed(batches, lambda: loader.pass_plan, is_known=is_known)
+    return followed(batches, rest, is_known=is_known)
+
+
+def refuse_beside_accelerate(what: str, *, use: str) -> None:
+    """Refuse what Accelerate would take for its own to divide, if there is an Accelerator.
+
+    Raises:
+        FrameworkError: names what to use.
+    """
+    if "accelerate.state" in sys.modules:
+        from shardwise.integrations.accelerate import refuse_unknown
+
+        refuse_unknown(what, use)
 
 
 def no_such_attribute(kind: type, name: str) -> NoReturn:

@@ -240,7 +240,9 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
-        return announced(self, self._batches())
+        # An instance has the mark of the class itself once somebody sees to its state.
+        is_known = "_is_accelerate_prepared" in vars(self)
+        return announced(self._batches(), lambda: self.pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
         last = self._run

@@ -51,7 +51,8 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> DataLoader:
     """
     _check_names()
     loader.pad_by_default()
-    if accelerator.prepare_data_loader(loader) is not loader:
+    prepared: object = accelerator.prepare_data_loader(loader)
+    if prepared is not loader:
         raise FrameworkError(
             f"accelerate {accelerate.__version__} has put a loader of its own around this one, "
             f"which would divide the data once more: use accelerate {_TESTED}"
@@ -125,8 +126,8 @@ class _Active:
         if len(sizes) > 1:
             raise ValueError(
                 f"remainder='uneven' gives ranks {max(sizes)} and {min(sizes)} rows in the last "
-                f"batch, and Accelerate gathers only equal ones: use remainder='pad', whose repeats "
-                "gather_for_metrics cuts off"
+                "batch, and Accelerate gathers only equal ones: use remainder='pad', whose "
+                "repeats gather_for_metrics cuts off"
             )
         self.num_left = rest.num_steps
         # With fewer ranks than processes, as in tensor parallelism, a gather has rows twice.

@@ -69,6 +69,11 @@ class TorchDataLoader(torch.utils.data.DataLoader[Any]):
     def __len__(self) -> int:
         return len(self.loader)
 
+    @property
+    def epoch(self) -> int:
+        """The loader's epoch."""
+        return self.loader.epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Set the loader's epoch."""
         self.loader.set_epoch(epoch)

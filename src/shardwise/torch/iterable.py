@@ -18,6 +18,7 @@ from shardwise.engine.choice import choose_executor
 from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
+from shardwise.frameworks import refuse_beside_accelerate
 from shardwise.loader import plan_for
 from shardwise.plan import Order, Remainder, Shuffle, checked_epoch
 from shardwise.ranks import discover
@@ -120,6 +121,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             remainder=remainder,
             epoch_size=epoch_size,
         )
+        self.is_announced = False  # whether a StatefulDataLoader tells frameworks of it
         self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
         # workers still start can't split them. Workers that live on read the shared one.
@@ -137,6 +139,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
+        if worker is None:
+            self._require_announcement()
         run = _Run(self._num_skipped)
         if worker is not None:
             self._run, self._num_skipped = run, 0
@@ -164,6 +168,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         The epoch that a loaded state stands in goes on at its position; any other begins at 0.
         What is being iterated goes on unchanged.
         """
+        self._require_announcement()
         epoch = checked_epoch(epoch)
         if epoch == self._place.epoch:
             self._move(epoch, self._place.start)
@@ -259,6 +264,13 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                     yield batch.data
         if number == 0:
             self._shared.mark_end(place)
+
+    def _require_announcement(self) -> None:
+        # Accelerate would have one rank read for all, and hang where that fails, or divide again.
+        if not self.is_announced:
+            refuse_beside_accelerate(
+                "this IterableDataset", use="shardwise.torch.StatefulDataLoader around it"
+            )
 
     def _move(self, epoch: int, start: int) -> None:
         self._place = Place(epoch, start, self._place.times_set + 1)

@@ -7,11 +7,13 @@ Imports torch and the parts beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
+from shardwise.frameworks import announced
+from shardwise.plan import Plan, Remainder
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.parcels import HandOver
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
@@ -57,6 +59,8 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         for keeper in (dataset, self.batch_sampler, self.sampler):
             if isinstance(keeper, (IterableDataset, BatchSampler, DistributedSampler)):
                 self._keeper = keeper
+                if isinstance(keeper, IterableDataset):
+                    keeper.is_announced = True
                 return
         raise TypeError(
             f"{type(dataset).__name__} with sampler={self.sampler!r}: give a "
@@ -65,7 +69,11 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go through the epoch from where it stands."""
+        return announced(self._batches(), lambda: self._pass_plan, is_known=True)
+
+    def _batches(self) -> Generator[Any, None, None]:
         self._num_given = 0
+        self._pass_plan = self._plan_left()
         for batch in super().__iter__():
             self._num_given += 1
             yield batch
@@ -89,6 +97,14 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             # The last batch may be shorter.
             return self._keeper.state_dict(min(num_samples, self._keeper.num_left))
         return self._keeper.state_dict(self._num_given)
+
+    def _plan_left(self) -> Plan:
+        """The plan of the pass that begins, where there is one; else as many batches."""
+        keeper = self._keeper
+        if not isinstance(keeper, DistributedSampler):
+            return keeper.plan.resumed(self.state_dict()["position"])
+        remainder: Remainder = "drop" if self.drop_last else "uneven"
+        return Plan(keeper.num_left, batch_size=self.batch_size or 1, remainder=remainder)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any ranks, workers and batch size.

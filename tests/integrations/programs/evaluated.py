@@ -20,7 +20,7 @@ import shardwise as sw
 from shardwise.integrations.huggingface import LoaderMixin
 
 SIZES = (49, 101)
-REMAINDERS = ("pad", "uneven")
+REMAINDERS = ("pad", "uneven", None)
 
 
 class Model(torch.nn.Module):
@@ -79,8 +79,12 @@ def evaluated(trainer, data=None):
     found = trainer.evaluate(data)
     predicted = trainer.predict(trainer.eval_dataset if data is None else data)
     numbers = {name: found[f"eval_{name}"] for name in ("loss", "num_rows", "inputs")}
-    predictions = [predicted.predictions.tolist(), predicted.label_ids.tolist()]
-    return {**numbers, "predicted": predictions, "test_loss": predicted.metrics["test_loss"]}
+    return {
+        **numbers,
+        "predictions": predicted.predictions.tolist(),
+        "labels": predicted.label_ids.tolist(),
+        "test_loss": predicted.metrics["test_loss"],
+    }
 
 
 def main(out, batch_size):
