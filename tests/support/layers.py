@@ -16,6 +16,8 @@ LEVELS = {
     "columns": 0,
     "plan": 1,
     "ranks": 1,
+    "held_ranks": 2,
+    "remainder": 2,
     "storage": 2,
     "codecs": 2,
     "collate": 2,
@@ -46,7 +48,7 @@ LEVELS = {
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
-    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
+    "ranks": {"held_ranks", "loader", "torch", "compat", "testing", "cli", ""},
     "": {"compat", "testing", "cli", "__main__"},
 }
 # Who reaches up, once a program uses torch or a framework: inside a function only.

@@ -179,6 +179,19 @@ class Plan:
         plan._block = None
         return plan
 
+    def divided(self, world_size: SupportsIndex) -> Plan:
+        """The plan of the same order and batch size for this number of ranks.
+
+        Raises:
+            ValueError: there would be no batch for each of them.
+        """
+        if world_size == self.world_size:
+            return self
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, world_size=whole("world_size", world_size))
+        plan._block = None
+        return plan.require_steps()
+
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at some positions of an epoch, int64 `[k]`.
 
@@ -191,15 +204,11 @@ class Plan:
         return ids
 
     def padded(self) -> Plan:
-        """This plan with a last batch that is filled, in place of an uneven one."""
-        return Plan(
-            self.num_samples,
-            batch_size=self.batch_size,
-            world_size=self.world_size,
-            remainder="pad",
-            sampler=self.sampler,
-            start=self.start,
-        )
+        """The plan with repeats to fill the last batch, whatever became of it otherwise."""
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, remainder="pad")
+        plan._block = None
+        return plan
 
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
