@@ -81,7 +81,7 @@ def test_a_version_that_puts_its_own_loader_around_ours_is_refused() -> None:
 
     class Later(accelerate.Accelerator):
         def prepare_data_loader(self, data_loader, *args, **kwargs):
-            return list(data_loader)
+            return [data_loader]
 
     with pytest.raises(sw.FrameworkError, match=rf"{accelerate.__version__} has put a loader"):
         prepare(Later(cpu=True), sw.DataLoader(sw.wrap(range(8)), batch_size=2))
