@@ -9,7 +9,7 @@ without a name: nothing from outside is unpickled.
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 import pickle
 import socket
@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.engine.memory import aligned, anonymous_file
+from shardwise.engine.memory import above_stdio, aligned, anonymous_file, mapped
+from shardwise.errors import StorageError
 
 __all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
 
@@ -60,8 +61,8 @@ def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
     size = aligned(len(head)) + sum(aligned(part.nbytes) for part in parts)
     file = anonymous_file(size)
     try:
-        with mmap.mmap(file, size) as mapped:
-            memory = np.frombuffer(mapped, dtype=np.uint8)
+        with mapped(file, size) as memory_map:
+            memory = np.frombuffer(memory_map, dtype=np.uint8)
             at = 0
             for part in [memoryview(head), *parts]:
                 # numpy's copy does not hold the GIL.
@@ -75,28 +76,45 @@ def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
 
 
 def send(sock: socket.socket, packed: Packed) -> None:
-    """Send one message; the descriptor stays the sender's."""
+    """Send one message; the descriptor stays the sender's.
+
+    Raises:
+        BlockingIOError: no room in a socket that does not block; with the number ETOOMANYREFS,
+            too many descriptors of this user are in messages that nobody has received yet.
+    """
     body, descriptor = packed
-    socket.send_fds(sock, [body], [] if descriptor is None else [descriptor])
+    try:
+        socket.send_fds(sock, [body], [] if descriptor is None else [descriptor])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        raise BlockingIOError(error.errno, error.strerror) from None
 
 
 def receive(sock: socket.socket) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
     None when the other end is gone.
+
+    Raises:
+        StorageError: the limit of open files left no room for the descriptor.
     """
-    body, descriptors, _, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
+    body, descriptors, flags, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
     if not body:
         return None
-    descriptor = descriptors[0] if descriptors else None
+    if flags & socket.MSG_CTRUNC:
+        raise StorageError(
+            "no room for a batch's memory among the open files: raise their limit (ulimit -n)"
+        )
+    descriptor = above_stdio(descriptors[0]) if descriptors else None
     if body[:1] == b"i":
         return _unpacked(memoryview(bytearray(body))[1:], is_aligned=False), descriptor
     assert descriptor is not None, "a message in a file came without the file"
     try:
-        mapped = mmap.mmap(descriptor, _SIZE.unpack_from(body, 1)[0])
+        memory_map = mapped(descriptor, _SIZE.unpack_from(body, 1)[0])
     finally:
         os.close(descriptor)
-    return _unpacked(memoryview(mapped), is_aligned=True), None
+    return _unpacked(memoryview(memory_map), is_aligned=True), None
 
 
 def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
