@@ -55,6 +55,7 @@ def test_the_parent_ends_its_epoch_exactly_whatever_a_forked_child_does(options,
         elif way == "iterates anew":  # the epoch, which was not ended
             assert next(iter(made))["__index__"].tolist() == list(range(8))
             made.close()
+
     in_a_child(child)
     given += batches
     made.close()

@@ -8,6 +8,7 @@ once; the workers watch the trainer the same way.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import pickle
 import selectors
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -78,6 +80,7 @@ class WorkerPool:
         self._unsent: deque[tuple[int, Packed]] = deque()
         self._is_refused = False
         self._arrived: list[Answer] = []
+        self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._processes: list[subprocess.Popen[bytes]] = []
         with _explained(num_workers):
             self._selector = selectors.DefaultSelector()
@@ -173,7 +176,7 @@ class WorkerPool:
     def _receive(self) -> None:
         while True:
             try:
-                message = receive(self._sock)
+                message = receive(self._sock, self._maps)
             except BlockingIOError:
                 return
             except ConnectionResetError:

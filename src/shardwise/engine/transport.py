@@ -10,15 +10,17 @@ without a name: nothing from outside is unpickled.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import pickle
 import socket
 import struct
+import weakref
 from typing import Any
 
 import numpy as np
 
-from shardwise.engine.memory import above_stdio, aligned, anonymous_file, mapped
+from shardwise.engine.memory import above_stdio, aligned, anonymous_file, mapped, max_slots
 from shardwise.errors import StorageError
 
 __all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
@@ -91,10 +93,17 @@ def send(sock: socket.socket, packed: Packed) -> None:
         raise BlockingIOError(error.errno, error.strerror) from None
 
 
-def receive(sock: socket.socket) -> tuple[Any, int | None] | None:
+def receive(
+    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None
+) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
     None when the other end is gone.
+
+    Args:
+        sock: the caller's end.
+        maps: the files of large messages that are in use, each of which holds a descriptor: where
+            there are as many as slots are allowed, the next one is copied. None maps every file.
 
     Raises:
         StorageError: the limit of open files left no room for the descriptor.
@@ -111,10 +120,25 @@ def receive(sock: socket.socket) -> tuple[Any, int | None] | None:
         return _unpacked(memoryview(bytearray(body))[1:], is_aligned=False), descriptor
     assert descriptor is not None, "a message in a file came without the file"
     try:
-        memory_map = mapped(descriptor, _SIZE.unpack_from(body, 1)[0])
+        memory = _contents(descriptor, _SIZE.unpack_from(body, 1)[0], maps)
     finally:
         os.close(descriptor)
-    return _unpacked(memoryview(memory_map), is_aligned=True), None
+    return _unpacked(memory, is_aligned=True), None
+
+
+def _contents(
+    descriptor: int, num_bytes: int, maps: weakref.WeakSet[mmap.mmap] | None
+) -> memoryview:
+    if maps is not None and len(maps) >= max_slots():
+        copy = np.empty(num_bytes, dtype=np.uint8).data
+        done = 0
+        while done < num_bytes:
+            done += os.preadv(descriptor, [copy[done:]], done)
+        return copy
+    memory_map = mapped(descriptor, num_bytes)
+    if maps is not None:
+        maps.add(memory_map)
+    return memoryview(memory_map)
 
 
 def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
