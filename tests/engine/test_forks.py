@@ -24,7 +24,7 @@ def in_a_child(work) -> None:
         try:
             work()
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, the parent hears of it
             traceback.print_exc()
         finally:
             sys.stderr.flush()
