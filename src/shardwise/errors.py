@@ -12,6 +12,7 @@ __all__ = [
     "DataError",
     "MissingExtraError",
     "MissingShardError",
+    "MissingTorchError",
     "RankError",
     "ShardwiseError",
     "StaleIndexError",
@@ -138,3 +139,15 @@ class MissingExtraError(ShardwiseError, ImportError):
     def __init__(self, what: str, *, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what}: install it with pip install 'shardwise[{extra}]'")
+
+
+class MissingTorchError(MissingExtraError):
+    """torch is not installed; arrays are had without it."""
+
+    def __init__(self) -> None:
+        self.extra = "torch"
+        ShardwiseError.__init__(
+            self,
+            "tensors need torch, which is not installed: pip install torch, or take arrays with "
+            "sw.DataLoader(..., output='numpy')",
+        )

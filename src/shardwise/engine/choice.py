@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal, get_args
 
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.inline import InlineExecutor
@@ -12,11 +13,12 @@ from shardwise.engine.processes import ProcessExecutor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.engine.work import Executor
 
-__all__ = ["EXECUTORS", "choose_executor"]
+__all__ = ["EXECUTORS", "ExecutorName", "choose_executor"]
 
 _logger = logging.getLogger("shardwise")
 
-EXECUTORS = ("inline", "threads", "processes")
+ExecutorName = Literal["inline", "threads", "processes"]
+EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 # More threads than this share one pool without gain: reading and decoding keep the cores busy.
 _MAX_THREADS = 16
 
@@ -24,7 +26,7 @@ _MAX_THREADS = 16
 def choose_executor(
     maker: BatchMaker,
     *,
-    executor: str | None,
+    executor: ExecutorName | None,
     num_workers: int | None,
     num_threads: int | None,
     num_ranks: int,

@@ -225,7 +225,9 @@ class _Started:
         )
         self.layout = dict(executor.maker.dataset.layout())
         self.spare: dict[str, Layout] = {}
-        self._is_learned = executor.maker.collate is not None
+        maker = executor.maker
+        # Nothing to learn where a collate of the user's, or padding, makes columns of its own.
+        self._is_learned = maker.collate is not None or maker.ragged.ragged == "pad"
         self._max_idle = executor.num_prefetch + 2
         self._slots: SlotPool | None = None
         self._slot_rows = 0
