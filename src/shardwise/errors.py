@@ -21,7 +21,16 @@ __all__ = [
     "StateError",
     "StorageError",
     "WorkerError",
+    "message_of",
 ]
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says; of one whose `__str__` raises, that it does."""
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - foreign code
+        return f"<its message can't be had: __str__ raised {type(failed).__name__}>"
 
 
 class ShardwiseError(Exception):

@@ -10,7 +10,6 @@ Batches are bit by bit those of the inline executor (I5).
 from __future__ import annotations
 
 import os
-import pickle
 import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 from shardwise.engine.draft import Draft
+from shardwise.engine.failures import unpack_error
 from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.memory import RowLayout, Slot, SlotPool
@@ -97,6 +97,7 @@ class ProcessExecutor:
         num_ready: int | None = None
         try:
             while True:
+                started.require_own()
                 if started.pool.board.run != run:
                     raise RuntimeError("a newer iterator of this executor has begun")
                 if pending:
@@ -121,10 +122,12 @@ class ProcessExecutor:
                 yield made
         except (WorkerError, StallError):
             # Of the processes one is gone or stuck: the next run starts new ones.
-            self.close()
+            if self._started is started:
+                self.close()
             raise
         finally:
-            started.pool.drop(run)
+            if started.pid == os.getpid():
+                started.pool.drop(run)
             for batch in pending.values():
                 if batch.slot is not None:
                     # A worker may still be writing into it: it is never lent again.
@@ -198,7 +201,7 @@ def _take(answers: Iterable[Answer], pending: Mapping[int, _Pending]) -> None:
         batch.out.discard(answer.start)
         if answer.error is not None:
             # Raised when the batch is the oldest one: errors keep the order of batches, too.
-            batch.error = pickle.loads(answer.error)  # noqa: S301 - our own worker's
+            batch.error = unpack_error(answer.error)
             # Of several that of the first piece is raised: what is behind it is for nobody.
             batch.out = {start for start in batch.out if start < answer.start}
         elif isinstance(answer.value, Batch):
@@ -230,6 +233,15 @@ class _Started:
         self._slot_rows = 0
         # A loader that is dropped, and the interpreter's end, end the processes.
         self._end = weakref.finalize(executor, _end, self.pid, self.pool)
+
+    def require_own(self) -> None:
+        """Refuse a process that was forked from the one that started the workers."""
+        if self.pid != os.getpid():
+            raise WorkerError(
+                f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
+                "make the batches of this iterator: begin a new one here, for which this process "
+                "starts workers of its own"
+            )
 
     def learn(self, batch: Batch) -> None:
         """See in the first batch which columns may be put into the memory of those to come."""
