@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from shardwise.errors import MissingExtraError, StorageError
+from shardwise.shown import shown
 from shardwise.storage import ambient
 from shardwise.storage.aistore import AisClient, ais_key
 from shardwise.storage.attempts import Client
@@ -80,15 +81,15 @@ def place_of(url: str) -> Place:
     if not host:
         raise StorageError(f"{url!r} names no host or bucket")
     root = f"{scheme}://{host}"
+    if shown(root).startswith(f"{scheme}://...@"):
+        raise StorageError(
+            f"{shown(root)}/... holds credentials, which would be written into states and "
+            "messages: give them as storage={'headers': {'Authorization': ...}}, or as the "
+            "store's own settings"
+        )
     if family != "http":
         return Place(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
     parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise StorageError(
-            f"{scheme}://...@{parts.netloc.rpartition('@')[2]}/... holds credentials, which would "
-            "be written into states and messages: give them as "
-            "storage={'headers': {'Authorization': ...}}"
-        )
     if parts.query:
         # obstore's keys are paths: the whole URL is a store of one file.
         return Place(family, url.partition("#")[0], "", url)
@@ -209,4 +210,4 @@ def _setting_error(place: Place, config: dict[str, Any], error: Exception) -> st
     names = ", ".join(config) or "none"
     wrong = next((name for name in config if f"'{name}'" in str(error)), None)
     reason = f"{wrong!r} is no setting that it knows" if wrong else type(error).__name__
-    return f"can't reach {place.root.partition('?')[0]!r}: {reason} (settings given: {names})"
+    return f"can't reach {place.root!r}: {reason} (settings given: {names})"
