@@ -217,7 +217,7 @@ class FilesSource:
             )
         if not is_local(self.url):
             raise StorageError(
-                f"{shown(self.url)!r}: remote directories are not listed; give a list of the files "
+                f"{self.url!r}: remote directories are not listed; give a list of the files "
                 f"({', '.join(SUFFIXES)}), or pack them into tar shards"
             )
         try:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from shardwise.errors import DataError
-from shardwise.shown import shown
 
 __all__ = ["Partition", "partitions_of"]
 
@@ -62,7 +61,7 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
     for url, parts in zip(urls, found, strict=True):
         if list(parts) != list(found[0]):
             raise DataError(
-                f"its directories have the columns {list(parts)}, those of {shown(urls[0])!r} have "
+                f"its directories have the columns {list(parts)}, those of {urls[0]!r} have "
                 f"{list(found[0])}: the files of a table lie under the same columns",
                 url=url,
             )

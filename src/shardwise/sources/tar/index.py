@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.shown import base_name
 from shardwise.sources.tar.headers import BLOCK
 from shardwise.sources.tar.index_file import IndexHeader, encode, map_columns
 from shardwise.storage import atomic_write, is_local, local_path
@@ -50,7 +51,7 @@ def index_path(url: str, index_dir: str | None = None) -> str:
     named = place if place.endswith(".tar") else url
     whole = str(Path(url).absolute()) if is_local(url) else named
     digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    name = f"{place.rpartition('/')[2]}-{digest}.swi"
+    name = f"{base_name(url)}-{digest}.swi"
     if is_local(index_dir):
         return str(Path(local_path(index_dir)) / name)
     return f"{index_dir.rstrip('/')}/{name}"

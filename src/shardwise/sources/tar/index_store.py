@@ -226,7 +226,10 @@ class IndexStore:
             try:
                 upload(place, index.to_bytes(), options=self.options)
             except StorageError as error:
-                note = f"the index can't be written to {shown(place)!r} ({error}): it is kept in {path!r}"
+                note = (
+                    f"the index can't be written to {shown(place)!r} ({error}): it is kept in "
+                    f"{path!r}"
+                )
         if index.path != path:
             try:
                 _save(index, path)
