@@ -171,7 +171,7 @@ def _refuse_repeats(urls: list[str]) -> None:
         if place in seen:
             as_what = "" if seen[place] == url else f", once as {shown(seen[place])!r}"
             raise ValueError(
-                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read twice "
-                "an epoch; remove one of the names"
+                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read "
+                "twice an epoch; remove one of the names"
             )
         seen[place] = url
