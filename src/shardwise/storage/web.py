@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 
 from shardwise.storage.attempts import Reply
 from shardwise.storage.blocking import in_thread
-from shardwise.storage.failures import AttemptError, kind_of_status
+from shardwise.storage.failures import CERTIFICATE, AttemptError, kind_of_status
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 
@@ -95,7 +95,7 @@ _SCHEMES = ("http", "https")
 
 def _unreachable(reason: object) -> AttemptError:
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return AttemptError("the server's certificate is not trusted", "refused")
+        return AttemptError(CERTIFICATE, "refused")
     cause = reason if isinstance(reason, str) else type(reason).__name__
     if isinstance(reason, socket.gaierror):
         cause = "the host's name is not known"
