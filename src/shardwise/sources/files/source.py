@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Columns, Layout
 from shardwise.errors import DataError, StaleIndexError, StorageError
-from shardwise.shown import shown
+from shardwise.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.listing import Listing
 from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
@@ -63,7 +63,7 @@ class FilesSource:
         self.url = local_path(text) if is_local(text) else text
         if isinstance(suffixes, str):
             raise TypeError(f"suffixes={suffixes!r}: give a sequence, such as ({suffixes!r},)")
-        self._is_list = self.url.endswith(SUFFIXES)
+        self._is_list = base_name(self.url).endswith(SUFFIXES)
         if not self._is_list and (root is not None or path is not None):
             raise ValueError(
                 f"root and path are for lists of files, and {shown(self.url)!r} is none"

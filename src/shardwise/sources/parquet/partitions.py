@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from shardwise.errors import DataError
+from shardwise.shown import without_query
 
 __all__ = ["Partition", "partitions_of"]
 
@@ -53,7 +54,7 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
     found = [
         {
             unquote(match["name"]): unquote(match["value"])
-            for part in url.split("/")[:-1]
+            for part in without_query(url).split("/")[:-1]
             if (match := _PART.fullmatch(part))
         }
         for url in urls

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Layout
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
+from shardwise.shown import base_name
 from shardwise.sources.arrow import field_types, layouts, plain_type, value_fields
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.parquet.arrow_file import ArrowFile
@@ -78,7 +79,7 @@ class Tables:
     @functools.cached_property
     def stems(self) -> list[str]:
         """The files' base names without their extensions."""
-        names = [url.rpartition("/")[2] for url in self.urls]
+        names = [base_name(url) for url in self.urls]
         return [name.rpartition(".")[0] or name for name in names]
 
     @property

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError
+from shardwise.shown import base_name
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 
 __all__ = ["SUFFIXES", "find_tables"]
@@ -79,7 +80,7 @@ def _in_directory(path: Path) -> list[str]:
 
 def _refuse_splits(urls: Sequence[str], directory: str) -> None:
     """Refuse the splits of a dataset as one table."""
-    matches = [_SPLIT.fullmatch(url.rpartition("/")[2]) for url in urls]
+    matches = [_SPLIT.fullmatch(base_name(url)) for url in urls]
     splits = sorted({match["split"] for match in matches if match})
     if len(splits) > 1:
         raise DataError(

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shardwise.errors import StorageError
+from shardwise.shown import shown
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.encode import encode_sample
 from shardwise.sources.tar.index_store import IndexStore
@@ -179,8 +180,8 @@ class TarWriter:
         path = self._path(len(self.shards))
         if path in self.shards:
             raise ValueError(
-                f"a second shard is needed, and the pattern {self._pattern!r} names only one: put "
-                "{shard:06d} into it, or leave out max_samples and max_bytes"
+                f"a second shard is needed, and the pattern {shown(self._pattern)!r} names one "
+                "only: put {shard:06d} into it, or leave out max_samples and max_bytes"
             )
         if is_local(path):
             return LocalShard(path, overwrite=self._overwrite)
@@ -229,8 +230,10 @@ def _check_pattern(pattern: str) -> None:
         first = None
     if first is None:
         raise ValueError(
-            f"the pattern {pattern!r} has other braces than {{shard}} or {{shard:06d}}; write "
-            "{{ and }} for braces that are part of the name"
+            f"the pattern {shown(pattern)!r} has other braces than {{shard}} or {{shard:06d}}; "
+            "write {{ and }} for braces that are part of the name"
         )
     if not first.endswith(".tar"):
-        raise ValueError(f"the pattern {pattern!r} must end in '.tar': that is what is written")
+        raise ValueError(
+            f"the pattern {shown(pattern)!r} must end in '.tar': that is what is written"
+        )
