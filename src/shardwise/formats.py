@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +46,16 @@ def tar(
     Example:
         ds = sw.tar("train/{000..099}.tar", fields=("jpg", "cls")).decode(cls=int)
     """
-    if isinstance(fields, str):
-        raise TypeError(f"fields={fields!r}: give a sequence of names, such as ({fields!r},)")
+    _check_names("fields", fields)
     dataset = Dataset(TarSource(urls, index=index, storage=_options(storage, cache)))
     return dataset if fields is None else dataset.select(*fields)
+
+
+def _check_names(argument: str, names: Any) -> None:
+    if isinstance(names, str):
+        raise TypeError(f"{argument}={names!r}: give a sequence of names, such as ({names!r},)")
+    if names is not None and not isinstance(names, Iterable):
+        raise TypeError(f"{argument} must be a sequence of names, not a {type(names).__name__}")
 
 
 def _options(
@@ -143,8 +149,7 @@ def parquet(
     """
     from shardwise.sources.parquet.source import ParquetSource
 
-    if isinstance(columns, str):
-        raise TypeError(f"columns={columns!r}: give a sequence of names, such as ({columns!r},)")
+    _check_names("columns", columns)
     source = ParquetSource(urls, memory_bytes=memory_bytes, storage=_options(storage, cache))
     dataset = Dataset(source)
     return dataset if columns is None else dataset.select(*source.expand(columns))
@@ -186,8 +191,7 @@ def lance(
     """
     from shardwise.sources.lance.source import LanceSource
 
-    if isinstance(columns, str):
-        raise TypeError(f"columns={columns!r}: give a sequence of names, such as ({columns!r},)")
+    _check_names("columns", columns)
     if not isinstance(uri, str | PathLike):
         # An open table knows where it lies and which version it shows.
         if not (hasattr(uri, "uri") and hasattr(uri, "version")):

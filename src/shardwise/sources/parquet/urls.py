@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.arguments import path_text
 from shardwise.errors import DataError, MissingShardError
 from shardwise.shown import base_name
 from shardwise.storage import StorageOptions, expand, is_local, local_path
@@ -45,11 +46,12 @@ def find_tables(
         DataError: a directory holds the splits of a dataset, which are tables of their own.
         ValueError: nothing was named, or one file twice.
     """
-    items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+    is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
+    items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     named: list[str | os.PathLike[str]] = []
     for item in items:
-        text = os.fspath(item)
-        if text and is_local(text) and (path := Path(local_path(text))).is_dir():
+        text = path_text("each of urls", item)
+        if text and is_local(text) and (path := Path(local_path(text))) and os.path.isdir(path):  # noqa: PTH112
             named += _in_directory(path)
         elif not is_local(text) and text.endswith("/"):
             found = expand(text, suffixes=SUFFIXES, options=options)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from shardwise.arguments import check_number, path_text
 from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.sources.tar.build import build_index
@@ -91,11 +92,11 @@ class TarWriter:
         storage: StorageOptions | Mapping[str, Any] | None = None,
     ) -> None:
         for name, limit in (("max_samples", max_samples), ("max_bytes", max_bytes)):
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name}={limit}: at least 1, or None for no limit")
+            if limit is not None:
+                check_number(name, limit, least=1)
         self.shards: list[str] = []
         self.num_samples = 0
-        text = os.fspath(pattern)
+        text = path_text("pattern", pattern)
         self._pattern = local_path(text) if is_local(text) else text
         self._options = StorageOptions.of(storage)
         self._max_samples = max_samples
