@@ -124,10 +124,10 @@ def parquet(
     """Rows of a table in Parquet files, or in the Arrow files of a Hugging Face dataset.
 
     Numbers and fixed-size lists come as arrays, strings as str, binary columns as bytes that
-    decoders read; fields of structs are called "a.b", and a struct of `bytes` and `path`, as the hub
-    has images and audio, is one field; directories `name=value` are columns. A null is a field that
-    the sample lacks; in a batch a column of numbers has none, see `fill`. docs/tables.md has all
-    types.
+    decoders read; fields of structs are called "a.b", and a struct of `bytes` and `path`, as the
+    hub has images and audio, is one field; directories `name=value` are columns. A null is a field
+    that the sample lacks; in a batch, columns of numbers have none: see `fill`. docs/tables.md has
+    all types.
 
     Args:
         urls: files, a brace pattern, a glob, a directory (which is searched through, or was written

@@ -69,7 +69,9 @@ def _leaves(fields: Any, prefix: str, *, parts: bool) -> Iterator[tuple[str, pa.
 def _is_media(kind: pa.StructType) -> bool:
     """Whether a struct is how Hugging Face datasets keep an image, or audio."""
     types = {field.name: field.type for field in kind}
-    return types.keys() == {"bytes", "path"} and is_bytes(types["bytes"]) and is_text(types["path"])
+    if types.keys() != {"bytes", "path"} or not is_bytes(types["bytes"]):
+        return False
+    return is_text(types["path"]) or pa.types.is_null(types["path"])
 
 
 def value_fields(schema: pa.Schema) -> frozenset[str]:

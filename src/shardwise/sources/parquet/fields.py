@@ -98,6 +98,8 @@ def fields_of(
     if options.whole:
         known = tuple(name for name in options.types if name not in (*dirs, KEY))
         dirs = tuple(name for name in dirs if name in options.types)
+    else:
+        known += tuple(n for n in options.types if n not in (*known, *dirs, *parts, KEY))
     if options.columns is not None:
         every = (*known, *dirs, *parts)
         wanted = set(expand_names(options.columns, every, url=infos[0].url))

@@ -184,7 +184,7 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         tail = file.read(num_bytes - footer_bytes, footer_bytes)
     try:
         return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
-    except (pa.ArrowException, OSError) as error:
+    except _BROKEN as error:
         raise DataError(f"its footer is damaged: {error}", url=file.url) from error
 
 
