@@ -20,7 +20,7 @@ from shardwise.collate import collate
 from shardwise.columns import Columns
 from shardwise.display import Sample, gallery
 from shardwise.errors import ShardwiseError
-from shardwise.fields import Block, decode_row, decode_rows
+from shardwise.fields import Block, decode_row, decode_rows, is_plain_function
 from shardwise.hints import DECODE_HINT, call_for, hint_for
 from shardwise.markup import table
 from shardwise.plan import WindowShape
@@ -138,7 +138,8 @@ class Dataset(LoadedSamples):
         Raises:
             ValueError: a field is not there, or a `map()` comes before.
         """
-        return Dataset(self._source, _recipe=self._recipe.select(fields, self.fields))
+        known = (*self.fields, *self._parts)
+        return Dataset(self._source, _recipe=self._recipe.select(fields, known))
 
     def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
@@ -155,11 +156,19 @@ class Dataset(LoadedSamples):
         if specs:
             raise TypeError(DECODE_HINT)
         values = self._values
-        if decoders:
-            recipe = self._recipe.decode(decoders, self.fields, values=values)
-        else:
-            recipe = self._recipe.decode_by_default(self.fields, values=values)
-        return Dataset(self._source, _recipe=recipe)
+        source, recipe, fields = self._source, self._recipe, self.fields
+        if not decoders:
+            return Dataset(source, _recipe=recipe.decode_by_default(fields, values=values))
+        parts = [name for name in decoders if name in self._parts]
+        if parts:
+            recipe = recipe.with_parts(parts, fields)
+            fields = recipe.selected or ()
+        recipe = recipe.decode(decoders, fields, values=values)
+        undecoded = getattr(source, "undecoded", None)
+        if undecoded is not None:
+            of_bytes = [name for name in decoders if not is_plain_function(recipe.decoders[name])]
+            source = undecoded(of_bytes)
+        return Dataset(source, _recipe=recipe)
 
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
         """Transform samples: fn(sample) -> sample, or fn(sample, rng) if it has a parameter `rng`.
@@ -278,6 +287,11 @@ class Dataset(LoadedSamples):
             rows = max(1, min(most, 2 * rows, _BLOCK_BYTES // row_bytes))
 
     # Inner parts.
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        """Fields that are not read yet, and may be named."""
+        return () if self._recipe.selected is not None else getattr(self._source, "parts", ())
 
     @cached_property
     def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:

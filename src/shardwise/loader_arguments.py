@@ -6,6 +6,7 @@ Imports datasets and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import TIMEOUT_MAX
 from typing import Any, cast
 
 from shardwise.collate import named
@@ -158,7 +159,7 @@ def check_options(
         raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
     if prefetch_factor < 1:
         raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
-    if timeout is not None and timeout <= 0:
+    if timeout is not None and not 0 < timeout <= TIMEOUT_MAX:
         raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
     if pin_memory and output != "torch":
         raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -19,12 +20,14 @@ from shardwise.fields import (
     Block,
     Field,
     Layout,
+    copied,
     decode_columns,
     decode_rows,
     in_place,
     is_plain_function,
 )
 from shardwise.recipe import Recipe
+from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source
 from shardwise.subset import checked_ids
@@ -89,7 +92,7 @@ class LoadedSamples:
 
     def describe(self, index: int) -> str:
         """Where sample `index` lies, for messages; reads no sample."""
-        return f"sample {index} of {self.url_of(index)}"
+        return f"sample {index} of {shown(self.url_of(index))}"
 
     def layout(self) -> dict[str, Layout]:
         """Shape and dtype of the fields that `load` can decode straight into the rows of `out`."""
@@ -245,6 +248,12 @@ class LoadedSamples:
                 rows = np.flatnonzero(source_ids == error.index)
                 error.index = int(ids[rows[0]]) if len(rows) else None
             raise
+        if self._holds_objects:
+            # A program that writes into what it gets must not change the dataset for the next
+            # epoch, or for this worker alone.
+            own = columns.fields if self._recipe.transforms else self._recipe.decoders
+            copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
+            columns = replace(columns, fields={**columns.fields, **copies})
         return Block(ids, columns, self._url_in_source)
 
     def _transformed(

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from shardwise.errors import MissingShardError
+from shardwise.arguments import path_text
+from shardwise.errors import MissingShardError, StorageError
+from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.options import StorageOptions
 
@@ -96,18 +98,28 @@ def expand(
 def _expand_one(
     item: str | os.PathLike[str], suffixes: tuple[str, ...], options: StorageOptions | None
 ) -> list[str]:
-    text = os.fspath(item) if isinstance(item, str | os.PathLike) else item
-    if not isinstance(text, str):
-        raise TypeError(f"each of urls must be a str or a path, not {text!r}")
+    text = path_text("each of urls", item)
     if not text:
         raise ValueError("a URL in urls is empty")
     if scheme_of(text) not in ("", "file"):
         names = expand_braces(text)
         return [url for name in names for url in _match_remote(name, suffixes, options)]
     path = os.path.expanduser(strip_file_scheme(text))
+    if not os.path.isabs(path):
+        _require_current_directory(path)
     if os.path.exists(path):
         return _list_directory(path, suffixes) if os.path.isdir(path) else [path]
     return [url for name in expand_braces(path) for url in _match(name, suffixes)]
+
+
+def _require_current_directory(path: str) -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise StorageError(
+            f"the current directory was removed, and {path!r} is relative to it: change into one "
+            "that exists, or give an absolute path"
+        ) from None
 
 
 def _match_remote(
@@ -168,9 +180,9 @@ def _refuse_repeats(urls: list[str]) -> None:
     for url in urls:
         place = url if scheme_of(url) else os.path.abspath(url)
         if place in seen:
-            as_what = "" if seen[place] == url else f", once as {seen[place]!r}"
+            as_what = "" if seen[place] == url else f", once as {shown(seen[place])!r}"
             raise ValueError(
-                f"the shard {url!r} is named twice{as_what}: its samples would be read twice an "
-                "epoch; remove one of the names"
+                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read "
+                "twice an epoch; remove one of the names"
             )
         seen[place] = url

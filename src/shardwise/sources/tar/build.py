@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import path_text
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
+from shardwise.shown import base_name, shown
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
@@ -62,6 +64,9 @@ class BuildResult:
     error: Exception | None = None
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"BuildResult({shown(self.url)!r}, {self.status!r}, {self.num_samples} samples)"
+
 
 def build_index(
     url: str, *, digests: bool = False, options: StorageOptions | None = None
@@ -89,7 +94,7 @@ def build_index(
         table.add(members)
     columns, optional = table.finish(has_end=scan.has_end)
     header = IndexHeader(
-        name=url.rpartition("/")[2],
+        name=base_name(url),
         num_bytes=before.num_bytes,
         mtime_ns=before.mtime_ns,
         etag=before.etag,
@@ -158,7 +163,7 @@ def build_indexes(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
     shards = expand(urls, options=options)
-    store = IndexStore(None if index is None else os.fspath(index), options)
+    store = IndexStore(None if index is None else path_text("index", index), options)
     bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
     are_local = all(is_local(url) for url in shards)
     jobs = min(
@@ -267,6 +272,9 @@ def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool
         is_fresh = found is not None and (found.header.has_digests or not digests)
         if found is None or not is_fresh:
             found = build_index(url, digests=digests, options=store.options)
+        elif "?" in found.header.name and found.header.name != base_name(url):
+            # Older indexes keep the query of their shard's URL, which may be a signature.
+            found, is_fresh = found.named(base_name(url)), False
         path, note = store.publish(url, found)
     except (ShardwiseError, OSError) as error:
         return BuildResult(url, path, "failed", error=error)

@@ -14,7 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Columns
+from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.dialects import (
@@ -69,7 +71,7 @@ class TarSource:
         self._listed, self.urls = _list(urls, storage)
         for url in self.urls:
             refuse_compressed(url)
-        self._store = IndexStore(None if index is None else os.fspath(index), storage)
+        self._store = IndexStore(None if index is None else path_text("index", index), storage)
         self._shards: ShardSet | None = None
         self._pool = FilePool(options=storage)
         self._scratch = Scratch()
@@ -77,7 +79,7 @@ class TarSource:
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} shards" if len(self.urls) > 1 else ""
-        return f"TarSource({self.urls[0]!r}{more})"
+        return f"TarSource({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opening": None, "_scratch": None}
@@ -203,7 +205,8 @@ def _list(
     storage: StorageOptions | None,
 ) -> tuple[list[ListedShard] | None, list[str]]:
     """What shard lists say, if that is what was given, and the URLs of the shards."""
-    items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+    is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
+    items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
     if not any(are_lists):
         return None, expand(urls, options=storage)
@@ -215,5 +218,7 @@ def _list(
     found = [shard.url for shard in listed]
     if len(set(found)) < len(found):
         twice = next(url for url in found if found.count(url) > 1)
-        raise ValueError(f"the shard {twice!r} is listed twice: its samples would be read twice")
+        raise ValueError(
+            f"the shard {shown(twice)!r} is listed twice: its samples would be read twice"
+        )
     return listed, found
