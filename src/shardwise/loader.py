@@ -208,7 +208,7 @@ class DataLoader:
         )
         self.device = self._output.device
         self.sampler = EpochSampler(self)
-        self._counts = Counts(self.dataset)
+        self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
         self.plan = plan_for(
             self.dataset,
