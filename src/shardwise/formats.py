@@ -24,6 +24,7 @@ def tar(
     fields: Sequence[str] | None = None,
     cache: str | PathLike[str] | CacheSettings | None = None,
     storage: StorageOptions | Mapping[str, Any] | None = None,
+    accept_unfinished: bool = False,
 ) -> Dataset:
     """Samples in tar shards: the WebDataset format.
 
@@ -37,10 +38,13 @@ def tar(
             local ones need none and ignore it.
         storage: how remote shards are reached: options, or the store's own settings, such as
             `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
+        accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
+            are. They may have been cut between two samples, so without it they are a DataError.
 
     Raises:
         MissingShardError: nothing is there under a url.
         StaleIndexError: a shard has changed since it was indexed.
+        DataError: a shard is damaged, cut, or compressed.
         ValueError: a field is not there.
 
     Example:
@@ -48,7 +52,14 @@ def tar(
     """
     if isinstance(fields, str):
         raise TypeError(f"fields={fields!r}: give a sequence of names, such as ({fields!r},)")
-    dataset = Dataset(TarSource(urls, index=index, storage=_options(storage, cache)))
+    dataset = Dataset(
+        TarSource(
+            urls,
+            index=index,
+            storage=_options(storage, cache),
+            accept_unfinished=accept_unfinished,
+        )
+    )
     return dataset if fields is None else dataset.select(*fields)
 
 

@@ -28,11 +28,12 @@ from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
-from shardwise.sources.tar.index_store import IndexStore, described, open_uncached
+from shardwise.sources.tar.index_store import IndexStore, described, open_uncached, require_end
+from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.members import scan_members
 from shardwise.sources.tar.samples import SampleTable
 from shardwise.sources.tar.scan import Scan
-from shardwise.storage import File, StorageOptions, expand, is_local
+from shardwise.storage import File, StorageOptions, is_local
 
 __all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
 
@@ -64,7 +65,11 @@ class BuildResult:
 
 
 def build_index(
-    url: str, *, digests: bool = False, options: StorageOptions | None = None
+    url: str,
+    *,
+    digests: bool = False,
+    options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
 ) -> ShardIndex:
     """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
 
@@ -73,6 +78,7 @@ def build_index(
         digests: whether to keep a CRC-32 of every payload, which reads the whole shard. Each read
             is checked against it later.
         options: how a remote shard is reached; None for the defaults.
+        accept_unfinished: whether a shard without an end (two blocks of zeros) is taken.
 
     Raises:
         DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
@@ -100,6 +106,8 @@ def build_index(
         has_end=scan.has_end,
         ignored={what: count for what, count in ignored.items() if count},
     )
+    if not accept_unfinished:
+        require_end(header, url)
     index = ShardIndex(header, columns)
     if digests:
         index = _with_digests(index, columns, file)
@@ -130,6 +138,7 @@ def build_indexes(
     jobs: int | None = None,
     progress: Callable[[int, int, str], object] | None = None,
     options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
 ) -> list[BuildResult]:
     """Bring the indexes of shards up to date, in parallel; what is fresh is left as it is.
 
@@ -147,6 +156,7 @@ def build_indexes(
             chooses.
         progress: called here as `progress(num_done, num_shards, url)` after each shard.
         options: how remote shards are reached; None for the defaults.
+        accept_unfinished: whether shards without an end are taken; without it they fail.
 
     Returns:
         A result a shard, in the order of the URLs: look at `error`.
@@ -157,8 +167,8 @@ def build_indexes(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
-    shards = expand(urls, options=options)
-    store = IndexStore(None if index is None else os.fspath(index), options)
+    shards = expand_shards(urls, options=options)
+    store = IndexStore(None if index is None else os.fspath(index), options, accept_unfinished)
     bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
     are_local = all(is_local(url) for url in shards)
     jobs = min(
@@ -266,7 +276,14 @@ def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool
         found = None if force else store.sound(url, store.stat(url))
         is_fresh = found is not None and (found.header.has_digests or not digests)
         if found is None or not is_fresh:
-            found = build_index(url, digests=digests, options=store.options)
+            found = build_index(
+                url,
+                digests=digests,
+                options=store.options,
+                accept_unfinished=store.accept_unfinished,
+            )
+        elif not store.accept_unfinished:
+            require_end(found.header, url)
         path, note = store.publish(url, found)
     except (ShardwiseError, OSError) as error:
         return BuildResult(url, path, "failed", error=error)

@@ -78,20 +78,26 @@ class HeaderRun:
 class Scan:
     """One walk through a shard.
 
+    Args:
+        file: the shard.
+        num_bytes: its length.
+        url: its name, for messages.
+        start: the byte where the walk begins, which must be a header's place.
+
     Attributes:
         num_bytes_read: what was read for it so far.
         has_end: after the walk: whether the shard ended in a block of zeros. Without one it may
             have been cut between two members.
     """
 
-    def __init__(self, file: File, num_bytes: int, *, url: str) -> None:
+    def __init__(self, file: File, num_bytes: int, *, url: str, start: int = 0) -> None:
         self._ahead = HeaderAhead(file, num_bytes) if file.is_remote else None
         self.file: File | HeaderAhead = file if self._ahead is None else self._ahead
         self.num_bytes = num_bytes
         self.url = url
         self.num_bytes_read = 0
         self.has_end = False
-        self._position = 0
+        self._position = start
         self._done = False
         self._problem: DataError | None = None
         self._last = b""

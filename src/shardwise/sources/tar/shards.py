@@ -21,7 +21,7 @@ from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.build import build_index, usable_cores
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
-from shardwise.sources.tar.index_store import IndexStore, described, fits
+from shardwise.sources.tar.index_store import IndexStore, described, fits, require_end
 from shardwise.sources.tar.places import Places
 from shardwise.storage import FileStat, is_local, max_open_files
 
@@ -142,7 +142,11 @@ class ShardSet:
         index = self._store.load(listed.url, opened, check=shard not in self._checked)
         if index is None:
             # It could not be saved, or was removed since.
-            index = self._kept[shard] = build_index(listed.url, options=self._store.options)
+            index = self._kept[shard] = build_index(
+                listed.url,
+                options=self._store.options,
+                accept_unfinished=self._store.accept_unfinished,
+            )
         else:
             while len(self._mapped) >= max_open_files():
                 # Another thread may be at the same: whichever comes first.
@@ -150,7 +154,7 @@ class ShardSet:
             self._mapped[shard] = index
         # Where there are ETags, each read is of the version that was found.
         now = opened if opened.etag else self._store.stat(listed.url)
-        is_of_it = not opened.etag or fits(index.header, opened, is_remote=True)
+        is_of_it = fits(index.header, listed.url, opened)
         if now != opened or index.num_samples != listed.num_samples or not is_of_it:
             self._mapped.pop(shard, None)
             self._kept.pop(shard, None)
@@ -174,7 +178,8 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
     Raises:
         MissingShardError: a shard is not there.
         StaleIndexError: a shard is not the one that its index was made from.
-        DataError: an index or, where it must be indexed now, a shard is damaged.
+        DataError: an index or, where it must be indexed now, a shard is damaged; or a shard has no
+            end, and `store` does not accept that.
         StorageError: something could not be read.
     """
     are_local = all(is_local(url) for url in urls)
@@ -212,7 +217,11 @@ def _look(url: str, store: IndexStore) -> _Found | None:
     """The header of a shard's index if it has one, held against the shard."""
     stat = store.stat(url)
     header = store.find(url, stat)
-    return None if header is None else _Found(header, stat)
+    if header is None:
+        return None
+    if not store.accept_unfinished:
+        require_end(header, url)
+    return _Found(header, stat)
 
 
 def _make(
@@ -229,7 +238,7 @@ def _make(
     lock = threading.Lock()
 
     def make(url: str) -> _Found:
-        index = build_index(url, options=store.options)
+        index = build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
         header = index.header
         stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         try:
