@@ -8,6 +8,7 @@ indexes only and the next one goes on from there. Imports the standard library, 
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -36,6 +37,8 @@ from shardwise.sources.tar.scan import Scan
 from shardwise.storage import File, StorageOptions, is_local
 
 __all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
+
+_logger = logging.getLogger("shardwise")
 
 # Below this, starting processes costs more than they save.
 _PARALLEL_BYTES = 1 << 30
@@ -106,6 +109,12 @@ def build_index(
         has_end=scan.has_end,
         ignored={what: count for what, count in ignored.items() if count},
     )
+    if ignored["unknown type"]:
+        _logger.warning(
+            "%s: %d members of a type that tar does not know are left out; `shardwise doctor` says "
+            "more",
+            url, ignored["unknown type"],
+        )  # fmt: skip
     if not accept_unfinished:
         require_end(header, url)
     index = ShardIndex(header, columns)

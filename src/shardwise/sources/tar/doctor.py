@@ -210,6 +210,8 @@ _LEFT_OUT = {
     "link": "its payload is another member's: pack the shard again with --hard-dereference and "
     "--dereference",
     "special file": "it holds no data",
+    "unknown type": "tar readers do not know what they are, and what they hold is not read: pack "
+    "the shard again if it is data",
     "metadata": "names of the form __x__ are kept for programs",
     "hidden": "base names that begin with a dot, such as the ._* files of macOS (pack with "
     "COPYFILE_DISABLE=1)",

@@ -186,6 +186,10 @@ class ShardIndex:
         header = replace(self.header, mtime_ns=mtime_ns, etag=etag)
         return ShardIndex(header, self._columns, path=self.path)
 
+    def named(self, name: str) -> ShardIndex:
+        """The same index, of a shard that has another base name now."""
+        return ShardIndex(replace(self.header, name=name), self._columns)
+
     def to_bytes(self) -> bytes:
         """The index file's bytes."""
         return encode(self.header, self._columns)

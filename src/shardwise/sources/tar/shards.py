@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from shardwise.errors import StaleIndexError
+from shardwise.errors import DataError, StaleIndexError
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.build import build_index, usable_cores
 from shardwise.sources.tar.index import ShardIndex
@@ -189,7 +190,9 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
     most = usable_cores() if are_local else _REMOTE_SCANS
     made = iter(_make(missing, len(urls), store, most) if missing else ())
     found = [next(made) if look is None else look for look in looks]
-    _say_what_has_no_end(urls, [one.header for one in found])
+    headers = [one.header for one in found]
+    _refuse_nameless(urls, headers)
+    _say_what_has_no_end(urls, headers)
     return ShardSet(urls, found, store)
 
 
@@ -201,6 +204,18 @@ def _together(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -
     finally:
         # What has not begun is not begun: the error is not to wait for all other shards.
         pool.shutdown(cancel_futures=True)
+
+
+def _refuse_nameless(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
+    """Raise DataError where there are files, and all of their names give no field."""
+    ignored = sum((Counter(header.ignored) for header in headers), Counter[str]())
+    if ignored["no extension"] and not any(header.num_samples for header in headers):
+        left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
+        raise DataError(
+            f"no samples: all members are left out ({left_out}); what follows the first dot of a "
+            "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
+            url=urls[0],
+        )
 
 
 def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
