@@ -14,9 +14,9 @@ from urllib.parse import quote
 from shardwise.storage.blocking import in_thread
 from shardwise.storage.objects import ObstoreClient
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.web import json_page
+from shardwise.storage.web import Web, WebClient, json_page
 
-__all__ = ["AisClient", "ais_key"]
+__all__ = ["AisClient", "AisWebClient", "ais_key"]
 
 _OBJECTS = "v1/objects/"
 
@@ -30,15 +30,11 @@ def ais_key(url: str) -> str:
     return _OBJECTS + url.removeprefix("ais://")
 
 
-class AisClient(ObstoreClient):
-    """An AIStore gateway: objects by obstore, listings by its bucket interface."""
+class AisListing:
+    """An AIStore gateway's bucket interface."""
 
-    def __init__(
-        self, store: Any, options: StorageOptions, *, endpoint: str, headers: dict[str, str]
-    ) -> None:
-        super().__init__(store, options)
-        self._endpoint = endpoint
-        self._headers = headers
+    _endpoint: str
+    _web: Web
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
@@ -60,11 +56,27 @@ class AisClient(ObstoreClient):
     def _page(self, bucket: str, wanted: dict[str, Any]) -> Any:
         page, _ = json_page(
             f"{self._endpoint}/v1/buckets/{quote(bucket)}?provider=ais",
-            headers=self._headers,
-            timeout_s=self._attempt_s,
+            web=self._web,
             body={"action": "list", "value": wanted},
         )
         return page
+
+
+class AisClient(AisListing, ObstoreClient):
+    """An AIStore gateway: objects by obstore."""
+
+    def __init__(self, store: Any, options: StorageOptions, *, endpoint: str, web: Web) -> None:
+        super().__init__(store, options)
+        self._endpoint = endpoint
+        self._web = web
+
+
+class AisWebClient(AisListing, WebClient):
+    """An AIStore gateway, where it matters where redirects lead."""
+
+    def __init__(self, endpoint: str, web: Web) -> None:
+        super().__init__(endpoint, web)
+        self._endpoint = endpoint
 
 
 def _first_part(name: str, prefix: str) -> str:

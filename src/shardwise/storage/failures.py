@@ -1,7 +1,7 @@
 """How an attempt at a request fails, and what the user is told; never a secret.
 
 Of what a server says only the status and its own code and message are passed on: bodies and URLs
-of stores may hold keys and signatures. Imports `shardwise.errors`.
+of stores may hold keys and signatures. Imports `shardwise.errors` and `shardwise.shown`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import re
 from typing import Literal
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.shown import shown_in
 
-__all__ = ["AttemptError", "Kind", "explained", "from_obstore", "kind_of_status", "shown"]
+__all__ = ["CERTIFICATE", "AttemptError", "Kind", "explained", "from_obstore", "kind_of_status"]
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
@@ -36,19 +37,8 @@ class AttemptError(Exception):
         self.kind: Kind = kind
 
 
-def shown(url: str) -> str:
-    """A URL as messages may show it: a query can be a signature, which opens what it is for.
-
-    >>> shown("https://host/a.tar?sig=abc")
-    'https://host/a.tar?...'
-    """
-    path, is_cut, _ = url.partition("?")
-    return f"{path}?..." if is_cut and url.lower().startswith("http") else url
-
-
 def explained(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
     """The library's error for a failed attempt that is not repeated."""
-    url = shown(url)
     if failed.kind == "missing":
         return MissingShardError(f"no such file: {failed.cause}", url=url)
     if failed.kind == "changed":
@@ -97,6 +87,10 @@ def from_obstore(error: Exception) -> AttemptError:
     return AttemptError(cause or _first_line(text), "passing")
 
 
+CERTIFICATE = (
+    "the server's certificate is not trusted: give the one of its authority as PEM text in "
+    "storage={'root_certificate': ...}"
+)
 # By the exception's name, or by what its text holds.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("FileNotFoundError", "the store has no such object", "missing"),
@@ -108,6 +102,12 @@ _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     (
         "redirect without LOCATION",
         "the bucket is in another region: set AWS_REGION, or aws_region in storage=",
+        "refused",
+    ),
+    ("InvalidCertificate", CERTIFICATE, "refused"),
+    (
+        "empty path segment",
+        "the name has an empty part (//), which stores can't be asked for",
         "refused",
     ),
     ("StartTooLarge", "the range begins after the end", "ended"),
@@ -125,7 +125,6 @@ def _network_cause(text: str) -> str:
         ("ConnectionReset", "the connection was reset"),
         ("TimedOut", "no answer in time"),
         ("kind: Timeout", "no answer in time"),
-        ("certificate", "the server's certificate is not trusted"),
         ("kind: Connect", "no connection"),
         ("kind: Interrupted", "the reply was cut short"),
         ("request or response body error", "the reply was cut short"),
@@ -137,6 +136,5 @@ def _network_cause(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line without what may follow a `?` in a URL, and not too much of it."""
-    line = text.partition("\n")[0]
-    return re.sub(r"\?[^\s\"']+", "?...", line)[:200]
+    """The first line, its URLs masked, and not too much of it."""
+    return shown_in(text.partition("\n")[0])[:200]

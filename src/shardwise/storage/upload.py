@@ -14,11 +14,12 @@ from pathlib import Path
 from shardwise.errors import StorageError
 from shardwise.storage.failures import AttemptError, explained
 from shardwise.storage.foreign import FsspecClient
-from shardwise.storage.hub import HubClient
+from shardwise.storage.hub import HubListing
 from shardwise.storage.objects import ObstoreClient
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.runtime import runtime
 from shardwise.storage.stores import open_client, place_of
+from shardwise.storage.web import WebClient
 
 __all__ = ["upload"]
 
@@ -46,7 +47,9 @@ def upload(url: str, source: bytes | Path, *, options: StorageOptions | None = N
 
     async def put() -> None:
         client = open_client(place, patient)
-        if isinstance(client, HubClient) or not isinstance(client, ObstoreClient | FsspecClient):
+        if isinstance(client, HubListing) or not isinstance(
+            client, ObstoreClient | FsspecClient | WebClient
+        ):
             raise StorageError(
                 f"can't write {url!r}: {place.family}:// URLs can be read only; write to a local "
                 "directory and upload it with the hub's own tool"

@@ -150,13 +150,13 @@ def test_an_index_without_samples_is_no_index_of_a_shard_that_has_some(tmp_path)
 
 def test_an_index_may_say_any_time(tmp_path, monkeypatch):
     (url,) = indexed(tmp_path, [3])
-    for mtime_ns in (10**30, -(10**30), -1):
+    for mtime_ns in (2**63 - 1, 1 - 2**63, -1):
         index = index_store_module.ShardIndex.load(index_path(url))
         index.of_version(mtime_ns, "").save(index_path(url))
         assert TarSource(url).manifest.num_samples == 3
         with monkeypatch.context() as patch:
             patch.setattr(index_store_module, "has_headers_of", lambda *_: False)
-            with pytest.raises(StaleIndexError, match=f"{mtime_ns} ns|1969-12-31"):
+            with pytest.raises(StaleIndexError, match=r"changed (2262|1677|1969)-"):
                 TarSource(url).manifest
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
+from shardwise.shown import base_name, shown
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
@@ -66,6 +67,9 @@ class BuildResult:
     error: Exception | None = None
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"BuildResult({shown(self.url)!r}, {self.status!r}, {self.num_samples} samples)"
+
 
 def build_index(
     url: str,
@@ -98,7 +102,7 @@ def build_index(
         table.add(members)
     columns, optional = table.finish(has_end=scan.has_end)
     header = IndexHeader(
-        name=url.rpartition("/")[2],
+        name=base_name(url),
         num_bytes=before.num_bytes,
         mtime_ns=before.mtime_ns,
         etag=before.etag,
@@ -113,7 +117,7 @@ def build_index(
         _logger.warning(
             "%s: %d members of a type that tar does not know are left out; `shardwise doctor` says "
             "more",
-            url, ignored["unknown type"],
+            shown(url), ignored["unknown type"],
         )  # fmt: skip
     if not accept_unfinished:
         require_end(header, url)
@@ -293,6 +297,9 @@ def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool
             )
         elif not store.accept_unfinished:
             require_end(found.header, url)
+        if "?" in found.header.name and found.header.name != base_name(url):
+            # Older indexes keep the query of their shard's URL, which may be a signature.
+            found, is_fresh = found.named(base_name(url)), False
         path, note = store.publish(url, found)
     except (ShardwiseError, OSError) as error:
         return BuildResult(url, path, "failed", error=error)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.shown import shown
 from shardwise.sources.tar.index import ShardIndex, index_path
 from shardwise.sources.tar.index_file import IndexHeader, decode, read_header
 from shardwise.sources.tar.same_shard import has_headers_of
@@ -65,13 +66,9 @@ def described(stat: FileStat) -> str:
     size = f"{stat.num_bytes:,} bytes"
     if stat.etag:
         return f"{size}, ETag {stat.etag}"
-    try:
-        changed = datetime.fromtimestamp(stat.mtime_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        # An index may say any number.
-        return f"{size}, changed at {stat.mtime_ns} ns"
+    changed = datetime.fromtimestamp(stat.mtime_ns // 10**9, UTC)
     fraction = f".{stat.mtime_ns % 10**9:09d}".rstrip("0").rstrip(".")
-    return f"{size}, changed {changed}{fraction} UTC"
+    return f"{size}, changed {changed:%Y-%m-%d %H:%M:%S}{fraction} UTC"
 
 
 def changed(header: IndexHeader, stat: FileStat) -> str:
@@ -177,14 +174,14 @@ class IndexStore:
         if not fits(index.header, url, stat):
             raise StaleIndexError(
                 f"{changed(index.header, stat)}; bring the index up to date with "
-                f"`{self.command} {url}`",
+                f"`{self.command} {shown(url)}`",
                 url=url,
             )
         if self.origin(url) is not None:
             try:
                 self.save(url, index)
             except OSError as error:
-                _logger.info("no copy of the index of %s can be kept: %s", url, error)
+                _logger.info("no copy of the index of %s can be kept: %s", shown(url), error)
         return index.header
 
     def load(self, url: str, stat: FileStat, *, check: bool = True) -> ShardIndex | None:
@@ -232,7 +229,7 @@ class IndexStore:
             return None
         except StorageError as error:
             # Without the right to list a bucket, what is not there is "forbidden".
-            _logger.info("no index can be read from %s: %s", origin, error)
+            _logger.info("no index can be read from %s: %s", shown(origin), error)
             return None
         return self._as_copied(index, url, stat)
 
@@ -262,7 +259,10 @@ class IndexStore:
             try:
                 upload(place, index.to_bytes(), options=self.options)
             except StorageError as error:
-                note = f"the index can't be written to {place!r} ({error}): it is kept in {path!r}"
+                note = (
+                    f"the index can't be written to {shown(place)!r} ({error}): it is kept in "
+                    f"{path!r}"
+                )
         if index.path != path:
             try:
                 _save(index, path)
@@ -283,7 +283,9 @@ class IndexStore:
     @property
     def command(self) -> str:
         """The command that brings indexes up to date."""
-        return "shardwise index" + ("" if self.directory is None else f" --index {self.directory}")
+        return "shardwise index" + (
+            "" if self.directory is None else f" --index {shown(self.directory)}"
+        )
 
     def _is_own(self, url: str) -> bool:
         """Whether the index on this machine is one that the user did not ask for."""

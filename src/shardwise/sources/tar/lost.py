@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 
 from shardwise.errors import MissingShardError
+from shardwise.shown import shown
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 from shardwise.storage.braces import expand_braces
 
@@ -44,8 +45,8 @@ def expand_shards(
         if lost:
             raise MissingShardError(
                 f"{len(lost)} indexes lie there without their shards, the first is "
-                f"{lost[0] + _SUFFIX!r}: put the shards back, or, if they are not to be read any "
-                "more, remove the index files or name the other shards one by one",
+                f"{shown(lost[0]) + _SUFFIX!r}: put the shards back, or, if they are not to be "
+                "read any more, remove the index files or name the other shards one by one",
                 url=lost[0],
             )
     return found

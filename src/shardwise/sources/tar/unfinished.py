@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import MissingShardError, ShardwiseError, StorageError
+from shardwise.shown import shown
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.storage import StorageOptions, atomic_write, is_local, open_file
@@ -122,7 +123,7 @@ def refuse_existing(url: str, options: StorageOptions) -> None:
         except MissingShardError:
             exists = False
     if exists:
-        raise FileExistsError(f"{url!r} exists already: remove it, or pass overwrite=True")
+        raise FileExistsError(f"{shown(url)!r} exists already: remove it, or pass overwrite=True")
 
 
 @contextlib.contextmanager
