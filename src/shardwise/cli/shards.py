@@ -14,7 +14,7 @@ from shardwise.errors import DataError
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.dialects import is_shard_list
 from shardwise.sources.tar.index import ShardIndex
-from shardwise.sources.tar.index_store import IndexStore, fits
+from shardwise.sources.tar.index_store import IndexStore, fits, require_end
 from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
@@ -54,11 +54,12 @@ def list_shards(urls: Sequence[str]) -> list[str]:
     return list(TarSource(urls).urls) if any(map(is_shard_list, urls)) else expand_shards(urls)
 
 
-def look_at(url: str, index_dir: str | None) -> SeenShard:
+def look_at(url: str, index_dir: str | None, *, accept_unfinished: bool) -> SeenShard:
     """Look at one shard and its index.
 
     Raises:
-        DataError: the shard is missing or, where it has no fresh index, damaged.
+        DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
+            and that is not accepted.
         StorageError: it could not be read.
     """
     store = IndexStore(index_dir)
@@ -75,8 +76,11 @@ def look_at(url: str, index_dir: str | None) -> SeenShard:
     if index is not None:
         path = index.path
         if fits(index.header, url, stat):
+            if not accept_unfinished:
+                require_end(index.header, url)
             return SeenShard(url, path, "fresh", index, num_bytes)
-    return SeenShard(url, path, state, build_index(url), num_bytes)
+    built = build_index(url, accept_unfinished=accept_unfinished)
+    return SeenShard(url, path, state, built, num_bytes)
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:

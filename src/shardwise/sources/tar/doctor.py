@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.sources.tar.compressed import refuse_compressed
-from shardwise.sources.tar.index_store import open_uncached
+from shardwise.sources.tar.index_store import open_uncached, unfinished
 from shardwise.sources.tar.members import Members, scan_members
 from shardwise.sources.tar.names import split_names
 from shardwise.sources.tar.scan import Scan
@@ -167,10 +167,7 @@ def _findings(facts: ShardFacts, *, has_end: bool) -> list[Problem]:
     """What the counts tell."""
     found: list[tuple[str, str]] = []
     if not has_end:
-        found.append((
-            "no end (two blocks of zeros)",
-            "its writer was stopped, or it was cut: see `shardwise verify`",
-        ))  # fmt: skip
+        found.append((unfinished(facts.num_samples), ""))
     if not facts.num_samples:
         found.append(("no samples", "harmless, but is it meant?"))
     for name, count in facts.fields.items():
