@@ -312,6 +312,12 @@ def test_compressed_shards_are_refused_by_what_is_in_them(tmp_path, start, comma
         index_bytes(tmp_path, start + bytes(1000))
 
 
+@pytest.mark.parametrize("start", [b"PAR1", b"ARROW1\0\0"])
+def test_a_table_says_what_opens_it(tmp_path, start):
+    with pytest.raises(DataError, match=r"no tar: shardwise\.parquet"):
+        index_bytes(tmp_path, start + bytes(2000))
+
+
 def test_sparse_members_are_refused(tmp_path):
     sparse = member(b"a.jpg", b"1" * 100, kind=b"S")
     records = pax_records(**{"GNU.sparse.major": 1, "GNU.sparse.size": 5})
