@@ -42,8 +42,9 @@ def tar(
             are. They may have been cut between two samples, so without it they are a DataError.
 
     Raises:
-        MissingShardError: nothing is there under a url.
-        StaleIndexError: a shard has changed since it was indexed.
+        MissingShardError: nothing is there under a url, or a directory or a glob finds an index
+            whose shard is gone.
+        StaleIndexError: a shard has changed since it was indexed; a copy has not.
         DataError: a shard is damaged, cut, or compressed.
         ValueError: a field is not there.
 

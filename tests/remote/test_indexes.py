@@ -150,7 +150,7 @@ def test_indexes_that_were_made_before_the_upload_are_taken_if_they_fit(s3, tmp_
 def test_a_remote_shard_without_an_end_is_refused_unless_that_is_accepted(s3):
     url = s3.put("endless/000.tar", numbered_tar(0, 8, 1000)[: 5 * 2560])
     for _ in range(2):
-        with pytest.raises(sw.DataError, match="no end.*the 5 samples") as caught:
+        with pytest.raises(sw.DataError, match=r"no end.*the 5 samples") as caught:
             len(sw.tar(url, storage=s3.config))
         assert caught.value.url == url
         check_epoch(loader(sw.tar(url, storage=s3.config, accept_unfinished=True)), 5)

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
 from shardwise.shown import base_name, shown
+from shardwise.sources.tar.acceptance import described, require_end
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
-from shardwise.sources.tar.index_store import IndexStore, described, open_uncached, require_end
+from shardwise.sources.tar.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.members import scan_members
 from shardwise.sources.tar.samples import SampleTable

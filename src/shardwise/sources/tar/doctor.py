@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.errors import ShardwiseError
+from shardwise.sources.tar.acceptance import unfinished
 from shardwise.sources.tar.compressed import refuse_compressed
-from shardwise.sources.tar.index_store import open_uncached, unfinished
+from shardwise.sources.tar.index_store import open_uncached
 from shardwise.sources.tar.members import Members, scan_members
 from shardwise.sources.tar.names import split_names
 from shardwise.sources.tar.scan import Scan

@@ -20,10 +20,11 @@ from typing import Any, TypeVar
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.tar.acceptance import described, fits, require_end
 from shardwise.sources.tar.build import build_index, usable_cores
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
-from shardwise.sources.tar.index_store import IndexStore, described, fits, require_end
+from shardwise.sources.tar.index_store import IndexStore
 from shardwise.sources.tar.places import Places
 from shardwise.storage import FileStat, is_local, max_open_files
 
@@ -209,8 +210,10 @@ def _together(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -
 
 def _refuse_nameless(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
     """Raise DataError where there are files, and all of their names give no field."""
+    if any(header.num_samples for header in headers):
+        return
     ignored = sum((Counter(header.ignored) for header in headers), Counter[str]())
-    if ignored["no extension"] and not any(header.num_samples for header in headers):
+    if ignored["no extension"]:
         left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
         raise DataError(
             f"no samples: all members are left out ({left_out}); what follows the first dot of a "

@@ -15,10 +15,11 @@ import numpy as np
 
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.shown import shown
+from shardwise.sources.tar.acceptance import changed, fits
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
-from shardwise.sources.tar.index_store import IndexStore, changed, fits, open_uncached
+from shardwise.sources.tar.index_store import IndexStore, open_uncached
 from shardwise.storage import StorageOptions, is_local
 
 __all__ = ["Problem", "problem_of", "verify_shard"]
