@@ -24,6 +24,7 @@ def tar(
     fields: Sequence[str] | None = None,
     cache: str | PathLike[str] | CacheSettings | None = None,
     storage: StorageOptions | Mapping[str, Any] | None = None,
+    accept_unfinished: bool = False,
 ) -> Dataset:
     """Samples in tar shards: the WebDataset format.
 
@@ -37,17 +38,28 @@ def tar(
             local ones need none and ignore it.
         storage: how remote shards are reached: options, or the store's own settings, such as
             `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
+        accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
+            are. They may have been cut between two samples, so without it they are a DataError.
 
     Raises:
-        MissingShardError: nothing is there under a url.
-        StaleIndexError: a shard has changed since it was indexed.
+        MissingShardError: nothing is there under a url, or a directory or a glob finds an index
+            whose shard is gone.
+        StaleIndexError: a shard has changed since it was indexed; a copy has not.
+        DataError: a shard is damaged, cut, or compressed.
         ValueError: a field is not there.
 
     Example:
         ds = sw.tar("train/{000..099}.tar", fields=("jpg", "cls")).decode(cls=int)
     """
     _check_names("fields", fields)
-    dataset = Dataset(TarSource(urls, index=index, storage=_options(storage, cache)))
+    dataset = Dataset(
+        TarSource(
+            urls,
+            index=index,
+            storage=_options(storage, cache),
+            accept_unfinished=accept_unfinished,
+        )
+    )
     return dataset if fields is None else dataset.select(*fields)
 
 

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import shardwise.cli.bench  # noqa: F401 - the command takes the module's name in its package
 from shardwise import image
 from shardwise.cli.bench_plot import _rates
 from tests.support.commands import document, run, spawn
@@ -17,6 +18,7 @@ from tests.support.pages import write_shards
 from tests.support.tars import make_shards, write_tar
 
 GUARD_S = 120
+bench_module = sys.modules["shardwise.cli.bench"]
 
 
 @pytest.fixture
@@ -133,11 +135,28 @@ def test_the_picture_is_drawn(data, name):
     assert head.startswith(b"\x89PNG") or b"<?xml" in head
 
 
-def test_the_rate_over_time_keeps_the_sum():
-    times, rates = _rates([(0.5 * i, 10) for i in range(1, 131)])
-    assert times[-1] == 65.0
-    assert len(times) == len(rates) <= 50
-    assert rates == pytest.approx([20.0] * len(rates))
+@pytest.mark.parametrize("burst", [1, 7])
+def test_the_rate_over_time_is_that_of_a_window_and_bursts_are_no_spikes(burst):
+    marks = [(0.5 * (i + burst - 1 - i % burst) + 0.001 * i, 10) for i in range(1, 141)]
+    times, rates, window = _rates(marks)
+    assert times[-1] == marks[-1][0] == pytest.approx(12 * window)
+    assert len(times) == len(rates)
+    assert all(10 < rate < 30 for rate in rates)
+    if burst == 1:
+        assert rates == pytest.approx([20.0] * len(rates), rel=0.01)
+
+
+def test_the_batches_that_were_ready_are_followed_over_the_run(data, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(bench_module, "draw", lambda *arguments: drawn.append(arguments))
+    run("bench", data, "--seconds", 0.5, "--num-threads", 1, "--plot", data / "x.png")
+    ((_, document, marks, ready),) = drawn
+    times = [when for when, _ in ready]
+    assert 1 <= len(ready) <= 11
+    assert times == sorted(times)
+    assert set(times) <= {when for when, _ in marks}
+    assert all(-1e-6 <= depth < 1000 for _, depth in ready)
+    assert min(d for _, d in ready) - 1 <= document["queue_depth"] <= max(d for _, d in ready) + 1
 
 
 def test_torch_is_not_imported(data):

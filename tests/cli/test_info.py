@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import shardwise as sw
@@ -39,15 +38,20 @@ def test_a_look_writes_nothing(tmp_path):
 def test_the_state_of_each_index_is_told(tmp_path):
     paths = make_shards(tmp_path, [1, 2, 3, 4])
     run("index", *paths[1:])
-    os.utime(paths[2], ns=(1, 1))
+    with open(paths[2], "ab") as file:
+        file.write(bytes(512))
     Path(paths[3] + ".swi").write_bytes(b"no index")
-    found = document("info", tmp_path)
+    found = document("info", tmp_path, exit_code=1)
     states = [shard["index_state"] for shard in found["shards"]]
     assert states == ["missing", "fresh", "stale", "damaged"]
     assert [shard["num_samples"] for shard in found["shards"]] == [1, 2, 3, 4]
-    written = run("info", tmp_path).stdout
+    written = run("info", tmp_path, exit_code=1).stdout
     assert "beside the shards: 1 missing, 1 fresh, 1 stale, 1 damaged" in written
-    assert "3 indexes to make" in written
+    assert "2 indexes do not fit, and reading refuses that" in written
+    run("doctor", tmp_path, exit_code=1)
+    run("info", paths[0], paths[1])
+    run("doctor", paths[0], paths[1])
+    assert "1 index to make" in written
 
 
 def test_indexes_elsewhere_are_found_where_they_are(tmp_path):

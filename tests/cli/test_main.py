@@ -28,6 +28,8 @@ def test_help_lists_every_command_with_its_purpose():
     for name, purpose in cli_module.COMMANDS.items():
         assert name in written
         assert purpose.split()[0] in written
+    assert "tar shards in the WebDataset format" in written
+    assert "Parquet" in written
 
 
 @pytest.mark.parametrize("name", list(cli_module.COMMANDS))
@@ -216,6 +218,9 @@ def test_a_terminal_gets_progress_and_folded_tables_at_any_width(tmp_path):
     wide = _on_a_terminal("info", tmp_path, "--shards", columns=500)
     assert "looking" in wide
     assert path in wide
+    assert re.search(r"\d/1 shards", wide)
+    measured = _on_a_terminal("bench", tmp_path, "--seconds", 0.3, columns=200)
+    assert re.search(r"\d/0 s ", measured)
     _on_a_terminal("plan", tmp_path, columns=1)
     narrow = _on_a_terminal("info", tmp_path, "--shards", columns=30)
     assert path not in narrow

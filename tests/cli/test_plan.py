@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shardwise as sw
 from shardwise.plan import Plan
 from tests.support.commands import document, run
 from tests.support.tars import make_shards
@@ -28,6 +29,23 @@ def test_what_is_dropped_is_counted():
         "plan", "--num-samples", 105, "--world-size", 4, "--batch-size", 8, "--shuffle", "full"
     )
     assert "96 of 105 samples exactly once, 9 dropped (" in result.stdout
+
+
+@pytest.mark.parametrize(("shuffle", "remainder"), [("none", "uneven"), ("window", "drop")])
+def test_what_does_not_fill_a_batch_is_dropped_only_where_samples_are_shuffled(shuffle, remainder):
+    found = document("plan", "--num-samples", 105, "--batch-size", 10, "--shuffle", shuffle)
+    assert found["remainder"] == remainder
+
+
+def test_a_plan_without_a_batch_for_each_rank_is_refused_as_the_loader_refuses_it(tmp_path):
+    make_shards(tmp_path, [12])
+    arguments = ("--world-size", 4, "--batch-size", 4, "--remainder", "drop")
+    for data in ((tmp_path,), ("--num-samples", 12)):
+        result = run("plan", *data, *arguments, exit_code=2)
+        assert result.stdout == ""
+        with pytest.raises(ValueError, match="no batch to give") as caught:
+            sw.DataLoader(sw.tar(tmp_path), batch_size=4, rank=0, world_size=4, remainder="drop")
+        assert " ".join(str(caught.value).split()) in " ".join(result.stderr.split())
 
 
 def test_what_is_padded_is_counted():
@@ -56,11 +74,15 @@ def test_what_is_padded_is_counted():
 def test_the_counts_of_every_plan_agree_with_its_promises(
     num_samples, num_shards, world_size, batch_size, shuffle, remainder, seed, epoch
 ):
-    found = document(
+    arguments = [
         "plan", "--num-samples", num_samples, "--shards", num_shards, "--world-size", world_size,
         "--batch-size", batch_size, "--shuffle", shuffle, "--remainder", remainder,
         "--seed", seed, "--epoch", epoch,
-    )  # fmt: skip
+    ]  # fmt: skip
+    if remainder == "drop" and num_samples < world_size * batch_size:
+        assert "no batch to give" in run(*arguments, exit_code=2).stderr
+        return
+    found = document(*arguments)
     coverage = found["coverage"]
     assert coverage["proved"]
     assert coverage["num_distinct"] + coverage["num_never"] == num_samples
@@ -105,7 +127,9 @@ def test_a_plan_with_a_short_batch_is_found_out(monkeypatch):
 
     monkeypatch.setattr(Plan, "indices", short(indices))
     monkeypatch.setattr(Plan, "valid", short(valid))
-    result = run("plan", "--num-samples", 100, "--batch-size", 10, exit_code=1)
+    result = run(
+        "plan", "--num-samples", 100, "--batch-size", 10, "--remainder", "drop", exit_code=1
+    )
     assert "99 reads, not 100" in result.stdout
     assert "1 batch of less than 10 samples" in result.stdout
 

@@ -50,6 +50,13 @@ def test_a_changed_payload_is_found_with_its_key_field_and_offset(tmp_path):
     assert result.stderr == ""
 
 
+def test_only_what_was_read_is_counted(tmp_path):
+    paths = make_shards(tmp_path, [3, 2])
+    os.truncate(paths[1], 900)
+    found = document("verify", *paths, exit_code=1)
+    assert found["num_bytes"] == Path(paths[0]).stat().st_size
+
+
 def test_every_damaged_shard_is_listed(tmp_path):
     paths = make_shards(tmp_path, [3, 2, 2])
     for path in paths[:2]:

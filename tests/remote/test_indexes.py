@@ -12,6 +12,7 @@ from shardwise.sources.tar.build import build_indexes
 from shardwise.sources.tar.index import ShardIndex, index_path
 from shardwise.sources.tar.verify import verify_shard
 from shardwise.storage import StorageOptions
+from tests.support.commands import run
 from tests.support.remote_shards import (
     body,
     check_epoch,
@@ -84,6 +85,7 @@ def test_a_store_that_is_read_only_has_its_indexes_on_this_machine(tmp_path, cap
         assert f"{url}.swi" in result.note
         check_epoch(loader(sw.tar(url), num_threads=0), 9)
         assert [r.status for r in build_indexes(url)] == ["fresh"]
+        assert f"in {tmp_path / 'user-cache'}" in run("info", url).stdout
 
 
 def test_without_a_place_for_them_indexes_stay_in_memory(s3, tmp_path, monkeypatch, caplog):
@@ -143,6 +145,26 @@ def test_indexes_that_were_made_before_the_upload_are_taken_if_they_fit(s3, tmp_
     s3.put("uploaded/001.tar.swi", Path(index_path(str(local))).read_bytes())
     with pytest.raises(sw.StaleIndexError, match="has changed since it was indexed"):
         len(sw.tar(other, storage=s3.config))
+
+
+def test_a_remote_shard_without_an_end_is_refused_unless_that_is_accepted(s3):
+    url = s3.put("endless/000.tar", numbered_tar(0, 8, 1000)[: 5 * 2560])
+    for _ in range(2):
+        with pytest.raises(sw.DataError, match=r"no end.*the 5 samples") as caught:
+            len(sw.tar(url, storage=s3.config))
+        assert caught.value.url == url
+        check_epoch(loader(sw.tar(url, storage=s3.config, accept_unfinished=True)), 5)
+
+
+def test_an_index_whose_shard_is_gone_from_the_store_is_told(s3):
+    urls = put_shards(s3, "lost", [3, 4])
+    build_indexes(urls, options=StorageOptions(config=s3.config))
+    s3.delete("lost/000.tar")
+    for pattern in (s3.url("lost/"), s3.url("lost/*.tar")):
+        with pytest.raises(sw.MissingShardError, match="remove the index files") as caught:
+            sw.tar(pattern, storage=s3.config)
+        assert caught.value.url == urls[0]
+    assert len(sw.tar(urls[1:], storage=s3.config)) == 4
 
 
 def test_a_damaged_index_beside_a_shard_is_an_error_and_a_copy_of_it_is_not(s3, user_cache):

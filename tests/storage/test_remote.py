@@ -449,7 +449,7 @@ def test_a_server_that_ignores_if_match_cannot_mix_versions(weak):
 
 def test_a_server_that_ignores_ranges_is_named_as_such():
     with serving(_Whole) as root:
-        with pytest.raises(StorageError, match="ignores the Range header"):
+        with pytest.raises(StorageError, match=r"ignores the Range header.*nginx"):
             open_file(f"{root}/x.tar").read(10, 5)
 
 

@@ -88,7 +88,11 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="shardwise", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Tar shards for distributed training: index them, look into them, plan who reads what.
+    """Look at training data from the shell: what is in it, whether it is whole, who reads what.
+
+    Made for tar shards in the WebDataset format, whose samples shardwise reads by an index: index,
+    verify and doctor are for these. info, plan and bench also take Parquet and Lance tables and
+    folders of files.
 
     URLS are files, directories, globs and brace patterns such as 'train-{000..123}.tar'; quote
     patterns, so that the shell leaves them alone.

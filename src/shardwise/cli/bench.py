@@ -18,15 +18,17 @@ import click
 import shardwise as sw
 from shardwise.cli.bench_plot import draw, drawable
 from shardwise.cli.bench_view import show
-from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.data import open_data
+from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import progress, write_document
-from shardwise.cli.shards import list_shards
 from shardwise.codecs import default_decoder
 from shardwise.codecs.images import Image
 
 __all__ = ["bench"]
 
 _DEFAULT_S = 5.0
+# How often the batches that are ready are counted: seldom enough to cost nothing.
+_LOOK_S = 0.05
 _STAGES = ("read", "decode", "transform", "collate", "hand over")
 
 
@@ -39,12 +41,15 @@ class Measured:
         stats: the loader's, without the first batch.
         seconds: the time of the run.
         marks: seconds since the start of the run and samples, by batch.
+        ready: seconds since the start, and batches that were ready when one was asked for, on
+            average since the mark before.
     """
 
     first_s: float
     stats: dict[str, Any]
     seconds: float
     marks: list[tuple[float, int]]
+    ready: list[tuple[float, float]]
 
 
 @click.command()
@@ -80,7 +85,7 @@ class Measured:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw it, as .png, .svg or .pdf; needs matplotlib.",
 )
-@index_option
+@shard_options
 @common_options
 def bench(
     urls: tuple[str, ...],
@@ -95,6 +100,7 @@ def bench(
     seconds: float | None,
     plot: Path | None,
     index: str | None,
+    accept_unfinished: bool,
     as_json: bool,
 ) -> None:
     """Measure how fast samples can be loaded here, and name what limits it.
@@ -107,9 +113,9 @@ def bench(
     with usage_errors():
         if plot is not None:
             drawable(plot)
-        shards = list_shards(urls)
         began = time.perf_counter()
-        data = _decoded(sw.tar(shards, index=index), decode, image_size)
+        opened = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        data = _decoded(opened, decode, image_size)
         loader = sw.DataLoader(
             data,
             batch_size=batch_size,
@@ -123,10 +129,11 @@ def bench(
             output="numpy",
         )
         open_s = time.perf_counter() - began
-    with loader, progress("loading", batches or round(10 * (seconds or 0))) as report:
+    total, unit = (batches, "batches") if batches else (seconds or 0.0, "s")
+    with loader, progress("loading", total, unit=unit) as report:
         measured = _measure(loader, batches, seconds, report)
     document = {
-        "num_shards": len(shards),
+        "num_shards": len(data.source.manifest.shards),
         "num_samples": len(data),
         "fields": list(data.fields),
         "decode": decode,
@@ -137,7 +144,7 @@ def bench(
         **_describe(measured),
     }
     if plot is not None:
-        draw(plot, document, measured.marks)
+        draw(plot, document, measured.marks, measured.ready)
     if as_json:
         write_document(document)
     else:
@@ -158,18 +165,22 @@ def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Datase
                 f"{', '.join(data.fields) or 'none'}"
             )
         data = data.decode(**dict.fromkeys(images, sw.image("rgb", size=image_size)))
-    return data.decode()
+    values = getattr(data.source, "value_fields", ())
+    # Values are used as they are; decode() refuses data that are nothing else.
+    return data if set(data.fields) <= set(values) else data.decode()
 
 
 def _measure(
     loader: sw.DataLoader,
     max_batches: int | None,
     max_seconds: float | None,
-    report: Callable[[int], None],
+    report: Callable[[float], None],
 ) -> Measured:
     """Take batches until one of the limits is reached; `report` is told as the bar counts."""
     began = time.perf_counter()
     marks = []
+    ready: list[tuple[float, float]] = []
+    total_ready, num_asked = 0.0, 0
     with closing(_epochs(loader)) as batches:
         next(batches)
         start = time.perf_counter()
@@ -177,10 +188,16 @@ def _measure(
         for batch in batches:
             passed = time.perf_counter() - start
             marks.append((passed, len(batch["__index__"])))
-            report(len(marks) if max_batches else int(10 * passed))
+            report(len(marks) if max_batches else passed)
+            if passed - (ready[-1][0] if ready else 0.0) >= _LOOK_S:
+                # A mean over all batches so far: what was added since is this stretch's.
+                depth = loader.stats()["queue_depth"] * len(marks)
+                ready.append((passed, (depth - total_ready) / (len(marks) - num_asked)))
+                total_ready, num_asked = depth, len(marks)
             if len(marks) == max_batches or (max_seconds is not None and passed >= max_seconds):
                 break
-        return Measured(start - began, loader.stats(), time.perf_counter() - start, marks)
+        passed = time.perf_counter() - start
+        return Measured(start - began, loader.stats(), passed, marks, ready)
 
 
 def _epochs(loader: sw.DataLoader) -> Generator[dict[str, Any], None, None]:

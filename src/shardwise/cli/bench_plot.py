@@ -1,4 +1,7 @@
-"""The picture of `shardwise bench`: seconds by stage, and the rate over time. Needs matplotlib."""
+"""The picture of `shardwise bench`: seconds by stage, the rate, and batches ready over time.
+
+Needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from shardwise.errors import MissingExtraError
 
 __all__ = ["draw", "drawable"]
 
-# Points of the rate's line: enough to see a stall, few enough to see anything.
-_MAX_POINTS = 50
+# Windows a run, for the rate: long enough to hold several batches, short enough to show a stall.
+_WINDOWS = 12
+_POINTS = 200
 
 
 def drawable(path: Path) -> None:
@@ -30,36 +34,61 @@ def drawable(path: Path) -> None:
         raise ValueError(f"--plot {path}: there is no directory {path.absolute().parent}")
 
 
-def draw(path: Path, document: dict[str, Any], marks: Sequence[tuple[float, int]]) -> None:
+def draw(
+    path: Path,
+    document: dict[str, Any],
+    marks: Sequence[tuple[float, int]],
+    ready: Sequence[tuple[float, float]],
+) -> None:
     """Draw a result.
 
     Args:
         path: the file; its ending says the format.
         document: the result as `--json` gives it.
         marks: seconds and samples of each batch.
+        ready: seconds, and batches that were ready when one was asked for.
     """
     figure = _figure()
-    by_stage, over_time = figure.subplots(1, 2)
+    by_stage, over_time = figure.subfigures(1, 2, width_ratios=[2, 3])
+    bars = by_stage.subplots()
     names = [stage["name"] for stage in document["stages"]][::-1]
-    by_stage.barh(names, [stage["seconds"] for stage in document["stages"]][::-1])
-    by_stage.set_xlabel("busy seconds, over all threads")
-    times, rates = _rates(marks)
-    over_time.plot(times, rates)
-    over_time.set_ylim(bottom=0)
-    over_time.set_xlabel("seconds")
-    over_time.set_ylabel("samples/s")
-    rate = f"{document['samples_per_s']:,.0f} samples/s"
-    figure.suptitle(f"{rate}, {document['bound_by']}-bound".replace("nothing-bound", "too short"))
+    seconds = [stage["seconds"] for stage in document["stages"]][::-1]
+    drawn = bars.barh(names, seconds)
+    bars.bar_label(drawn, [f" {100 * stage['share']:.0f} %" for stage in document["stages"]][::-1])
+    bars.margins(x=0.15)
+    bars.set_xlabel("busy seconds, over all threads")
+    rate, queue = over_time.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    times, rates, window = _rates(marks)
+    mean = document["samples_per_s"]
+    rate.plot(times, rates, label=f"over the last {window:.2g} s")
+    rate.axhline(mean, color="black", linestyle="--", linewidth=1, label=f"mean {mean:,.0f}")
+    rate.set_ylim(0, 1.2 * max(mean, *rates))
+    rate.set_ylabel("samples/s")
+    rate.legend(loc="lower right")
+    queue.step([when for when, _ in ready], [depth for _, depth in ready], where="pre")
+    queue.set_ylim(0, 1.2 * max([1.0, *(depth for _, depth in ready)]))
+    queue.set_ylabel("batches ready")
+    queue.set_xlabel("seconds")
+    title = f"{mean:,.0f} samples/s, {document['bound_by']}-bound"
+    figure.suptitle(title.replace("nothing-bound", "too short"))
     figure.savefig(path)
 
 
-def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]]:
-    """The rate in parts of the run: when each part ends, and its samples a second."""
-    ends = np.unique(np.linspace(0, len(marks), min(_MAX_POINTS, len(marks)) + 1).astype(int))[1:]
-    times = np.array([seconds for seconds, _ in marks])[ends - 1]
-    samples = np.cumsum([count for _, count in marks])[ends - 1]
-    rates = np.diff(samples, prepend=0) / np.maximum(np.diff(times, prepend=0.0), 1e-9)
-    return times.tolist(), rates.tolist()
+def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float], float]:
+    """The rate over a window that moves through the run.
+
+    Batches come in bursts, so a rate from one to the next says nothing.
+
+    Returns:
+        Seconds, the samples a second of the window that ends there, and the window's seconds.
+    """
+    times = np.array([0.0, *(seconds for seconds, _ in marks)])
+    samples = np.cumsum([0, *(count for _, count in marks)])
+    window = times[-1] / _WINDOWS
+    ends = np.linspace(window, times[-1], _POINTS)
+    # A batch counts evenly over the time since the one before: few batches would look like steps.
+    until, before = (np.interp(when, times, samples) for when in (ends, ends - window))
+    return ends.tolist(), ((until - before) / window).tolist(), float(window)
 
 
 def _figure() -> Any:
@@ -67,4 +96,4 @@ def _figure() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("--plot needs matplotlib", extra="plot") from error
-    return Figure(figsize=(10, 4), layout="constrained")
+    return Figure(figsize=(11, 4.5), layout="constrained")

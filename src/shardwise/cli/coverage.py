@@ -65,7 +65,7 @@ def prove(
     *,
     epoch: int,
     group_ends: NDArray[np.int64],
-    report: Callable[[int], None],
+    report: Callable[[float], None],
 ) -> Coverage:
     """Run one epoch of a plan over all ranks and steps, and count.
 

@@ -12,7 +12,8 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.data import require_tar
+from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards, look_at
@@ -41,13 +42,16 @@ class Finding:
 
 @click.command()
 @urls_argument
-@index_option
+@shard_options
 @common_options
-def doctor(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
+def doctor(
+    urls: tuple[str, ...], index: str | None, accept_unfinished: bool, as_json: bool
+) -> None:
     """Tell what is odd about these shards, with hints. Reads headers only, and writes nothing.
 
     Exit code 1 if reading would refuse a shard, else 0, whatever is odd.
     """
+    require_tar(urls, "doctor")
     with usage_errors():
         shards = list_shards(urls)
     facts = []
@@ -56,7 +60,7 @@ def doctor(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
         for done, url in enumerate(shards, 1):
             seen = examine_shard(url)
             facts.append(seen)
-            findings += _examine(seen, index)
+            findings += _examine(seen, index, accept_unfinished=accept_unfinished)
             report(done)
     findings += [Finding(problem, is_error=False) for problem in _compare(facts)]
     findings.sort(key=lambda finding: not finding.is_error)
@@ -79,12 +83,12 @@ def doctor(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _examine(seen: ShardFacts, index: str | None) -> list[Finding]:
+def _examine(seen: ShardFacts, index: str | None, *, accept_unfinished: bool) -> list[Finding]:
     """What is odd about one shard and its index, and why reading refuses it, if it does."""
     found = list(seen.findings)
     errors = []
     try:
-        state = look_at(seen.url, index).state
+        state = look_at(seen.url, index, accept_unfinished=accept_unfinished).state
     except ShardwiseError as error:
         refusal = problem_of(error, seen.url)
         # The same, seen by both: it is one finding.

@@ -12,7 +12,8 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.data import require_tar
+from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import (
     clean,
     format_bytes,
@@ -32,7 +33,7 @@ __all__ = ["index"]
 
 @click.command()
 @urls_argument
-@index_option
+@shard_options
 @click.option("--digests", is_flag=True, help="Keep a CRC-32 of every payload: reads everything.")
 @click.option("--force", is_flag=True, help="Make fresh indexes again too.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: chosen]")
@@ -43,6 +44,7 @@ def index(
     digests: bool,
     force: bool,
     jobs: int | None,
+    accept_unfinished: bool,
     as_json: bool,
 ) -> None:
     """Build the index of each shard, or refresh those that do not fit their shard any more.
@@ -50,6 +52,7 @@ def index(
     What is fresh is left as it is. Each index appears whole when its shard is done, so a run that
     is stopped goes on from there the next time. Exit code 1 if a shard failed.
     """
+    require_tar(urls, "index")
     with usage_errors():
         shards = list_shards(urls)
     begin = time.perf_counter()
@@ -60,6 +63,7 @@ def index(
             digests=digests,
             force=force,
             jobs=jobs,
+            accept_unfinished=accept_unfinished,
             progress=lambda done, _total, _url: report(done),
         )
     seconds = time.perf_counter() - begin

@@ -6,14 +6,15 @@ Imports numpy, the manifest and the tar source.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.data import kind_of, open_data
+from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import (
     clean,
     format_bytes,
@@ -26,21 +27,37 @@ from shardwise.cli.output import (
 )
 from shardwise.cli.shards import SeenShard, list_shards, look_at
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.storage.user_dirs import user_cache_dir
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
 
 __all__ = ["info"]
 
 
 @click.command()
 @urls_argument
-@index_option
+@shard_options
 @click.option("--shards", "list_all", is_flag=True, help="List each shard.")
 @common_options
-def info(urls: tuple[str, ...], index: str | None, list_all: bool, as_json: bool) -> None:
+def info(
+    urls: tuple[str, ...],
+    index: str | None,
+    accept_unfinished: bool,
+    list_all: bool,
+    as_json: bool,
+) -> None:
     """Show what is in the shards, without reading payloads and without writing anything.
 
     Shards without a fresh index are scanned for this look. Exit code 1 if a shard is missing or
-    damaged.
+    damaged, or has an index that does not fit: reading refuses it. Of tables and folders, which
+    have no index, it shows the counts and the fields.
     """
+    if kind_of(urls) != "tar":
+        with usage_errors():
+            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        _show_data(data, as_json=as_json)
+        return
     with usage_errors():
         names = list_shards(urls)
     shards = []
@@ -49,7 +66,7 @@ def info(urls: tuple[str, ...], index: str | None, list_all: bool, as_json: bool
     with progress("looking", len(names)) as report:
         for done, url in enumerate(names, 1):
             # One index at a time: each may hold a file open.
-            seen = look_at(url, index)
+            seen = look_at(url, index, accept_unfinished=accept_unfinished)
             shards.append(_describe_shard(seen))
             rows = np.arange(seen.index.num_samples)
             for field in seen.index.fields:
@@ -82,6 +99,30 @@ def info(urls: tuple[str, ...], index: str | None, list_all: bool, as_json: bool
         if list_all:
             write_line()
             _show_shards(shards)
+    if _num_unfit(states):
+        click.get_current_context().exit(1)
+
+
+def _show_data(data: Dataset, *, as_json: bool) -> None:
+    """Write what is known of data that are no tar shards."""
+    manifest = data.source.manifest
+    document: dict[str, Any] = {
+        "num_shards": len(manifest.shards),
+        "num_samples": manifest.num_samples,
+        "num_bytes": sum(shard.num_bytes for shard in manifest.shards),
+        "fingerprint": data.fingerprint,
+        "fields": list(data.fields),
+    }
+    if as_json:
+        write_document(document)
+        return
+    rows = [
+        ["samples", format_count(document["num_samples"])],
+        ["bytes", format_bytes(document["num_bytes"])],
+        ["fields", ", ".join(data.fields) or "none"],
+        ["fingerprint", data.fingerprint],
+    ]
+    write_table(["parts", format_count(document["num_shards"])], rows)
 
 
 def _describe_shard(seen: SeenShard) -> dict[str, Any]:
@@ -118,7 +159,7 @@ def _show(document: dict[str, Any]) -> None:
     index = document["index"]
     states = ", ".join(f"{count} {state}" for state, count in index["states"].items())
     digests = f", {index['num_with_digests']} with digests" if index["num_with_digests"] else ""
-    place = "beside the shards" if index["directory"] is None else f"in {clean(index['directory'])}"
+    place = f"in {clean(index['directory'])}" if index["directory"] else _place(document["shards"])
     rows = [
         ["samples", format_count(document["num_samples"])],
         ["bytes", format_bytes(document["num_bytes"])],
@@ -145,14 +186,28 @@ def _show(document: dict[str, Any]) -> None:
                 for field in document["fields"]
             ],
         )
-    if set(index["states"]) - {"fresh"}:
+    unfit = _num_unfit(index["states"])
+    if unfit:
         write_line()
-        write_line(f"{plural(_num_unfit(index), 'index', 'indexes')} to make: `shardwise index`")
+        write_line(
+            f"{plural(unfit, 'index does', 'indexes do')} not fit, and reading refuses that: bring "
+            "them up to date with `shardwise index`"
+        )
+    if index["states"].get("missing"):
+        write_line()
+        missing = plural(index["states"]["missing"], "index", "indexes")
+        write_line(f"{missing} to make: the first use does that, or `shardwise index`")
 
 
-def _num_unfit(index: dict[str, Any]) -> int:
-    """How many shards have no index that fits."""
-    return sum(count for state, count in index["states"].items() if state != "fresh")
+def _num_unfit(states: Mapping[str, int]) -> int:
+    """How many shards have an index that reading refuses."""
+    return states.get("stale", 0) + states.get("damaged", 0)
+
+
+def _place(shards: Sequence[dict[str, Any]]) -> str:
+    """Where indexes lie that were not put into a directory of the user's."""
+    own = str(user_cache_dir())
+    return f"in {own}" if shards[0]["index"].startswith(own) else "beside the shards"
 
 
 def _show_shards(shards: Sequence[dict[str, Any]]) -> None:

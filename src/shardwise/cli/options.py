@@ -15,7 +15,7 @@ __all__ = [
     "JSON_KEY",
     "TRACEBACK_KEY",
     "common_options",
-    "index_option",
+    "shard_options",
     "urls_argument",
     "usage_errors",
 ]
@@ -26,12 +26,20 @@ TRACEBACK_KEY = "shardwise.traceback"
 
 urls_argument = click.argument("urls", nargs=-1, required=True, metavar="URLS...")
 
-index_option = click.option(
-    "--index",
-    metavar="DIR",
-    type=click.Path(file_okay=False),
-    help="Directory of the index files; beside the shards if not given.",
-)
+
+def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--index` and `--accept-unfinished`: how tar shards are read."""
+    function = click.option(
+        "--accept-unfinished",
+        is_flag=True,
+        help="Take shards without an end as they are: they may have been cut.",
+    )(function)
+    return click.option(
+        "--index",
+        metavar="DIR",
+        type=click.Path(file_okay=False),
+        help="Directory of the index files; beside the shards if not given.",
+    )(function)
 
 
 def common_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -175,7 +175,7 @@ def _draws_blocks() -> bool:
 
 
 @contextmanager
-def progress(what: str, total: int, *, unit: str = "shards") -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: float, *, unit: str = "shards") -> Iterator[Callable[[float], None]]:
     """A progress bar on standard error; nothing where that is no terminal.
 
     Yields a function that takes how many of `total` are done now, in all.
@@ -187,7 +187,6 @@ def progress(what: str, total: int, *, unit: str = "shards") -> Iterator[Callabl
     from rich.progress import (
         BarColumn,
         DownloadColumn,
-        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeElapsedColumn,
@@ -196,7 +195,9 @@ def progress(what: str, total: int, *, unit: str = "shards") -> Iterator[Callabl
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
+        DownloadColumn()
+        if unit == "bytes"
+        else TextColumn(f"{{task.completed:.0f}}/{{task.total:.0f}} {unit}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:

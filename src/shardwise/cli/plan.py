@@ -1,7 +1,7 @@
 """`shardwise plan`: who reads what, and the proof that each sample is read once.
 
 The numbers of the table are counted while the plan runs; those above it are the plan's own.
-Imports numpy, the plan and, for shards, the tar source.
+Imports numpy, the plan and, for data, the library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.cli.coverage import Coverage, prove
-from shardwise.cli.options import common_options, index_option, usage_errors
+from shardwise.cli.data import open_data
+from shardwise.cli.options import common_options, shard_options, usage_errors
 from shardwise.cli.output import plural, progress, write_document
 from shardwise.cli.plan_view import show_numbers, show_proof, show_ranks
 from shardwise.plan import Plan
@@ -47,9 +48,8 @@ MAX_CELLS = 4_000_000
 @click.option(
     "--remainder",
     type=click.Choice(["drop", "pad", "uneven"]),
-    default="drop",
-    show_default=True,
-    help="What becomes of samples that fill no global batch.",
+    help="What becomes of samples that fill no global batch.  [default: uneven without a shuffle, "
+    "else drop]",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True)
@@ -61,7 +61,7 @@ MAX_CELLS = 4_000_000
     show_default=True,
     help="Prove nothing if there are more samples: a byte of memory and 0.3 us each.",
 )
-@index_option
+@shard_options
 @common_options
 def plan(
     urls: tuple[str, ...],
@@ -70,21 +70,31 @@ def plan(
     world_size: int,
     batch_size: int,
     shuffle: Literal["none", "full", "window"],
-    remainder: Literal["drop", "pad", "uneven"],
+    remainder: Literal["drop", "pad", "uneven"] | None,
     seed: int,
     epoch: int,
     epoch_size: int | None,
     max_proof: int,
     index: str | None,
+    accept_unfinished: bool,
     as_json: bool,
 ) -> None:
     """Show which rank reads which shards, and prove that each sample is read once.
 
     Give URLS, or --num-samples for a plan without data. The proof runs the plan over all ranks
-    and steps and counts every sample. Exit code 1 if the counts are not what --remainder says.
+    and steps and counts every sample. Exit code 1 if the counts are not what --remainder says, 2
+    if there is no batch for each rank: the loader refuses that too.
     """
-    sizes = _shard_sizes(urls, num_samples, num_shards, index)
+    if bool(urls) == (num_samples is not None):
+        raise click.UsageError("give either URLS or --num-samples N")
+    sizes = (
+        _equal_sizes(num_samples, num_shards or 1)
+        if num_samples is not None
+        else _sizes_of(urls, num_shards, index, accept_unfinished=accept_unfinished)
+    )
     num_ids = int(sizes.sum())
+    if remainder is None:
+        remainder = "uneven" if shuffle == "none" else "drop"
     with usage_errors():
         made = Plan(
             num_ids,
@@ -95,10 +105,10 @@ def plan(
             remainder=remainder,
             shard_sizes=sizes,
             epoch_size=epoch_size,
-        )
+        ).require_steps()
     coverage = None
     if num_ids <= max_proof:
-        with progress("proving", made.num_steps * world_size) as report:
+        with progress("proving", made.num_steps * world_size, unit="batches") as report:
             coverage = prove(made, epoch=epoch, group_ends=_group(sizes, world_size), report=report)
     document: dict[str, Any] = {
         "num_samples": num_ids,
@@ -131,24 +141,22 @@ def plan(
         click.get_current_context().exit(1)
 
 
-def _shard_sizes(
-    urls: tuple[str, ...], num_samples: int | None, num_shards: int | None, index: str | None
-) -> NDArray[np.int64]:
-    """Samples a shard, int64 `[shards]`: from the data or as the options say."""
-    if bool(urls) == (num_samples is not None):
-        raise click.UsageError("give either URLS or --num-samples N")
-    if num_samples is None:
-        if num_shards is not None:
-            raise click.UsageError("--shards goes with --num-samples; URLS have their own")
-        from shardwise.sources.tar.source import TarSource
-
-        with usage_errors():
-            source = TarSource(list(urls), index=index)
-        return source.manifest.sizes
-    count = num_shards or 1
-    sizes = np.full(count, num_samples // count, dtype=np.int64)
-    sizes[: num_samples % count] += 1
+def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
+    """Samples a shard, int64 `[shards]`, as equal as they can be."""
+    sizes = np.full(num_shards, num_samples // num_shards, dtype=np.int64)
+    sizes[: num_samples % num_shards] += 1
     return sizes
+
+
+def _sizes_of(
+    urls: tuple[str, ...], num_shards: int | None, index: str | None, *, accept_unfinished: bool
+) -> NDArray[np.int64]:
+    """Samples a shard, int64 `[shards]`, of data."""
+    if num_shards is not None:
+        raise click.UsageError("--shards goes with --num-samples; URLS have their own")
+    with usage_errors():
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+    return data.source.manifest.sizes
 
 
 def _group(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import DataError
+from shardwise.sources.tar.acceptance import fits, require_end
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.dialects import is_shard_list
 from shardwise.sources.tar.index import ShardIndex
-from shardwise.sources.tar.index_store import IndexStore, fits
+from shardwise.sources.tar.index_store import IndexStore
+from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.source import TarSource
-from shardwise.storage import expand, is_local
+from shardwise.storage import is_local
 
 __all__ = ["SeenShard", "list_shards", "look_at"]
 
@@ -50,14 +52,15 @@ def list_shards(urls: Sequence[str]) -> list[str]:
     """
     # Shard lists are the source's own matter; it also refuses compressed names, which commands
     # rather report shard by shard.
-    return list(TarSource(urls).urls) if any(map(is_shard_list, urls)) else expand(urls)
+    return list(TarSource(urls).urls) if any(map(is_shard_list, urls)) else expand_shards(urls)
 
 
-def look_at(url: str, index_dir: str | None) -> SeenShard:
+def look_at(url: str, index_dir: str | None, *, accept_unfinished: bool) -> SeenShard:
     """Look at one shard and its index.
 
     Raises:
-        DataError: the shard is missing or, where it has no fresh index, damaged.
+        DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
+            and that is not accepted.
         StorageError: it could not be read.
     """
     store = IndexStore(index_dir)
@@ -73,9 +76,12 @@ def look_at(url: str, index_dir: str | None) -> SeenShard:
     num_bytes = None if state == "missing" else _num_bytes(path, index)
     if index is not None:
         path = index.path
-        if fits(index.header, stat, is_remote=not is_local(url)):
+        if fits(index.header, url, stat):
+            if not accept_unfinished:
+                require_end(index.header, url)
             return SeenShard(url, path, "fresh", index, num_bytes)
-    return SeenShard(url, path, state, build_index(url), num_bytes)
+    built = build_index(url, accept_unfinished=accept_unfinished)
+    return SeenShard(url, path, state, built, num_bytes)
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from shardwise.cli.options import common_options, index_option, urls_argument, usage_errors
+from shardwise.cli.data import require_tar
+from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards, look_at
@@ -27,15 +28,18 @@ __all__ = ["verify"]
 
 @click.command()
 @urls_argument
-@index_option
+@shard_options
 @common_options
-def verify(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
+def verify(
+    urls: tuple[str, ...], index: str | None, accept_unfinished: bool, as_json: bool
+) -> None:
     """Read every byte of the shards and check all that can be checked.
 
     The chain of headers, their checksums and the end of each shard; the index against the shard;
     each payload against its digest, if the index has digests; a list's counts against the shards.
     Exit code 1 if there is a problem.
     """
+    require_tar(urls, "verify")
     with usage_errors():
         shards = list_shards(urls)
     begin = time.perf_counter()
@@ -47,16 +51,20 @@ def verify(urls: tuple[str, ...], index: str | None, as_json: bool) -> None:
     with progress("verifying", sum(sizes), unit="bytes") as report:
         for done, (url, size) in enumerate(zip(shards, sizes, strict=True)):
             begin_bytes = sum(sizes[:done])
-            found = verify_shard(url, index=index, progress=_moved(report, begin_bytes))
+            payloads = _Payloads(report, begin_bytes)
+            found = verify_shard(
+                url, index=index, accept_unfinished=accept_unfinished, progress=payloads
+            )
             problems += found
             num_bad += bool(found)
-            num_bytes += size
+            # Of a shard with problems, headers may not have been read.
+            num_bytes += payloads.num_bytes if found else size
             # What can't be looked at is among the problems.
             with suppress(ShardwiseError, OSError):
                 saved = store.load(url, store.stat(url), check=False)
                 num_with_digests += saved is not None and saved.header.has_digests
             report(begin_bytes + size)
-        problems += _broken_claims(urls, index)
+        problems += _broken_claims(urls, index, accept_unfinished=accept_unfinished)
     seconds = time.perf_counter() - begin
     document = {
         "num_shards": len(shards),
@@ -86,24 +94,27 @@ def _size_of(url: str, store: IndexStore) -> int:
         return 0
 
 
-def _moved(report: Callable[[int], None], begin: int) -> Callable[[int], None]:
-    """Turn bytes read since the last call into bytes done in all."""
-    done = begin
+class _Payloads:
+    """Counts the bytes of one shard's payloads as they are read, and moves the bar."""
 
-    def moved(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        report(done)
+    def __init__(self, report: Callable[[float], None], begin: int) -> None:
+        self.num_bytes = 0
+        self._report = report
+        self._begin = begin
 
-    return moved
+    def __call__(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+        self._report(self._begin + self.num_bytes)
 
 
-def _broken_claims(urls: Sequence[str], index: str | None) -> list[Problem]:
+def _broken_claims(
+    urls: Sequence[str], index: str | None, *, accept_unfinished: bool
+) -> list[Problem]:
     """Counts in shard lists that are not those of the shards."""
     problems = []
     for claim in (claim for url in urls if is_shard_list(url) for claim in read_shard_list(url)):
         try:
-            seen = look_at(claim.url, index).index
+            seen = look_at(claim.url, index, accept_unfinished=accept_unfinished).index
         except ShardwiseError:
             # Verifying the shard has found it already.
             continue

@@ -2,19 +2,25 @@
 
 Keeps I8: what is being written has a hidden temporary name beside the target; only a whole file,
 flushed to disk, gets the target's name. A killed process leaves at most a hidden file that nobody
-reads. Imports the standard library only.
+reads; `sweep` removes it. Imports the standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import secrets
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["atomic_write"]
+__all__ = ["atomic_write", "sweep"]
+
+# The name of a file that is being written: the target's, the machine, the process, a random part.
+_TEMPORARY = re.compile(r"\..{1,40}\.([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 @contextlib.contextmanager
@@ -46,20 +52,66 @@ def atomic_write(
     _refuse_existing(target, overwrite)
     # A part of the name only: the whole could be too long with what is added.
     owner = os.getpid()
-    temporary = target.with_name(f".{target.name[:40]}.{owner}-{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(
+        f".{target.name[:40]}.{_host()}-{owner}-{secrets.token_hex(4)}.tmp"
+    )
     encoding = None if "b" in mode else "utf-8"
     try:
         with open(temporary, mode.replace("w", "x"), buffering, encoding=encoding) as file:
+            # Held until the file has its name: `sweep` leaves alone what somebody holds. Some file
+            # systems have no locks; nothing is swept there.
+            with contextlib.suppress(OSError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _refuse_existing(target, overwrite)
-        temporary.replace(target)
+            _refuse_existing(target, overwrite)
+            temporary.replace(target)
     except BaseException:
         # A forked child that ends with this block open must not remove its parent's file.
         if os.getpid() == owner:
             temporary.unlink(missing_ok=True)
         raise
+
+
+def sweep(directory: str | os.PathLike[str]) -> None:
+    """Remove the hidden files that killed processes of this machine left in a directory.
+
+    Only what `atomic_write` named, whose process is gone and whose lock nobody holds. An empty file
+    stays: its writer may be about to lock it.
+    """
+    try:
+        paths = list(Path(directory).iterdir())
+    except OSError:
+        return
+    for path in paths:
+        found = _TEMPORARY.fullmatch(path.name)
+        if found is None or found[1] != _host() or _is_running(int(found[2])):
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(fd).st_size:
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
+def _host() -> str:
+    """A mark of this machine: process numbers of another one mean nothing here."""
+    return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # It is another user's.
+        return True
+    return True
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:

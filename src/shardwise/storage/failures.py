@@ -91,14 +91,18 @@ CERTIFICATE = (
     "the server's certificate is not trusted: give the one of its authority as PEM text in "
     "storage={'root_certificate': ...}"
 )
+_NO_RANGES = (
+    "the server ignores the Range header: it can't send parts of a file, nor can `python -m "
+    "http.server`; serve the files by nginx, caddy or `rclone serve http`, or copy them here"
+)
 # By the exception's name, or by what its text holds.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("FileNotFoundError", "the store has no such object", "missing"),
     ("PreconditionError", "its ETag is another one", "changed"),
     ("PermissionDeniedError", "access denied", "denied"),
     ("UnauthenticatedError", "access denied", "denied"),
-    ("RangeNotSupported", "the server ignores the Range header: it can't send parts", "refused"),
-    ("NotPartial", "the server ignores the Range header: it can't send parts", "refused"),
+    ("RangeNotSupported", _NO_RANGES, "refused"),
+    ("NotPartial", _NO_RANGES, "refused"),
     (
         "redirect without LOCATION",
         "the bucket is in another region: set AWS_REGION, or aws_region in storage=",

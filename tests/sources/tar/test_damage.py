@@ -7,14 +7,18 @@ one that was not.
 from __future__ import annotations
 
 import os
+import pickle
 import random
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import shardwise as sw
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.sources.tar.build import build_index, build_indexes
+from shardwise.sources.tar.index import index_path
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.tar.verify import verify_shard
 from tests.support.raw_tars import END, header, member
@@ -51,8 +55,8 @@ def flip(byte: int, bit: int):
     return change
 
 
-def read_all(url: str):
-    source = TarSource(url)
+def read_all(url: str, **options: bool):
+    source = TarSource(url, **options)
     columns = source.read(np.arange(source.manifest.num_samples))
     return columns.keys, {name: list(column) for name, column in columns.fields.items()}
 
@@ -136,24 +140,37 @@ def test_a_shard_cut_between_two_members(tmp_path, seed):
             read_all(url)
     elif num_members % len(FIELDS) and num_members > len(FIELDS):
         # A part of a sample is never handed out.
-        with pytest.raises(DataError, match="cut between two members"):
-            read_all(url)
+        for accept in (False, True):
+            with pytest.raises(DataError, match="cut between two members"):
+                read_all(url, accept_unfinished=accept)
     else:
-        # Whole samples and no end: it could be all there ever was. It is not silent, though.
-        assert len(read_all(url)[0]) == -(-num_members // len(FIELDS))
+        # Whole samples and no end: it could be all there ever was.
+        with pytest.raises(DataError, match="no end") as caught:
+            read_all(url)
+        assert (caught.value.url, caught.value.offset) == (url, num_members * MEMBER_BYTES)
+        assert len(read_all(url, accept_unfinished=True)[0]) == -(-num_members // len(FIELDS))
         problems = verify_shard(url)
         assert "no end" in problems[0].message
+        assert verify_shard(url, accept_unfinished=True) == []
     assert problems
 
 
-def test_a_shard_without_end_is_said_so_when_it_is_opened(tmp_path, caplog):
+def test_a_shard_without_end_is_refused_unless_that_is_accepted(tmp_path, caplog):
     urls = make_shards(tmp_path, [3, 3])
     os.truncate(urls[1], 6 * MEMBER_BYTES)
-    build_indexes(urls, jobs=1)
-    assert TarSource(urls).manifest.num_samples == 5
-    (record,) = caplog.records
-    assert f"1 of 2 shards have no end (two blocks of zeros), such as {urls[1]}" in record.message
-    assert "shardwise verify" in record.message
+    refusal = "no end.*if the 2 samples that it holds are all.*accept_unfinished=True"
+    for has_index in (False, True):
+        with pytest.raises(DataError, match=refusal) as caught:
+            sw.tar(urls)[0]
+        assert caught.value.url == urls[1]
+        results = build_indexes(urls, jobs=1)
+        assert [result.status for result in results] == ["fresh", "failed"]
+        assert "no end" in str(results[1].error)
+        assert Path(index_path(urls[1])).exists() == has_index
+        build_indexes(urls, jobs=1, accept_unfinished=True)
+    data = pickle.loads(pickle.dumps(sw.tar(urls, accept_unfinished=True)))
+    assert [sample["__key__"] for sample in data] == [sample_key(g) for g in range(5)]
+    assert f"1 of 2 shards have no end (two blocks of zeros), such as {urls[1]}" in caplog.text
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -215,13 +232,15 @@ def test_a_shard_replaced_after_indexing(tmp_path, seed):
     rng = random.Random(seed)
     url = shard_at(tmp_path, index=True)
     stat = os.stat(url)
-    other = make_shards(
-        tmp_path / "other", [NUM_SAMPLES - rng.randrange(2)], start=rng.randrange(9)
-    )
+    start = rng.randrange(1, 9)
+    other = make_shards(tmp_path / "other", [NUM_SAMPLES - rng.randrange(2)], start=start)
     os.replace(other[0], url)
     with pytest.raises(StaleIndexError, match=f"shardwise index {url}") as caught:
         read_all(url)
-    assert str(stat.st_mtime_ns) in str(caught.value)
+    then = (
+        f"{stat.st_size:,} bytes, changed {time.strftime('%Y-%m-%d', time.gmtime(stat.st_mtime))}"
+    )
+    assert then in str(caught.value)
     assert any("has changed since it was indexed" in p.message for p in verify_shard(url))
 
 

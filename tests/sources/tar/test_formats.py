@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shardwise as sw
 from shardwise.errors import DataError
 from shardwise.sources.tar import scan as scan_module
 from shardwise.sources.tar.build import build_index
@@ -51,10 +52,10 @@ def table_of_tarfile(path) -> Table:
     return table
 
 
-def index_bytes(tmp_path, data: bytes) -> ShardIndex:
+def index_bytes(tmp_path, data: bytes, **options: bool) -> ShardIndex:
     path = tmp_path / "x.tar"
     path.write_bytes(data)
-    return build_index(str(path))
+    return build_index(str(path), **options)
 
 
 def small_tar() -> bytes:
@@ -227,6 +228,44 @@ def test_what_is_no_field_is_left_out_and_counted(tmp_path):
     }  # fmt: skip
 
 
+def test_a_long_name_ends_at_its_nul_whatever_its_header_says(tmp_path):
+    name = b"d/" * 60 + b"a.jpg\0"
+    for stated in (1, len(name) - 3, 512):
+        padded = name.ljust(512, b"\0")
+        data = header(b"././@LongLink", stated, kind=b"L", magic=b"ustar  \0") + padded
+        for more in (0, 2 << 20):
+            path = tmp_path / "x.tar"
+            path.write_bytes(member(b"0.bin", bytes(more)) + data + member(b"a.jpg", b"1") + END)
+            index = build_index(str(path))
+            assert list(index.keys) == ["0", "d/" * 60 + "a"]
+            assert table_of(index) == table_of_tarfile(path)
+
+
+@pytest.mark.parametrize("more", [b"", pax_records(size=1)])
+def test_a_name_with_a_nul_is_refused(tmp_path, more):
+    record = pax_records(path="a\0.jpg") + more
+    data = member(b"x", record, kind=b"x") + member(b"a.jpg", b"1") + member(b"a.cls", b"2") + END
+    with pytest.raises(DataError, match="NUL") as caught:
+        index_bytes(tmp_path, data)
+    assert caught.value.offset == 0
+
+
+def test_members_of_unknown_types_are_told(tmp_path, caplog):
+    data = member(b"a.jpg", b"1") + member(b"a.cls", b"22", kind=b"A") + END
+    index = index_bytes(tmp_path, data)
+    assert (index.fields, index.header.ignored) == (("jpg",), {"unknown type": 1})
+    assert "1 members of a type that tar does not know" in caplog.text
+
+
+def test_shards_whose_names_give_no_fields_say_so_when_they_are_opened(tmp_path):
+    urls = [write_tar(tmp_path / f"{i}.tar", [("0001", b"x"), ("0002", b"y")]) for i in range(2)]
+    sentence = r"no samples: all members are left out \(no extension: 4\).*0001\.jpg"
+    with pytest.raises(DataError, match=sentence) as caught:
+        len(sw.tar(urls))
+    assert caught.value.url == urls[0]
+    assert len(sw.tar([*urls, write_tar(tmp_path / "2.tar", [("a.txt", b"1")])])) == 1
+
+
 @pytest.mark.parametrize("data", [END, bytes(10240), bytes(512), bytes(5 << 20)])
 def test_a_shard_without_members_is_empty(tmp_path, data):
     index = index_bytes(tmp_path, data)
@@ -242,7 +281,8 @@ def saved(index: ShardIndex, tmp_path) -> str:
 
 @pytest.mark.parametrize("padding", [0, 512, 3 * 512, 10240, 3 << 20, 700])
 def test_any_number_of_zeros_may_end_a_shard(tmp_path, padding):
-    index = index_bytes(tmp_path, member(b"a.jpg", b"1") + member(b"b.jpg", b"1") + bytes(padding))
+    data = member(b"a.jpg", b"1") + member(b"b.jpg", b"1") + bytes(padding)
+    index = index_bytes(tmp_path, data, accept_unfinished=not padding)
     assert list(index.keys) == ["a", "b"]
     assert index.header.has_end == (padding > 0)
 
@@ -270,6 +310,12 @@ def test_other_files_are_no_tars(tmp_path, data):
 def test_compressed_shards_are_refused_by_what_is_in_them(tmp_path, start, command):
     with pytest.raises(DataError, match=f"compressed .* unpack it with `{command} .*x.tar`"):
         index_bytes(tmp_path, start + bytes(1000))
+
+
+@pytest.mark.parametrize("start", [b"PAR1", b"ARROW1\0\0"])
+def test_a_table_says_what_opens_it(tmp_path, start):
+    with pytest.raises(DataError, match=r"no tar: shardwise\.parquet"):
+        index_bytes(tmp_path, start + bytes(2000))
 
 
 def test_sparse_members_are_refused(tmp_path):

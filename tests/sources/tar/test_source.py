@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -175,15 +176,11 @@ def test_indexes_elsewhere_are_used(tmp_path):
     assert read(source, [5])[0]["__key__"] == sample_key(5)
 
 
-@pytest.mark.parametrize("change", ["size", "time"])
-def test_a_shard_that_changed_after_indexing_is_refused_at_open(tmp_path, change):
+def test_a_shard_that_changed_after_indexing_is_refused_at_open(tmp_path):
     urls = make_shards(tmp_path, [3, 4])
     build_indexes(urls)
     before = os.stat(urls[1])
-    if change == "size":
-        write_tar(urls[1], [("a.txt", b"1")])
-    else:
-        os.utime(urls[1], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    write_tar(urls[1], [("a.txt", b"1")])
     after = os.stat(urls[1])
     with pytest.raises(StaleIndexError) as caught:
         TarSource(urls).manifest
@@ -191,9 +188,10 @@ def test_a_shard_that_changed_after_indexing_is_refused_at_open(tmp_path, change
     assert caught.value.url == urls[1]
     assert f"`shardwise index {urls[1]}`" in message
     for stat in (before, after):
-        assert f"{stat.st_size} bytes, changed at {stat.st_mtime_ns} ns" in message
+        changed = datetime.fromtimestamp(stat.st_mtime_ns // 10**9, UTC)
+        assert f"{stat.st_size:,} bytes, changed {changed:%Y-%m-%d %H:%M:%S}" in message
     build_indexes(urls)
-    assert TarSource(urls).manifest.num_samples == (4 if change == "size" else 7)
+    assert TarSource(urls).manifest.num_samples == 4
 
 
 def test_a_missing_shard_is_refused_at_open(tmp_path):

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.index import ShardIndex, index_path
 from shardwise.sources.tar.writer import TarWriter
+from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
 
 
@@ -308,6 +309,50 @@ def test_a_pattern_of_one_name_takes_one_shard_only(tmp_path):
     assert len(read_tar(tmp_path / "two.tar")) == 3
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("w-%06d.tar", ["w-000000.tar", "w-000001.tar"]),
+        ("%d/w.tar", ["0", "1"]),
+        ("w-%03d-{{x}}.tar", ["w-%03d-{x}.tar"]),
+        ("a%20dir.tar", ["a%20dir.tar"]),
+    ],
+)
+def test_patterns_of_webdataset_mean_what_they_mean_there(tmp_path, pattern, names):
+    writer = TarWriter(tmp_path / pattern, max_samples=3, index=False)
+    for sample in numbered(6 if len(names) == 2 else 3):
+        writer.write(sample)
+    assert names_in(tmp_path) == names
+
+
+def test_names_that_are_not_read_are_refused_before_anything_is_written(tmp_path):
+    with TarWriter(tmp_path / "x.tar") as writer:
+        for sample, problem in (
+            ({"__key__": "k" * 5000, "txt": "1"}, "name of 5004 bytes: at most 4096 are read"),
+            ({"__key__": "k" * 4094, "ä": "1"}, "name of 4097 bytes"),
+            ({"__key__": "k\0", "txt": "1"}, "NUL"),
+            ({"__key__": "k", "t\0t": "1"}, "NUL"),
+            ({"__key__": "k"} | {f"f{i}": "1" for i in range(1025)}, "1025 different fields"),
+        ):
+            with pytest.raises(ValueError, match=problem):
+                writer.write(sample)
+        assert names_in(tmp_path) == []
+        writer.write({"__key__": "k" * 4093, "ä": "1"})
+        writer.write({"__key__": "k"} | {f"f{i}": "1" for i in range(1023)})
+        with pytest.raises(ValueError, match=r"1025 different fields.*at most 1024"):
+            writer.write({"__key__": "l", "one more": "1"})
+    assert build_index(writer.shards[0]).num_samples == 2
+
+
+def test_a_shard_that_cannot_be_read_back_gets_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwise.sources.tar.samples._MAX_EMPTY_CELLS", 10)
+    samples = [{"__key__": f"{i}", f"f{i}": "1"} for i in range(30)]
+    for index in (True, False):
+        with pytest.raises(DataError, match="keys can't hold dots"):
+            write_all(tmp_path / "x.tar", samples, index=index)
+        assert names_in(tmp_path) == []
+
+
 def test_a_writer_without_samples_writes_nothing(tmp_path):
     assert write_all(tmp_path / "x.tar", []).shards == []
     assert names_in(tmp_path) == []
@@ -434,7 +479,7 @@ def test_sizes_past_eight_gibibytes_get_an_extended_header():
 
 FULL_DISK = """
 import resource, sys
-from shardwise.errors import StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.writer import TarWriter
 # No file of this process may grow past this: what a full disk does to write().
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
@@ -497,12 +542,60 @@ def test_a_killed_writer_leaves_nothing_that_a_later_run_would_trust(tmp_path):
     hidden, *rest = names_in(tmp_path)
     assert hidden.startswith(".1.tar.")
     assert rest == ["0.tar", "0.tar.swi"]
+    # Files of another machine, of a process that runs, and of other programs are not ours.
+    host, _, ours = hidden.removeprefix(".1.tar.").partition("-")
+    others = [hidden.replace(host, "0" * 8), hidden.replace(ours, f"{os.getpid()}-01234567.tmp"),
+              ".1.tar.tmp", ".x.12-01234567.tmp"]  # fmt: skip
+    for name in others:
+        (tmp_path / name).write_bytes(b"not ours")
     assert expand(tmp_path) == [str(tmp_path / "0.tar")]
     assert len(read_tar(tmp_path / "0.tar")) == 4
     # The later run writes the same names again, beside what was left.
     again = write_all(tmp_path / "{shard}.tar", numbered(6), max_samples=4, overwrite=True)
     assert expand(tmp_path) == again.shards
     assert [len(read_tar(path)) for path in again.shards] == [4, 2]
+    assert not (tmp_path / hidden).exists()
+    assert all((tmp_path / name).exists() for name in others)
+
+
+LIVE = """
+import sys
+from shardwise.sources.tar.writer import TarWriter
+with TarWriter(sys.argv[1] + "/live.tar") as writer:
+    writer.write({"__key__": "a", "bin": bytes(1000)})
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_writer_leaves_what_another_one_is_writing(tmp_path, monkeypatch):
+    with subprocess.Popen(
+        [sys.executable, "-c", LIVE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"ready\n"
+        write_all(tmp_path / "1.tar", numbered(1))
+        # As in another container, where the other process has no number.
+        monkeypatch.setattr(atomic_module, "_is_running", lambda _: False)
+        write_all(tmp_path / "2.tar", numbered(1))
+        other.stdin.close()
+    assert other.returncode == 0
+    assert list(read_tar(tmp_path / "live.tar")) == ["a.bin"]
+
+
+REMOTE_KILLED = """
+import os, signal, sys, tempfile
+from shardwise.sources.tar.writer import TarWriter
+tempfile.tempdir = sys.argv[1]
+writer = TarWriter("s3://bucket/{shard}.tar", overwrite=True)
+writer.write({"__key__": "a", "bin": bytes(1000)})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_of_remote_shards_leaves_nothing_on_this_machine(tmp_path):
+    done = run_script(REMOTE_KILLED, tmp_path)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert names_in(tmp_path) == []
 
 
 def test_a_forked_child_that_ends_does_not_touch_the_shard_under_way(tmp_path):

@@ -56,7 +56,7 @@ class LocalShards:
         parts = self._parts
         if parts is None:
             paths = [local_path(shard["url"]) for shard in self.shards]
-            source = TarSource(paths)
+            source = TarSource(paths, accept_unfinished=True)
             if source.urls != paths:
                 missing = next(p for p in paths if p not in source.urls)
                 raise MissingShardError("the list names a shard that is not there", url=missing)

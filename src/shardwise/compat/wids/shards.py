@@ -93,7 +93,7 @@ class IndexedTarSamples:
             found = compute_file_md5sum(self.path)
             if found != md5sum:
                 raise DataError(f"the MD5 is {found}, not {md5sum}", url=self.path)
-        self.source = TarSource([self.path])
+        self.source = TarSource([self.path], accept_unfinished=True)
         self.first = 0
         self._length = self.source.manifest.num_samples
         self._fields = _dotted(self.source)
@@ -166,7 +166,7 @@ def open_copy(
     """
     fetch(url, path, num_bytes=num_bytes)
     # Ahead of time and without a word: nobody could have indexed the copy before.
-    (result,) = build_indexes([path], jobs=1)
+    (result,) = build_indexes([path], jobs=1, accept_unfinished=True)
     if result.error is not None:
         raise result.error
     return IndexedTarSamples(path=path, expected_size=num_samples)

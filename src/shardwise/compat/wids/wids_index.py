@@ -73,7 +73,9 @@ def make_index(
     """
     shards = expand(urls)
     listed = []
-    for url, shard in zip(shards, TarSource(shards).manifest.shards, strict=True):
+    for url, shard in zip(
+        shards, TarSource(shards, accept_unfinished=True).manifest.shards, strict=True
+    ):
         entry: dict[str, Any] = {"url": url if base is not None else _seen_from(directory, url)}
         if is_local(url) and md5 is not False:
             entry["md5sum"] = compute_file_md5sum(local_path(url))

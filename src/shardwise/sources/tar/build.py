@@ -8,6 +8,7 @@ indexes only and the next one goes on from there. Imports the standard library, 
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -26,17 +27,21 @@ from numpy.typing import NDArray
 from shardwise.arguments import path_text
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
 from shardwise.shown import base_name, shown
+from shardwise.sources.tar.acceptance import described, require_end
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
-from shardwise.sources.tar.index_store import IndexStore, described, open_uncached
+from shardwise.sources.tar.index_store import IndexStore, open_uncached
+from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.members import scan_members
 from shardwise.sources.tar.samples import SampleTable
 from shardwise.sources.tar.scan import Scan
-from shardwise.storage import File, StorageOptions, expand, is_local
+from shardwise.storage import File, StorageOptions, is_local
 
 __all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
+
+_logger = logging.getLogger("shardwise")
 
 # Below this, starting processes costs more than they save.
 _PARALLEL_BYTES = 1 << 30
@@ -69,7 +74,11 @@ class BuildResult:
 
 
 def build_index(
-    url: str, *, digests: bool = False, options: StorageOptions | None = None
+    url: str,
+    *,
+    digests: bool = False,
+    options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
 ) -> ShardIndex:
     """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
 
@@ -78,6 +87,7 @@ def build_index(
         digests: whether to keep a CRC-32 of every payload, which reads the whole shard. Each read
             is checked against it later.
         options: how a remote shard is reached; None for the defaults.
+        accept_unfinished: whether a shard without an end (two blocks of zeros) is taken.
 
     Raises:
         DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
@@ -105,6 +115,14 @@ def build_index(
         has_end=scan.has_end,
         ignored={what: count for what, count in ignored.items() if count},
     )
+    if ignored["unknown type"]:
+        _logger.warning(
+            "%s: %d members of a type that tar does not know are left out; `shardwise doctor` says "
+            "more",
+            shown(url), ignored["unknown type"],
+        )  # fmt: skip
+    if not accept_unfinished:
+        require_end(header, url)
     index = ShardIndex(header, columns)
     if digests:
         index = _with_digests(index, columns, file)
@@ -135,6 +153,7 @@ def build_indexes(
     jobs: int | None = None,
     progress: Callable[[int, int, str], object] | None = None,
     options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
 ) -> list[BuildResult]:
     """Bring the indexes of shards up to date, in parallel; what is fresh is left as it is.
 
@@ -152,6 +171,7 @@ def build_indexes(
             chooses.
         progress: called here as `progress(num_done, num_shards, url)` after each shard.
         options: how remote shards are reached; None for the defaults.
+        accept_unfinished: whether shards without an end are taken; without it they fail.
 
     Returns:
         A result a shard, in the order of the URLs: look at `error`.
@@ -162,8 +182,9 @@ def build_indexes(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
-    shards = expand(urls, options=options)
-    store = IndexStore(None if index is None else path_text("index", index), options)
+    shards = expand_shards(urls, options=options)
+    place = None if index is None else path_text("index", index)
+    store = IndexStore(place, options, accept_unfinished)
     bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
     are_local = all(is_local(url) for url in shards)
     jobs = min(
@@ -271,8 +292,15 @@ def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool
         found = None if force else store.sound(url, store.stat(url))
         is_fresh = found is not None and (found.header.has_digests or not digests)
         if found is None or not is_fresh:
-            found = build_index(url, digests=digests, options=store.options)
-        elif "?" in found.header.name and found.header.name != base_name(url):
+            found = build_index(
+                url,
+                digests=digests,
+                options=store.options,
+                accept_unfinished=store.accept_unfinished,
+            )
+        elif not store.accept_unfinished:
+            require_end(found.header, url)
+        if "?" in found.header.name and found.header.name != base_name(url):
             # Older indexes keep the query of their shard's URL, which may be a signature.
             found, is_fresh = found.named(base_name(url)), False
         path, note = store.publish(url, found)

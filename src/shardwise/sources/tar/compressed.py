@@ -1,4 +1,4 @@
-"""Compressed shards: refused, with the command that unpacks them.
+"""Compressed shards and tables: refused, with the command that unpacks or the name that opens them.
 
 Single samples can't be read out of the middle of a compressed stream. Imports `shardwise.errors`.
 """
@@ -24,6 +24,9 @@ _SUFFIXES = {
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
+_TABLES = (b"PAR1", b"ARROW1")
+
+
 def refuse_compressed(url: str) -> None:
     """Raise `DataError` if the name is that of a compressed tar; the message says what to do."""
     for suffix, what in _SUFFIXES.items():
@@ -32,10 +35,12 @@ def refuse_compressed(url: str) -> None:
 
 
 def refuse_compressed_start(start: bytes, url: str) -> None:
-    """Raise `DataError` if a file that begins so is compressed, whatever it is called."""
+    """Raise `DataError` if a file that begins so is compressed or a table, whatever its name."""
     for magic, what in _MAGIC.items():
         if start.startswith(magic):
             raise _refusal(what, url)
+    if start.startswith(_TABLES):
+        raise DataError("a table and no tar: shardwise.parquet opens it", url=url)
 
 
 def _refusal(what: str, url: str) -> DataError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.errors import ShardwiseError
+from shardwise.sources.tar.acceptance import unfinished
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.index_store import open_uncached
 from shardwise.sources.tar.members import Members, scan_members
@@ -167,10 +168,7 @@ def _findings(facts: ShardFacts, *, has_end: bool) -> list[Problem]:
     """What the counts tell."""
     found: list[tuple[str, str]] = []
     if not has_end:
-        found.append((
-            "no end (two blocks of zeros)",
-            "its writer was stopped, or it was cut: see `shardwise verify`",
-        ))  # fmt: skip
+        found.append((unfinished(facts.num_samples), ""))
     if not facts.num_samples:
         found.append(("no samples", "harmless, but is it meant?"))
     for name, count in facts.fields.items():
@@ -210,6 +208,8 @@ _LEFT_OUT = {
     "link": "its payload is another member's: pack the shard again with --hard-dereference and "
     "--dereference",
     "special file": "it holds no data",
+    "unknown type": "tar readers do not know what they are, and what they hold is not read: pack "
+    "the shard again if it is data",
     "metadata": "names of the form __x__ are kept for programs",
     "hidden": "base names that begin with a dot, such as the ._* files of macOS (pack with "
     "COPYFILE_DISABLE=1)",

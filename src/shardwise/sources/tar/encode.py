@@ -1,8 +1,8 @@
 """What a sample becomes when it is written: member names and bytes.
 
 Refuses names that would be read back as other names: keys are split from fields at the first dot
-of the base name, fields are lower-cased, and `__name__` members are skipped. Imports numpy and the
-standard library only.
+of the base name, fields are lower-cased, and `__name__` members are skipped. Imports numpy, the
+standard library and the rule for names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from shardwise.sources.tar.names import MAX_NAME
 
 __all__ = ["encode_sample"]
 
@@ -87,8 +89,10 @@ def _check_field(field: object, key: str) -> None:
         problem = "makes a name of the form '__name__', which readers of tar shards skip: rename it"
     elif "/" in field or "\0" in field or not _is_utf8(field):
         problem = "can't be an extension: leave out '/', NUL and lone surrogates"
+    elif (num_bytes := len(f"{key}.{field}".encode())) > MAX_NAME:
+        problem = f"and the key make a name of {num_bytes} bytes: at most {MAX_NAME} are read"
     if problem:
-        raise ValueError(f"sample {key!r}: the field {field!r} {problem}")
+        raise ValueError(f"sample {key!r:.200}: the field {field!r} {problem}")
 
 
 def _is_utf8(text: str) -> bool:

@@ -4,7 +4,7 @@ An index lies beside its shard, or in the directory that the user names. Indexes
 are copied to this machine, so that every process maps one file and a second run reads nothing of
 the shard: into the user's directory if that is a local one, else into the user's cache directory.
 Keeps I6: an index that is found is the one of the shard that lies there now, or it is an error or
-is made anew. Imports numpy, `shardwise.errors`, storage and this package.
+is made anew. Imports `shardwise.errors`, storage and this package.
 """
 
 from __future__ import annotations
@@ -14,18 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import shown
-from shardwise.sources.tar.headers import (
-    BLOCK,
-    checksums_hold,
-    parse_number,
-    read_name,
-)
+from shardwise.sources.tar.acceptance import changed, fits
 from shardwise.sources.tar.index import ShardIndex, index_path
 from shardwise.sources.tar.index_file import IndexHeader, decode, read_header
+from shardwise.sources.tar.same_shard import has_headers_of
 from shardwise.storage import (
     File,
     FileStat,
@@ -38,30 +32,9 @@ from shardwise.storage import (
 from shardwise.storage.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
 
-__all__ = ["IndexStore", "described", "fits", "open_uncached", "read_index"]
+__all__ = ["IndexStore", "open_uncached", "read_index"]
 
 _logger = logging.getLogger("shardwise")
-
-
-def fits(header: IndexHeader, stat: FileStat, *, is_remote: bool) -> bool:
-    """Whether an index was made from this version of its shard.
-
-    By size and ETag; by size and time of change where one of them has no ETag; by size alone where
-    a server tells neither.
-    """
-    if header.num_bytes != stat.num_bytes:
-        return False
-    if header.etag and stat.etag:
-        return header.etag == stat.etag
-    if is_remote and not stat.etag and not stat.mtime_ns:
-        return True
-    return header.mtime_ns == stat.mtime_ns
-
-
-def described(stat: FileStat) -> str:
-    """A version of a shard, for messages."""
-    version = f"ETag {stat.etag}" if stat.etag else f"changed at {stat.mtime_ns} ns"
-    return f"{stat.num_bytes} bytes, {version}"
 
 
 def open_uncached(url: str, options: StorageOptions | None) -> File:
@@ -81,10 +54,12 @@ class IndexStore:
     Attributes:
         directory: what the user named, a path or a URL; None for beside the shards.
         options: how remote files are reached; None for the defaults.
+        accept_unfinished: whether shards without an end are taken as they are.
     """
 
     directory: str | None = None
     options: StorageOptions | None = None
+    accept_unfinished: bool = False
 
     def place(self, url: str) -> str:
         """Where the index of a shard is published: a path or a URL."""
@@ -121,8 +96,6 @@ class IndexStore:
             StorageError: it can't be read.
         """
         path = self.path(url)
-        origin = self.origin(url)
-        stale: IndexHeader | None = None
         try:
             header = read_header(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -134,32 +107,40 @@ class IndexStore:
             if not self._is_own(url):
                 raise
         else:
-            if fits(header, stat, is_remote=not is_local(url)):
+            if fits(header, url, stat):
                 return header
-            stale = header
-        found = None if origin is None else self.fetch(url, stat)
-        if found is not None and fits(found.header, stat, is_remote=not is_local(url)):
+        index = self.load(url, stat)
+        if index is None:
+            return None
+        if not fits(index.header, url, stat):
+            raise StaleIndexError(
+                f"{changed(index.header, stat)}; bring the index up to date with "
+                f"`{self.command} {shown(url)}`",
+                url=url,
+            )
+        if self.origin(url) is not None:
             try:
-                self.save(url, found)
+                self.save(url, index)
             except OSError as error:
                 _logger.info("no copy of the index of %s can be kept: %s", shown(url), error)
-            return found.header
-        # An outdated copy in the cache is no reason to stop; what was put there for others is.
-        if found is not None:
-            raise _stale(url, found.header, stat, self.command)
-        if stale is not None and not self._is_own(url):
-            raise _stale(url, stale, stat, self.command)
-        return None
+        return index.header
 
     def load(self, url: str, stat: FileStat, *, check: bool = True) -> ShardIndex | None:
         """The index of a shard, whether it fits or not; None if there is none.
 
+        Of a shard of the indexed size and another time, some headers are looked at: if they are
+        where the index says, it is the same shard, copied, and the index has its new time. An
+        outdated copy in the user's cache is no index.
+
         Raises:
             DataError: it is damaged.
+            StorageError: the shard could not be read.
         """
         index: ShardIndex | None = None
         try:
-            index = ShardIndex.load(self.path(url), check=check)
+            index = self._as_copied(ShardIndex.load(self.path(url), check=check), url, stat)
+        except StorageError:
+            raise
         except OSError as error:
             # Damaged. What nobody put there by hand is not missed.
             if isinstance(error, DataError) and not self._is_own(url):
@@ -167,20 +148,18 @@ class IndexStore:
         except DataError:
             if not self._is_own(url):
                 raise
-        if index is not None and (
-            self.origin(url) is None or fits(index.header, stat, is_remote=not is_local(url))
-        ):
+        if index is not None and (self.origin(url) is None or fits(index.header, url, stat)):
             return index
         return self.fetch(url, stat) or (None if self._is_own(url) else index)
 
     def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
         """The remote index of a shard, into memory; None if there is none that can be read.
 
-        One that was made before the shard was uploaded knows no ETag. It is taken for this
-        version's if the sizes agree and the headers of the first and the last sample do.
+        One that was made before the shard was uploaded is taken as `load` takes that of a copy.
 
         Raises:
             DataError: it is damaged.
+            StorageError: the shard could not be read.
         """
         origin = self.origin(url)
         if origin is None:
@@ -193,22 +172,17 @@ class IndexStore:
             # Without the right to list a bucket, what is not there is "forbidden".
             _logger.info("no index can be read from %s: %s", shown(origin), error)
             return None
-        header = index.header
-        if header.etag or not stat.etag or header.num_bytes != stat.num_bytes:
-            return index
-        if not self._holds(index, url):
-            return index
-        return index.of_version(stat.mtime_ns, stat.etag)
+        return self._as_copied(index, url, stat)
 
     def sound(self, url: str, stat: FileStat) -> ShardIndex | None:
         """An index that is whole and fits the shard: a published one, before a copy of it."""
         with suppress(DataError):
             index = self.fetch(url, stat) if self._is_own(url) else None
-            if index is not None and fits(index.header, stat, is_remote=not is_local(url)):
+            if index is not None and fits(index.header, url, stat):
                 return index
         with suppress(DataError, FileNotFoundError):
-            index = ShardIndex.load(self.path(url))
-            if fits(index.header, stat, is_remote=not is_local(url)):
+            index = self._as_copied(ShardIndex.load(self.path(url)), url, stat)
+            if fits(index.header, url, stat):
                 return index
         return None
 
@@ -258,25 +232,18 @@ class IndexStore:
         """Whether the index on this machine is one that the user did not ask for."""
         return not is_local(url if self.directory is None else self.directory)
 
-    def _holds(self, index: ShardIndex, url: str) -> bool:
-        """Whether a remote shard has the headers that an index says, as far as two of them tell."""
-        file = open_uncached(url, self.options)
-        for row in {0, index.num_samples - 1} if index.num_samples else ():
-            found = [(index.locate(name, np.array([row])), name) for name in index.fields]
-            offset, size, name = min(
-                (int(offsets[0]), int(sizes[0]), name)
-                for (offsets, sizes), name in found
-                if sizes[0] >= 0
-            )
-            block = file.read(offset - BLOCK, BLOCK)
-            if not checksums_hold(np.frombuffer(block, np.uint8).reshape(1, BLOCK))[0]:
-                return False
-            wanted = f"{index.keys[row]}.{name}".encode("utf-8", "surrogateescape").lower()
-            stored = read_name(block).lower()
-            # Of longer names the header holds a part, or another member's does.
-            if parse_number(block[124:136]) != size or (len(wanted) < 100 and stored != wanted):
-                return False
-        return True
+    def _as_copied(self, index: ShardIndex, url: str, stat: FileStat) -> ShardIndex:
+        """The index as one of this version of its shard, if it is a copy; else as it is."""
+        header = index.header
+        if (
+            fits(header, url, stat)
+            or header.num_bytes != stat.num_bytes
+            # Two that differ say for certain that it is no copy.
+            or (header.etag and stat.etag)
+            or not has_headers_of(index, open_uncached(url, self.options))
+        ):
+            return index
+        return index.of_version(stat.mtime_ns, stat.etag)
 
 
 def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[ShardIndex, int]:
@@ -300,12 +267,3 @@ def _save(index: ShardIndex, path: str) -> None:
     """Publish an index, in a directory that need not exist yet."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     index.save(path)
-
-
-def _stale(url: str, header: IndexHeader, stat: FileStat, command: str) -> StaleIndexError:
-    indexed = FileStat(header.num_bytes, header.mtime_ns, header.etag)
-    return StaleIndexError(
-        f"the shard has changed since it was indexed: {described(indexed)} then, "
-        f"{described(stat)} now; bring the index up to date with `{command} {shown(url)}`",
-        url=url,
-    )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.sources.tar.chain import IS_EXTENDED, KIND
 from shardwise.sources.tar.headers import BLOCK, parse_pax, read_name, stored_names
+from shardwise.sources.tar.names import MAX_NAME
 from shardwise.sources.tar.scan import HeaderRun, Scan, shown
 
 __all__ = ["Members", "scan_members"]
@@ -23,8 +24,7 @@ __all__ = ["Members", "scan_members"]
 _REGULAR = b"0\0" + b"7"
 _IS_REGULAR = np.isin(np.arange(256), list(_REGULAR))
 _WHAT = {b"5"[0]: "directory", b"1"[0]: "link", b"2"[0]: "link"}
-# The longest path that Linux knows; more is no file's name, and would cost memory for all others.
-_MAX_NAME = 4096
+_WHAT |= dict.fromkeys(b"346V", "special file")
 
 
 @dataclass
@@ -69,7 +69,7 @@ def scan_members(scan: Scan, ignored: Counter[str]) -> Iterator[Members]:
         else:
             long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
             for kind in kinds[~is_regular & ~IS_EXTENDED[kinds]].tolist():
-                ignored[_WHAT.get(kind, "special file")] += 1
+                ignored[_WHAT.get(kind, "unknown type")] += 1
             members = _named(run, np.flatnonzero(is_regular), long_names)
         _refuse_cut(run, members, scan)
         # In V7 archives a directory is a regular file with a slash behind its name.
@@ -143,8 +143,10 @@ def _stated_name(kind: int, payload: bytes, url: str, position: int) -> bytes | 
             problem = str(error)
     if name is not None and kind == ord("g"):
         problem = "a global header that gives all members one name: pack the shard again"
-    if name is not None and len(name) > _MAX_NAME:
-        problem = f"a member's name of {len(name)} bytes: at most {_MAX_NAME} are read"
+    if name is not None and b"\0" in name:
+        problem = f"a member's name with a NUL byte, {shown(name)}: readers take it for two names"
+    if name is not None and len(name) > MAX_NAME:
+        problem = f"a member's name of {len(name)} bytes: at most {MAX_NAME} are read"
     if problem is not None:
         raise DataError(problem, url=url, offset=position)
     return name

@@ -19,11 +19,14 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Fields", "split_names"]
+__all__ = ["MAX_FIELDS", "MAX_NAME", "Fields", "split_names"]
 
 _METADATA = re.compile(rb"(^|/)__[^/]*__($|/)")
 # More distinct fields than this in one shard mean that keys hold dots.
-_MAX_FIELDS = 1024
+MAX_FIELDS = 1024
+# The longest path that Linux knows, in bytes; more is no file's name, and would cost memory for all
+# others.
+MAX_NAME = 4096
 # So many fields are looked for one by one, which is fast; the rest through a dict.
 _USUAL_FIELDS = 16
 
@@ -124,9 +127,9 @@ class Fields:
             # Beyond ASCII, letters are put in lower case one by one.
             name = text.decode("utf-8", "surrogateescape").lower()
             if name not in self.names:
-                if len(self.names) == _MAX_FIELDS:
+                if len(self.names) == MAX_FIELDS:
                     raise ValueError(
-                        f"more than {_MAX_FIELDS} fields, such as {self.names[-1]!r}: a key ends "
+                        f"more than {MAX_FIELDS} fields, such as {self.names[-1]!r}: a key ends "
                         "at the first dot of the base name, so keys can't hold dots; rename the "
                         "members when packing"
                     )

@@ -78,20 +78,26 @@ class HeaderRun:
 class Scan:
     """One walk through a shard.
 
+    Args:
+        file: the shard.
+        num_bytes: its length.
+        url: its name, for messages.
+        start: the byte where the walk begins, which must be a header's place.
+
     Attributes:
         num_bytes_read: what was read for it so far.
         has_end: after the walk: whether the shard ended in a block of zeros. Without one it may
             have been cut between two members.
     """
 
-    def __init__(self, file: File, num_bytes: int, *, url: str) -> None:
+    def __init__(self, file: File, num_bytes: int, *, url: str, start: int = 0) -> None:
         self._ahead = HeaderAhead(file, num_bytes) if file.is_remote else None
         self.file: File | HeaderAhead = file if self._ahead is None else self._ahead
         self.num_bytes = num_bytes
         self.url = url
         self.num_bytes_read = 0
         self.has_end = False
-        self._position = 0
+        self._position = start
         self._done = False
         self._problem: DataError | None = None
         self._last = b""
@@ -165,11 +171,14 @@ class Scan:
         marked = np.flatnonzero(IS_EXTENDED[kinds])
         if len(marked):
             begins = (places[rows[marked]] + 1) * BLOCK
-            ends = begins + sizes[rows[marked]]
-            is_pax = IS_PAX[kinds[marked]].tolist()
+            lengths = sizes[rows[marked]]
+            is_pax = IS_PAX[kinds[marked]]
+            # A long name ends at its NUL, whatever the header says of its length: whole blocks are
+            # read, as the standard library and GNU tar do.
+            ends = begins + np.where(is_pax, lengths, -(-lengths // BLOCK) * BLOCK)
             find = self._bytes.find
             for row, begin, end, pax in zip(
-                marked.tolist(), begins.tolist(), ends.tolist(), is_pax, strict=True
+                marked.tolist(), begins.tolist(), ends.tolist(), is_pax.tolist(), strict=True
             ):
                 if pax and find(b"size=", begin, end) >= 0:
                     # It may give the next member another size, and so the chain another course.
@@ -216,7 +225,9 @@ class Scan:
                 break
             is_open = kind in EXTENDED
             if is_open:
-                payload = self._read(position + BLOCK, min(size, self.num_bytes - position - BLOCK))
+                length = size if kind in PAX else round_up(size)
+                rest = self.num_bytes - position - BLOCK
+                payload = self._read(position + BLOCK, min(length, rest))
                 extended[len(positions) - 1] = payload
                 if kind in PAX:
                     try:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from shardwise.errors import StaleIndexError
+from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.tar.acceptance import described, fits, require_end
 from shardwise.sources.tar.build import build_index, usable_cores
 from shardwise.sources.tar.index import ShardIndex
 from shardwise.sources.tar.index_file import IndexHeader
-from shardwise.sources.tar.index_store import IndexStore, described, fits
+from shardwise.sources.tar.index_store import IndexStore
 from shardwise.sources.tar.places import Places
 from shardwise.storage import FileStat, is_local, max_open_files
 
@@ -143,7 +145,11 @@ class ShardSet:
         index = self._store.load(listed.url, opened, check=shard not in self._checked)
         if index is None:
             # It could not be saved, or was removed since.
-            index = self._kept[shard] = build_index(listed.url, options=self._store.options)
+            index = self._kept[shard] = build_index(
+                listed.url,
+                options=self._store.options,
+                accept_unfinished=self._store.accept_unfinished,
+            )
         else:
             while len(self._mapped) >= max_open_files():
                 # Another thread may be at the same: whichever comes first.
@@ -151,7 +157,7 @@ class ShardSet:
             self._mapped[shard] = index
         # Where there are ETags, each read is of the version that was found.
         now = opened if opened.etag else self._store.stat(listed.url)
-        is_of_it = not opened.etag or fits(index.header, opened, is_remote=True)
+        is_of_it = fits(index.header, listed.url, opened)
         if now != opened or index.num_samples != listed.num_samples or not is_of_it:
             self._mapped.pop(shard, None)
             self._kept.pop(shard, None)
@@ -175,7 +181,8 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
     Raises:
         MissingShardError: a shard is not there.
         StaleIndexError: a shard is not the one that its index was made from.
-        DataError: an index or, where it must be indexed now, a shard is damaged.
+        DataError: an index or, where it must be indexed now, a shard is damaged; or a shard has no
+            end, and `store` does not accept that.
         StorageError: something could not be read.
     """
     are_local = all(is_local(url) for url in urls)
@@ -185,7 +192,9 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
     most = usable_cores() if are_local else _REMOTE_SCANS
     made = iter(_make(missing, len(urls), store, most) if missing else ())
     found = [next(made) if look is None else look for look in looks]
-    _say_what_has_no_end(urls, [one.header for one in found])
+    headers = [one.header for one in found]
+    _refuse_nameless(urls, headers)
+    _say_what_has_no_end(urls, headers)
     return ShardSet(urls, found, store)
 
 
@@ -197,6 +206,20 @@ def _together(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -
     finally:
         # What has not begun is not begun: the error is not to wait for all other shards.
         pool.shutdown(cancel_futures=True)
+
+
+def _refuse_nameless(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
+    """Raise DataError where there are files, and all of their names give no field."""
+    if any(header.num_samples for header in headers):
+        return
+    ignored = sum((Counter(header.ignored) for header in headers), Counter[str]())
+    if ignored["no extension"]:
+        left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
+        raise DataError(
+            f"no samples: all members are left out ({left_out}); what follows the first dot of a "
+            "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
+            url=urls[0],
+        )
 
 
 def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
@@ -213,7 +236,11 @@ def _look(url: str, store: IndexStore) -> _Found | None:
     """The header of a shard's index if it has one, held against the shard."""
     stat = store.stat(url)
     header = store.find(url, stat)
-    return None if header is None else _Found(header, stat)
+    if header is None:
+        return None
+    if not store.accept_unfinished:
+        require_end(header, url)
+    return _Found(header, stat)
 
 
 def _make(
@@ -230,7 +257,7 @@ def _make(
     lock = threading.Lock()
 
     def make(url: str) -> _Found:
-        index = build_index(url, options=store.options)
+        index = build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
         header = index.header
         stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         try:

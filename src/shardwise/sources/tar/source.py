@@ -26,10 +26,11 @@ from shardwise.sources.tar.dialects import (
     read_shard_list,
 )
 from shardwise.sources.tar.index_store import IndexStore
+from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.reader import read_one, read_rows
 from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet, open_shards
-from shardwise.storage import FilePool, StorageOptions, expand, is_local
+from shardwise.storage import FilePool, StorageOptions, is_local
 
 __all__ = ["TarSource"]
 
@@ -51,9 +52,11 @@ class TarSource:
         index: the directory of the index files; None for beside the shards. Indexes of remote
             shards have a copy on this machine; see `IndexStore`.
         storage: how remote shards are reached; None for the defaults.
+        accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
+            are; they may have been cut between two samples.
 
     Raises:
-        MissingShardError: a pattern finds nothing.
+        MissingShardError: a pattern finds nothing, or an index without its shard.
         DataError: a shard is compressed, or the shard list is malformed.
         ValueError: a shard is named twice, or nothing was named.
     """
@@ -67,11 +70,13 @@ class TarSource:
         *,
         index: str | os.PathLike[str] | None = None,
         storage: StorageOptions | None = None,
+        accept_unfinished: bool = False,
     ) -> None:
         self._listed, self.urls = _list(urls, storage)
         for url in self.urls:
             refuse_compressed(url)
-        self._store = IndexStore(None if index is None else path_text("index", index), storage)
+        place = None if index is None else path_text("index", index)
+        self._store = IndexStore(place, storage, accept_unfinished)
         self._shards: ShardSet | None = None
         self._pool = FilePool(options=storage)
         self._scratch = Scratch()
@@ -209,7 +214,7 @@ def _list(
     items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
     if not any(are_lists):
-        return None, expand(urls, options=storage)
+        return None, expand_shards(urls, options=storage)
     if not all(are_lists):
         raise ValueError("urls mixes shard lists (.json) with shards: give one or the other")
     listed = [

@@ -15,11 +15,12 @@ import numpy as np
 
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.shown import shown
+from shardwise.sources.tar.acceptance import changed, fits
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
-from shardwise.sources.tar.index_store import IndexStore, described, fits, open_uncached
-from shardwise.storage import FileStat, StorageOptions, is_local
+from shardwise.sources.tar.index_store import IndexStore, open_uncached
+from shardwise.storage import StorageOptions, is_local
 
 __all__ = ["Problem", "problem_of", "verify_shard"]
 
@@ -50,6 +51,7 @@ def verify_shard(
     *,
     index: str | os.PathLike[str] | None = None,
     options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> list[Problem]:
     """Read a shard and its index whole and hold them against each other.
@@ -61,6 +63,7 @@ def verify_shard(
         url: the shard.
         index: the directory of the index files; None for beside the shards.
         options: how a remote shard is reached; None for the defaults.
+        accept_unfinished: whether it is no problem that a shard has no end.
         progress: called with how many bytes of payloads were read since it was called last.
 
     Returns:
@@ -76,24 +79,19 @@ def verify_shard(
     try:
         # Without an index the shard is checked by itself.
         saved = store.load(url, now)
-        if saved is not None and not fits(saved.header, now, is_remote=not is_local(url)):
-            indexed = FileStat(saved.num_bytes, saved.mtime_ns, saved.header.etag)
-            message = (
-                f"the shard has changed since it was indexed: {described(indexed)} then, "
-                f"{described(now)} now"
-            )
+        if saved is not None and not fits(saved.header, url, now):
             hint = (
                 f"get the shard anew, or bring the index up to date: `{store.command} {shown(url)}`"
             )
-            found.append(Problem(url, message, hint))
+            found.append(Problem(url, changed(saved.header, now), hint))
             saved = None
     except ShardwiseError as error:
         found.append(problem_of(error, url))
     try:
-        built = build_index(url, options=options)
+        built = build_index(url, options=options, accept_unfinished=True)
     except ShardwiseError as error:
         found.append(problem_of(error, url))
-    if built is not None and not built.header.has_end:
+    if built is not None and not built.header.has_end and not accept_unfinished:
         message = (
             "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut"
         )

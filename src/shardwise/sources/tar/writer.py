@@ -8,9 +8,11 @@ Headers come from the standard library's tarfile.
 from __future__ import annotations
 
 import os
+import re
 import string
 import tarfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,8 +22,10 @@ from shardwise.shown import shown
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.encode import encode_sample
 from shardwise.sources.tar.index_store import IndexStore
+from shardwise.sources.tar.names import MAX_FIELDS
 from shardwise.sources.tar.unfinished import END, LocalShard, RemoteShard, refuse_existing
 from shardwise.storage import StorageOptions, is_local, local_path
+from shardwise.storage.atomic import sweep
 
 __all__ = ["TarWriter"]
 
@@ -47,8 +51,9 @@ class TarWriter:
 
     Args:
         pattern: the shards' paths, such as "out-{shard:06d}.tar", or URLs, such as
-            "s3://bucket/out-{shard:06d}.tar"; without `{shard}`, one shard. Directories that are
-            missing are made.
+            "s3://bucket/out-{shard:06d}.tar"; WebDataset's "out-%06d.tar" means the same. Without
+            a number, one shard. Directories that are missing are made; in the first shard's, what
+            killed writers of this machine left behind is removed.
         max_samples: samples a shard; None for no limit.
         max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
             gets a shard of its own.
@@ -58,10 +63,10 @@ class TarWriter:
             numbers stay.
         storage: how remote shards are reached, as `shardwise.tar` takes it.
 
-    A remote shard is collected in a temporary file (`tempfile`'s directory: it needs room for one
-    shard) and goes up when it is finished, in parts if it is large; its index follows. What
-    exists is looked for before, not while a shard goes up: two programs that write the same name
-    at once are not kept apart there.
+    A remote shard is collected in a temporary file without a name (in `tempfile`'s directory: it
+    needs room for one shard) and goes up when it is finished, in parts if it is large; its index
+    follows. What exists is looked for before, not while a shard goes up: two programs that write
+    the same name at once are not kept apart there.
 
     Attributes:
         shards: the paths or URLs of the finished shards.
@@ -97,7 +102,7 @@ class TarWriter:
         self.shards: list[str] = []
         self.num_samples = 0
         text = path_text("pattern", pattern)
-        self._pattern = local_path(text) if is_local(text) else text
+        self._pattern = _with_braces(local_path(text) if is_local(text) else text)
         self._options = StorageOptions.of(storage)
         self._max_samples = max_samples
         self._max_bytes = max_bytes
@@ -105,6 +110,8 @@ class TarWriter:
         self._digests = digests
         self._overwrite = overwrite
         self._keys: set[str] = set()
+        # Of the shard under way.
+        self._fields: set[str] = set()
         self._shard: LocalShard | None = None
         self._closed = False
         _check_pattern(self._pattern)
@@ -119,7 +126,9 @@ class TarWriter:
 
         Raises:
             ValueError: the key was written before, the key or a field can't be read back as it is,
-                or a second shard is needed and the pattern has no `{shard}`.
+                a shard would have more fields than are read, or a second shard is needed and the
+                pattern has no `{shard}`.
+            DataError: the shard can't be read back, for another reason; it was removed.
             TypeError: a value is of a type that is not written.
             FileExistsError: the next shard exists already.
             StorageError: the disk does not take the bytes.
@@ -133,12 +142,20 @@ class TarWriter:
         for name, data in members:
             parts += [_header(name, len(data)), data, bytes(-len(data) % _BLOCK_BYTES)]
         data = b"".join(parts)
+        goes_on = self._shard is not None and self._fits(self._shard, len(data))
+        fields = (self._fields if goes_on else set()).union(sample) - {"__key__"}
+        if len(fields) > MAX_FIELDS:
+            raise ValueError(
+                f"the sample {key!r} is the first with which the shard has {len(fields)} different "
+                f"fields, and at most {MAX_FIELDS} are read: give like values like names"
+            )
         try:
-            if self._shard is not None and not self._fits(self._shard, len(data)):
+            if self._shard is not None and not goes_on:
                 self._finish_shard(self._shard)
             if self._shard is None:
                 self._shard = self._open_shard()
             self._shard.add(data)
+            self._fields = fields
             self._keys.add(key)
             self.num_samples += 1
             if self._shard.num_samples == self._max_samples:
@@ -185,16 +202,20 @@ class TarWriter:
                 "only: put {shard:06d} into it, or leave out max_samples and max_bytes"
             )
         if is_local(path):
+            if not self.shards:
+                sweep(Path(path).parent)
             return LocalShard(path, overwrite=self._overwrite)
         return RemoteShard(path, overwrite=self._overwrite, options=self._options)
 
     def _finish_shard(self, shard: LocalShard) -> None:
         self._shard = None
-        shard.finish()
+        index = shard.finish(digests=self._digests)
         self.shards.append(shard.path)
         if not self._index:
             return
-        index = build_index(shard.path, digests=self._digests, options=self._options)
+        if not is_local(shard.path):
+            # The store has a version of its own.
+            index = build_index(shard.path, digests=self._digests, options=self._options)
         try:
             _, note = IndexStore(options=self._options).publish(shard.path, index)
         except OSError as error:
@@ -220,6 +241,16 @@ def _header(name: str, size: int) -> bytes:
         return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
     except ValueError:
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def _with_braces(pattern: str) -> str:
+    """A pattern with a number of printf, such as "%06d", as one with a brace.
+
+    "%20d" is none: it stands for a space and a "d" in a URL.
+    """
+    if "{" in pattern:
+        return pattern
+    return re.sub(r"%(0[1-9][0-9]?|[1-9]?)d(?![A-Za-z])", r"{shard:\1d}", pattern)
 
 
 def _check_pattern(pattern: str) -> None:

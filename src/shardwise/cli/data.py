@@ -1,0 +1,83 @@
+"""What URLS name, as a dataset: tar shards, tables or folders, told by the names.
+
+Tar shards are what the commands are about; `info`, `plan` and `bench` take the rest as well.
+Imports the library when data are opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
+
+__all__ = ["kind_of", "open_data", "require_tar"]
+
+_TABLES = (".parquet", ".parq", ".pq", ".arrow")
+_LISTS = (".csv", ".jsonl")
+
+
+def kind_of(urls: Sequence[str]) -> str:
+    """What the URLS are by their names: "tar", "parquet", "lance" or "files"."""
+    first = urls[0].rstrip("/").lower()
+    if first.endswith(".lance"):
+        return "lance"
+    if first.endswith(_TABLES):
+        return "parquet"
+    if first.endswith(_LISTS):
+        return "files"
+    return _kind_of_directory(Path(urls[0])) if os.path.isdir(urls[0]) else "tar"  # noqa: PTH112
+
+
+def _kind_of_directory(path: Path) -> str:
+    """A directory without tars is a table, or one of files by class."""
+    entries = list(path.iterdir())
+    suffixes = {entry.suffix for entry in entries}
+    if ".tar" in suffixes or not entries:
+        return "tar"
+    if (path / "_versions").is_dir():
+        return "lance"
+    if suffixes.intersection(_TABLES):
+        return "parquet"
+    is_folder = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    holds_tars = any(below.suffix == ".tar" for entry in is_folder for below in entry.iterdir())
+    return "files" if is_folder and not holds_tars else "tar"
+
+
+def require_tar(urls: Sequence[str], command: str) -> None:
+    """Refuse what is no tar, in a command that is about tar shards."""
+    kind = kind_of(urls)
+    if kind != "tar":
+        raise click.UsageError(
+            f"{command} is for tar shards, and {urls[0]!r} looks like what shardwise.{kind} opens, "
+            "which has no index: `shardwise info`, `plan` and `bench` take it"
+        )
+
+
+def open_data(
+    urls: Sequence[str], *, index: str | None = None, accept_unfinished: bool = False
+) -> Dataset:
+    """The dataset that the URLS name.
+
+    Raises:
+        click.UsageError: options of tar shards with other data, or several tables of Lance.
+    """
+    import shardwise as sw
+    from shardwise.cli.shards import list_shards
+
+    kind = kind_of(urls)
+    if kind == "tar":
+        shards = list_shards(urls)
+        return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
+    if index is not None or accept_unfinished:
+        raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
+    if kind == "parquet":
+        return sw.parquet(urls)
+    if len(urls) > 1:
+        raise click.UsageError(f"give one of these, not {len(urls)}: each is a dataset")
+    return sw.lance(urls[0]) if kind == "lance" else sw.files(urls[0])
