@@ -21,6 +21,7 @@ __all__ = [
     "Block",
     "Field",
     "Layout",
+    "copied",
     "decode_columns",
     "decode_row",
     "decode_rows",
@@ -220,6 +221,19 @@ def _owned(column: Column) -> list[Any]:
 def _own(column: NDArray[Any]) -> NDArray[Any]:
     """An array that may be written to: a source may hand out views of what it holds."""
     return column if column.flags.writeable else column.copy()
+
+
+def copied(value: Any) -> Any:
+    """An object of the user's as one that may be written to: arrays and containers are copied."""
+    if isinstance(value, np.ndarray | bytearray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    if type(value) is dict:
+        return {name: copied(each) for name, each in value.items()}
+    if hasattr(value, "clone") and hasattr(value, "detach"):  # torch's, which is not imported here
+        return value.clone()
+    return value
 
 
 def _missing(block: Block, row: int, field: Field) -> DataError:
