@@ -179,12 +179,15 @@ def decode_columns(
     A column is an array `[rows, ...]` where the decoder makes one, or the source has one and there
     is no decoder; the array of `out` where there is one for the field; else a list with None for
     samples that lack the field.
+
+    Raises:
+        DataError: a sample lacks a field that was asked for, or that is an array in other batches.
     """
     decoded: dict[str, Column] = {"__key__": list(block.columns.keys)}
     for field in fields:
         column = block.columns.fields[field.name]
         whole = _is_whole(column)
-        if (field.required or field.layout is not None) and not whole:
+        if not whole and (field.required or field.layout is not None):
             row = next(row for row, value in enumerate(column) if value is None)
             raise _missing(block, row, field)
         if field.name in out:
