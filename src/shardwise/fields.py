@@ -21,6 +21,7 @@ __all__ = [
     "Block",
     "Field",
     "Layout",
+    "copied",
     "decode_columns",
     "decode_row",
     "decode_rows",
@@ -183,7 +184,8 @@ def decode_columns(
     samples that lack the field.
 
     Raises:
-        DataError: of the first row that is damaged, and of its first field.
+        DataError: of the first row that is damaged, lacks a field that was asked for, or has a null
+            where other batches have an array; and of its first field.
     """
     decoded: dict[str, Column] = {"__key__": list(block.columns.keys)}
     for number, field in enumerate(fields):
@@ -256,6 +258,19 @@ def _owned(column: Column) -> list[Any]:
 def _own(column: NDArray[Any]) -> NDArray[Any]:
     """An array that may be written to: a source may hand out views of what it holds."""
     return column if column.flags.writeable else column.copy()
+
+
+def copied(value: Any) -> Any:
+    """An object of the user's as one that may be written to: arrays and containers are copied."""
+    if isinstance(value, np.ndarray | bytearray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    if type(value) is dict:
+        return {name: copied(each) for name, each in value.items()}
+    if hasattr(value, "clone") and hasattr(value, "detach"):  # torch's, which is not imported here
+        return value.clone()
+    return value
 
 
 def _missing(block: Block, row: int, field: Field) -> DataError:

@@ -45,7 +45,14 @@ def find_tables(
         MissingShardError: nothing is there under a name.
         DataError: a directory holds the splits of a dataset, which are tables of their own.
         ValueError: nothing was named, or one file twice.
+        TypeError: it is a table in memory.
     """
+    if hasattr(urls, "columns"):
+        package = type(urls).__module__.partition(".")[0]
+        raise TypeError(
+            f"urls is a {package} table in memory, not files: write it to a file, or give its "
+            "rows as dicts to sw.wrap"
+        )
     is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
     items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     named: list[str | os.PathLike[str]] = []
