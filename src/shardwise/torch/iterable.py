@@ -22,6 +22,7 @@ from shardwise.held_ranks import HeldRanks
 from shardwise.loader import plan_for
 from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
 from shardwise.remainder import DropNotice
+from shardwise.torch.order import refuse_second_division
 from shardwise.torch.shared import Place, Run, SharedPlace
 from shardwise.torch.tensors import to_tensors
 
@@ -147,6 +148,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 self._place = self._shared.read()
             self._lives_on = True
         place, rank, plan = self._place, self._ranks.certain().rank, self.plan
+        refuse_second_division(self, plan.world_size)
         was_read = self._shared.was_read(place) and not self._is_loaded
         self._is_loaded = False
         if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
@@ -195,6 +197,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         The epoch that a loaded state stands in goes on at its position; any other begins at 0.
         What is being iterated goes on unchanged.
         """
+        # Accelerate calls this on all ranks, also where one alone is to read.
+        refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
         if epoch == self._place.epoch and not self._shared.was_read(self._place):
             self._move(epoch, self._place.start)
