@@ -7,6 +7,7 @@ run ahead of the user, but the state counts the batches that were handed out.
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -46,13 +47,14 @@ __all__ = ["DataLoader", "EpochSampler", "plan_for"]
 class _Run:
     """One pass over an epoch: which one, where it began, what was handed out."""
 
-    __slots__ = ("epoch", "num_given", "plan", "start")
+    __slots__ = ("epoch", "num_given", "pid", "plan", "start")
 
     def __init__(self, epoch: int, start: int, plan: Plan) -> None:
         self.epoch = epoch
         self.start = start
         self.plan = plan
         self.num_given = 0
+        self.pid = os.getpid()
 
     @property
     def is_whole(self) -> bool:
@@ -250,6 +252,7 @@ class DataLoader:
         return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
+        self._leave_forked()
         last = self._run
         if last is not None and last.is_whole:
             # Programs that count steps take the last batch and never ask for the end.
@@ -288,6 +291,7 @@ class DataLoader:
     @property
     def plan(self) -> Plan:
         """Who gets what: of the ranks of this process, but never others within a pass."""
+        self._leave_forked()
         is_under_way = self._run is not None and not self._run.is_whole
         world_size = self._plan.world_size if is_under_way else self.world_size
         if world_size != self._plan.world_size:
@@ -415,6 +419,11 @@ class DataLoader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _leave_forked(self) -> None:
+        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
+        if self._run is not None and self._run.pid != os.getpid():
+            (self._epoch, self._start), self._run = self._run.position(), None
 
     def _position(self) -> tuple[int, int]:
         return (self._epoch, self._start) if self._run is None else self._run.position()

@@ -23,7 +23,7 @@ from shardwise.held_ranks import HeldRanks
 from shardwise.loader import plan_for
 from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
 from shardwise.remainder import DropNotice
-from shardwise.torch.shared import Place, SharedPlace
+from shardwise.torch.shared import Place, Run, SharedPlace
 from shardwise.torch.tensors import to_tensors
 
 if TYPE_CHECKING:
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["IterableDataset"]
 
 _OUTPUTS = ("torch", "numpy")
-
-
-class _Run:
-    """One pass over an epoch in this process: how many batches of it were yielded here."""
-
-    __slots__ = ("num_given",)
-
-    def __init__(self, num_given: int = 0) -> None:
-        self.num_given = num_given
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
@@ -132,10 +123,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._place = Place()
         self._shared = SharedPlace()
         self._lives_on = False
-        self._run: _Run | None = None
+        self._run: Run | None = None
         # Batches of its own that a worker leaves out of the next pass, by a state of its own.
         self._num_skipped = 0
         self._is_loaded = False
+        self._num_passes = 0
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -146,14 +138,18 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         if worker is None:
             self._require_announcement()
-        run = _Run(self._num_skipped)
+        self._num_passes += 1
+        # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
+        seed = 0 if worker is None else worker.seed - worker.id
+        name = hash((seed, self._num_passes)) or 1
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        run = Run(number, num_workers, name, self._num_skipped)
         if worker is not None:
             self._run, self._num_skipped = run, 0
             self._shared.mark_workers()
             if self._lives_on:
                 self._place = self._shared.read()
             self._lives_on = True
-        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         place, rank, plan = self._place, self._ranks.certain().rank, self.plan
         was_read = self._shared.was_read(place) and not self._is_loaded
         self._is_loaded = False
@@ -167,8 +163,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             DropNotice(is_default=self._is_default).say(plan, rank)
         if was_read:
             place = self._place = place._replace(start=0)
-        self._shared.mark_beginning(place)
-        return self._batches(place, plan.resumed(place.start), rank, (number, num_workers), run)
+        self._shared.mark_begun(run, place)
+        return self._batches(place, plan.resumed(place.start), rank, run)
 
     @property
     def plan(self) -> Plan:
@@ -270,19 +266,17 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """Rank, world size and place travel (I10); what was yielded here was not yielded there."""
         return {**self.__dict__, "_plan": self.plan, "_run": None}
 
-    def _batches(
-        self, place: Place, plan: Plan, rank: int, worker: tuple[int, int], run: _Run
-    ) -> Generator[Any, None, None]:
+    def _batches(self, place: Place, plan: Plan, rank: int, run: Run) -> Generator[Any, None, None]:
         self._run = run
-        number, num_workers = worker
-        if not plan.num_steps:
-            self._shared.mark_end(place)
+        steps = run.steps_left(plan.num_steps)
+        if not steps:
+            self._shared.mark_done(run, place)
         works = epoch_works(
             plan,
             epoch=place.epoch,
             rank=rank,
-            first_step=number + run.num_given * num_workers,
-            stride=num_workers,
+            first_step=steps.start,
+            stride=steps.step,
         )
         executor = choose_executor(
             self._maker,
@@ -295,10 +289,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         )
         with closing(executor), closing(executor.run(works)) as batches:
             for batch in batches:
-                if number + run.num_given * num_workers == plan.num_steps - 1:
-                    # Before it is taken: the end need not be asked for.
-                    self._shared.mark_end(place)
                 run.num_given += 1
+                if not run.steps_left(plan.num_steps):
+                    # Before the last one is taken: the end need not be asked for.
+                    self._shared.mark_done(run, place)
                 if self.output == "torch" and isinstance(batch.data, dict):
                     yield to_tensors(batch.data)
                 else:
