@@ -268,7 +268,7 @@ class DataLoader:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # An instance has the mark of the class itself once somebody sees to its state.
         is_known = "_is_accelerate_prepared" in vars(self)
-        return announced(self._batches(), lambda: self.pass_plan, is_known=is_known)
+        return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
         self._leave_forked()
@@ -345,10 +345,10 @@ class DataLoader:
     @property
     def num_steps_left(self) -> int:
         """Batches that the pass under way, or else the next one, has still to hand out."""
-        return self.pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+        return self._pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
 
     @property
-    def pass_plan(self) -> Plan:
+    def _pass_plan(self) -> Plan:
         """The plan of the pass under way, or else the next one, from its first batch on."""
         return self.plan.resumed(self._start) if self._run is None else self._run.plan
 
@@ -416,15 +416,10 @@ class DataLoader:
 
         return TorchDataLoader(self)
 
-    def pad(self) -> None:
-        """Fill the last batch with repeats where it would be uneven: for frameworks that gather."""
-        if self._plan.remainder == "uneven":
+    def _pad(self, *, only_default: bool) -> None:
+        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        if self._plan.remainder == "uneven" and (self._remainder is None or not only_default):
             self._plan = self._plan.padded()
-
-    def pad_by_default(self) -> None:
-        """As `pad`, unless `remainder` was given."""
-        if self._remainder is None:
-            self.pad()
 
     def close(self) -> None:
         """End threads and processes with what is under way; iterating starts them anew."""

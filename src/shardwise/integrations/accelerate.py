@@ -50,7 +50,7 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> DataLoader:
         loader = prepare(accelerator, sw.DataLoader(data, batch_size=32))
     """
     _check_names()
-    loader.pad_by_default()
+    loader._pad(only_default=True)
     prepared: object = accelerator.prepare_data_loader(loader)
     if prepared is not loader:
         raise FrameworkError(
