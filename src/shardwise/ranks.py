@@ -22,7 +22,7 @@ from typing import Any
 
 from shardwise.errors import RankError
 
-__all__ = ["Ranks", "discover", "inherited", "local_world_size"]
+__all__ = ["Ranks", "discover", "explicit_ranks", "local_world_size", "unused_world_size"]
 
 # Slurm numbers what is no srun step from here up: the batch script, an interactive shell, extern.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -83,16 +83,30 @@ def discover(rank: int | None = None, world_size: int | None = None, *, group: A
     return _from_torch_distributed() or _from_environment(os.environ)
 
 
-def inherited() -> Ranks:
-    """What a worker process itself can see of its rank; only a forked one sees the process group.
+def explicit_ranks() -> Ranks:
+    """What torch.distributed, or `RANK` and `WORLD_SIZE` together, say; no other launcher counts.
 
-    For code that must run in workers of torch's DataLoader, where `discover` refuses. What the
-    parent found and sent along says more, unless `source` is "torch.distributed".
+    For programs whose tasks may each have data of their own, as WebDataset's may: that srun or
+    mpirun started several does not say that they share a list. It holds in workers of torch's
+    DataLoader, too, as far as they can see; only a forked one sees the process group.
 
     Raises:
-        RankError: the environment is incomplete or contradicts itself.
+        RankError: `RANK` and `WORLD_SIZE` are no integers or contradict each other.
     """
-    return _from_torch_distributed() or _from_environment(os.environ)
+    found = _from_torch_distributed()
+    if found is None and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        found = _pair(os.environ, "RANK", "WORLD_SIZE")
+    return found or Ranks(0, 1, "default")
+
+
+def unused_world_size() -> str | None:
+    """The variable that says there are several tasks where `explicit_ranks` knows of none."""
+    if explicit_ranks().source != "default":
+        return None
+    names = ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
+    if _slurm_step(os.environ):
+        names.insert(0, "SLURM_NTASKS")
+    return next((f"{n}={os.environ[n]}" for n in names if os.environ.get(n, "1") != "1"), None)
 
 
 def local_world_size() -> int:

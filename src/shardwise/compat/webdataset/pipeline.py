@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Self
 
 from shardwise.compat.webdataset.clock import Clock
+from shardwise.compat.webdataset.division import doubt
 from shardwise.compat.webdataset.place import TOLD, Place, find_place, find_ranks, in_worker
 from shardwise.compat.webdataset.positions import (
     VERSION,
@@ -58,6 +60,8 @@ class DataPipeline(StageList):
     # Whether the workers of a loader share an epoch's size, or each yields all of it. Programs that
     # build their own pipelines divide by the number of workers themselves.
     shares_epoch = False
+    # Whether the program itself says how shards are divided among the ranks.
+    is_split_asked = True
 
     def __init__(self, *args: Any, seed: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         super().__init__(*args, seed=seed)
@@ -98,12 +102,20 @@ class DataPipeline(StageList):
             # For stages that are plain functions, the user's own among them.
             TOLD.set(ranks)
         place = find_place(told=ranks)
+        self._tell(place, ranks)
         at = self._at = At(self._begin())
         start = self._start(at.epoch, place)
         if self.is_sized:
             return self._sized(at, place, start)
         items = self._unlimited(at, place, start)
         return islice(items, self.nsamples) if self._has_limit else items
+
+    def _tell(self, place: Place, ranks: Ranks) -> None:
+        """Say once how shards are divided among the ranks, where the program may mean otherwise."""
+        if place.worker == 0:
+            message = doubt(self.pipeline, place, ranks, is_asked=self.is_split_asked)
+            if message is not None and self._clock.is_first_call():
+                warnings.warn(message, stacklevel=3)
 
     @property
     def _num_passes(self) -> int:
@@ -279,7 +291,7 @@ class DataPipeline(StageList):
         """
         place = find_place(told=self._told)
         check_state(state, {**self._identity(), "world_size": place.world_size})
-        redraw(self.pipeline, state.get("drawn"))
+        redraw(self.pipeline, state, place.rank)
         self._resume = state
         self._live = self._at = None
         self._clock.set(state["epoch"])

@@ -116,15 +116,37 @@ def fingerprint(stages: list[Any]) -> str | None:
     return hashlib.sha256(json.dumps(urls).encode()).hexdigest()[:16]
 
 
-def drawn(stages: list[Any]) -> int:
-    """The seed that a list of shards has drawn for itself; 0 for none."""
-    return int(getattr(stages[0], "entropy", 0)) if stages else 0
+def _drawing(stages: Any) -> Iterator[Any]:
+    """The lists of shards that have drawn a seed for themselves, those of mixtures included."""
+    for stage in stages if isinstance(stages, list | tuple) else ():
+        if getattr(stage, "entropy", 0):
+            yield stage
+        yield from _drawing(getattr(stage, "pipeline", None))
+        yield from _drawing(getattr(stage, "datasets", None))
 
 
-def redraw(stages: list[Any], entropy: int | None) -> None:
-    """Give a list of shards the seed that another one had drawn."""
-    if entropy and hasattr(stages[0], "entropy"):
-        stages[0].entropy = entropy
+def drawn(stages: list[Any]) -> list[int]:
+    """The seeds that lists of shards have drawn for themselves."""
+    return [stage.entropy for stage in _drawing(stages)]
+
+
+def redraw(stages: list[Any], state: dict[str, Any], rank: int) -> None:
+    """Give lists of shards the seeds that those of a state had drawn.
+
+    Raises:
+        StateError: the state holds other seeds, or those of another rank.
+    """
+    drawing, seeds = list(_drawing(stages)), state.get("drawn") or []
+    if not drawing and not seeds:
+        return
+    if not isinstance(seeds, list) or len(seeds) != len(drawing) or state["rank"] != rank:
+        raise StateError(
+            f"{len(drawing)} lists of resampled shards here have drawn a seed of their own, and the "
+            f"state of rank {state['rank']} holds {seeds} for rank {rank}: give each rank the state "
+            "that it saved, or ResampledShards(seed=..., deterministic=True)"
+        )
+    for stage, seed in zip(drawing, seeds, strict=True):
+        stage.entropy = seed
 
 
 def check_state(state: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -70,14 +70,17 @@ def envsubst(s: str) -> str:
     return re.sub(r"\$\{(\w+)\}", envlookup, s)
 
 
-def expand_urls(urls: str | os.PathLike[str]) -> list[str]:
-    """The shards that a text stands for.
+def expand_urls(urls: Any) -> list[str]:
+    """The shards that a text stands for, or a list of them.
 
     `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
     directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
     the shell.
+
+    Raises:
+        TypeError: it is neither a text, a path, nor a list of these.
     """
-    return [url for part in os.fspath(urls).split("::") for url in _expand(part)]
+    return expand_source(urls)
 
 
 def _expand(text: str) -> list[str]:
@@ -104,7 +107,7 @@ def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
         TypeError: it is something else.
     """
     if isinstance(source, str | os.PathLike):
-        return expand_urls(source)
+        return [url for part in os.fspath(source).split("::") for url in _expand(part)]
     if not is_iterable(source):
         raise TypeError(f"shards must be a text, a path or a list of these, not {source!r}")
     urls: list[str] = []
