@@ -9,15 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.compat.webdataset.place import Place
+from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.shardlists import (
     ResampledShards,
     SimpleShardList,
     split_by_node,
     split_by_worker,
 )
+from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.ranks import Ranks, unused_world_size
 
-__all__ = ["doubt"]
+__all__ = ["doubt", "is_steered"]
 
 
 def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> str | None:
@@ -43,7 +45,9 @@ def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> s
     draws_alike = isinstance(source, ResampledShards) and not (source.entropy or is_asked)
     unused = unused_world_size() if ranks.world_size == 1 and (splits or draws_alike) else None
     if unused is not None:
-        what = "draws what the others draw" if draws_alike else f"reads all {num} shards of its list"
+        what = (
+            "draws what the others draw" if draws_alike else f"reads all {num} shards of its list"
+        )
         return (
             f"{unused}, but neither is torch.distributed initialised nor are RANK and WORLD_SIZE "
             f"both set, so that nothing is divided among tasks: this one {what}. If the list is "
@@ -60,3 +64,20 @@ def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> s
             "shards itself to have it divided"
         )
     return None
+
+
+def is_steered(stages: list[Any]) -> bool:
+    """Whether objects of the program's own choose the shards, or their order.
+
+    They may follow an epoch that the program counts and shares, as open_clip's do.
+    """
+    splits = [i for i, stage in enumerate(stages) if stage in (split_by_node, split_by_worker)]
+    chosen = stages[: splits[-1]] if splits else []
+    if stages and isinstance(getattr(stages[0], "urls", None), list):
+        chosen = chosen or stages[:1]
+    package = __name__.rpartition(".")[0]
+    return any(
+        isinstance(stage, PipelineStage | IterableDataset)
+        and not type(stage).__module__.startswith(package)
+        for stage in chosen
+    )

@@ -104,7 +104,7 @@ class StatefulLoader(DataLoader[Any]):
             )
             if hasattr(self, name)
         }  # fmt: skip
-        if self.num_workers and self._tagged.dataset.is_sized:
+        if self.num_workers and self._tagged.dataset.goes_on:
             # Epochs that go on where the last one stopped: workers that live on need not read
             # their way there.
             settings["persistent_workers"] = True
@@ -138,7 +138,7 @@ class StatefulLoader(DataLoader[Any]):
         dataset._clock.set(epoch)
         if loaded is None:
             self._last_worker = -1
-            if self._is_done:
+            if self._is_done and dataset.goes_on:
                 # Where each worker ended its epoch is where it begins the next.
                 self._positions = {w: [n, t, 0] for w, (n, t, _) in self._positions.items()}
             else:
@@ -181,8 +181,8 @@ class StatefulLoader(DataLoader[Any]):
         ranks = find_ranks(told=dataset._told)
         positions = self._positions
         if self._is_done:
-            sized = dataset._slots is not None
-            positions = {w: [n, t, 0] for w, (n, t, _) in positions.items()} if sized else {}
+            positions = {w: [n, t, 0] for w, (n, t, _) in positions.items()}
+            positions = positions if dataset.goes_on else {}
         return {
             "version": VERSION,
             **dataset._identity(),

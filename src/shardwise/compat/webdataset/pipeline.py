@@ -16,9 +16,10 @@ from itertools import islice
 from typing import Any, Self
 
 from shardwise.compat.webdataset.clock import Clock
-from shardwise.compat.webdataset.division import doubt
+from shardwise.compat.webdataset.division import doubt, is_steered
 from shardwise.compat.webdataset.place import TOLD, Place, find_place, find_ranks, in_worker
 from shardwise.compat.webdataset.positions import (
+    PASSES_APART,
     VERSION,
     At,
     Live,
@@ -38,8 +39,6 @@ from shardwise.ranks import Ranks
 __all__ = ["DataPipeline"]
 
 _ENDLESS = sys.maxsize
-# Where the passes of an epoch begin that can't know where the last one ended.
-_PASSES_APART = 1 << 20
 # New workers read so many samples of a resampled pass again, at most, to go on behind them.
 _MAX_AGAIN = 20_000
 
@@ -137,6 +136,15 @@ class DataPipeline(StageList):
         return self.repetitions == _ENDLESS and self.nsamples > 0
 
     @property
+    def goes_on(self) -> bool:
+        """Whether such an epoch goes on inside the pass where the last one stopped.
+
+        Where the program itself orders the shards, each epoch is a pass of its own, as in
+        WebDataset: readers in passes of different epochs would read the same shards.
+        """
+        return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
+
+    @property
     def is_endless(self) -> bool:
         """Whether an epoch has no end."""
         return self._num_passes == _ENDLESS and not self._has_limit
@@ -150,7 +158,7 @@ class DataPipeline(StageList):
         """An epoch of whole passes."""
         num = self._num_passes
         if num == _ENDLESS:
-            first, end = at.epoch * _PASSES_APART, _ENDLESS
+            first, end = at.epoch * PASSES_APART, _ENDLESS
         else:
             first, end = at.epoch * num, (at.epoch + 1) * num
         start = start or Start(first)
@@ -160,8 +168,15 @@ class DataPipeline(StageList):
     def _sized(self, at: At, place: Place, start: Start | None) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
         num = self._share(place)
-        if start is None and self._live is not None and self._live.is_next(at.epoch):
-            live = self._live
+        # A copy runs the passes: they must not keep alive who keeps them.
+        runner = copy.copy(self)
+        if not self.goes_on:
+            start = start or Start(at.epoch * PASSES_APART)
+            at.begin(start)
+            items = runner._joined_passes(at, place, start.number, start.taken)
+            return _cut(islice(items, start.discard, None), at, num, None, place)
+        live = self._live
+        if start is None and live is not None and live.is_next(at.epoch):
             live.at.epoch, live.at.yielded, live.at.is_done = at.epoch, 0, False
             at = self._at = live.at
         else:
@@ -170,10 +185,8 @@ class DataPipeline(StageList):
                 if start is not None and self._is_resampled and start.taken > _MAX_AGAIN:
                     # Shards without end promise no sample: new ones cost less than the way back.
                     start = Start(start.number + 1)
-            start = start or Start(at.epoch * _PASSES_APART)
+            start = start or Start(at.epoch * PASSES_APART)
             at.begin(start)
-            # A copy runs the passes: they must not keep alive who keeps them.
-            runner = copy.copy(self)
             live = Live(runner._passes(at, place, start, _ENDLESS), at, os.getpid())
             self._live = live
             if at.yielded >= num and self._slots is not None:
@@ -270,7 +283,7 @@ class DataPipeline(StageList):
         position: dict[str, Any] = {"epoch": self.next_epoch, "places": {}}
         if at is not None and not at.is_done:
             position = {"epoch": at.epoch, "places": {"0": [at.number, at.taken, at.yielded]}}
-        elif at is not None and self._slots is not None:
+        elif at is not None and self.goes_on:
             position["places"] = {"0": [at.number, at.taken, 0]}
         return {
             "version": VERSION,
@@ -315,10 +328,10 @@ class DataPipeline(StageList):
             return Start(number, taken, yielded, is_resumed=True)
         # What another rank has taken in is not known: what it gave out is run through again.
         number, discard = 0, yielded
-        if self.is_sized:
+        if self.goes_on:
             discard += epoch * self._share(place)
         elif self._num_passes == _ENDLESS:
-            number = epoch * _PASSES_APART
+            number = epoch * PASSES_APART
         else:
             number = epoch * self._num_passes
         return Start(number, yielded=yielded, discard=discard, is_resumed=True)

@@ -18,9 +18,21 @@ from shardwise.compat.webdataset.clock import SharedCells
 from shardwise.compat.webdataset.place import Place
 from shardwise.errors import StateError
 
-__all__ = ["At", "Live", "Slots", "Start", "check_state", "drawn", "fingerprint", "redraw"]
+__all__ = [
+    "PASSES_APART",
+    "At",
+    "Live",
+    "Slots",
+    "Start",
+    "check_state",
+    "drawn",
+    "fingerprint",
+    "redraw",
+]
 
-VERSION = 1
+VERSION = 2
+# Where the passes of an epoch begin that can't know where the last one ended.
+PASSES_APART = 1 << 20
 _NUM_SLOTS = 256
 _SLOT = 4
 
@@ -35,6 +47,7 @@ class At:
         taken: items that the pass's prefix has given.
         yielded: items of the epoch that have come out.
         is_done: whether the epoch is over.
+        turn: by how many places the readers' shares are moved on in the pass.
         origin: the state of the loader at the beginning of the pass, where there is one.
     """
 
@@ -43,6 +56,7 @@ class At:
     taken: int = 0
     yielded: int = 0
     is_done: bool = False
+    turn: int = 0
     origin: dict[str, Any] | None = None
 
     def begin(self, start: Start) -> None:
@@ -141,8 +155,8 @@ def redraw(stages: list[Any], state: dict[str, Any], rank: int) -> None:
         return
     if not isinstance(seeds, list) or len(seeds) != len(drawing) or state["rank"] != rank:
         raise StateError(
-            f"{len(drawing)} lists of resampled shards here have drawn a seed of their own, and the "
-            f"state of rank {state['rank']} holds {seeds} for rank {rank}: give each rank the state "
+            f"{len(drawing)} lists of resampled shards here have drawn a seed themselves, and the "
+            f"state of rank {state['rank']} holds {seeds}: give each rank ({rank} here) the state "
             "that it saved, or ResampledShards(seed=..., deterministic=True)"
         )
     for stage, seed in zip(drawing, seeds, strict=True):

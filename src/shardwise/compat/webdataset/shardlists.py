@@ -123,17 +123,31 @@ def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
     With a group, the ranks of one place in it are alike: what follows shuffles alike on them, too.
     """
-    rank, world_size, worker, num_workers = pytorch_worker_info(group)
+    place = _turned(Place(*pytorch_worker_info(group)))
     run = CURRENT.get()
     if group is not None and run is not None:
-        run.place = Place(rank, world_size, worker, num_workers)
-    return islice(src, rank, None, world_size)
+        run.place = place
+    return islice(src, place.rank, None, place.world_size)
 
 
 def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
     """Give each worker its share: every n-th item."""
-    _, _, worker, num_workers = pytorch_worker_info()
-    return islice(src, worker, None, num_workers)
+    place = _turned(Place(*pytorch_worker_info()))
+    return islice(src, place.worker, None, place.num_workers)
+
+
+def _turned(place: Place) -> Place:
+    """The reader whose share is read.
+
+    A reader that has read all of its share before a steered epoch is over goes on with the share of
+    the one behind it, which may have more than it gets to. The samples of its own came already.
+    """
+    run = CURRENT.get()
+    if run is None or not run.turn:
+        return place
+    reader = place.rank * place.num_workers + place.worker + run.turn
+    rank, worker = divmod(reader % (place.world_size * place.num_workers), place.num_workers)
+    return Place(rank, place.world_size, worker, place.num_workers)
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
