@@ -172,7 +172,7 @@ def test_a_bare_pipeline_yields_its_epoch_in_each_worker(urls):
 
 
 class ShuffleByEpoch(wds.PipelineStage):
-    """As open_clip's: the same order of shards on all readers, by an epoch that the program sets."""
+    """As open_clip's: one order of shards for all readers, by an epoch that the program sets."""
 
     def __init__(self):
         self.epoch = Value("i", 0)

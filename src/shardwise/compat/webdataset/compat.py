@@ -123,11 +123,13 @@ class WebDataset(DataPipeline, FluidInterface):
             nodesplitter, workersplitter = nodesplitter if self.is_split_asked else None, None
         elif not self.is_split_asked:
             nodesplitter = shardlists.split_by_node
+        # What divides, by its role and whatever it is.
+        self.splitters = tuple(stage for stage in (nodesplitter, workersplitter) if stage)
         if not resampled:
             is_endless = isinstance(source, shardlists.DirectoryShardList)
             if shardshuffle:
                 self.append(_shard_shuffle(shardshuffle, self.seed, detshuffle, is_endless))
-            self.pipeline += [stage for stage in (nodesplitter, workersplitter) if stage]
+            self.pipeline += self.splitters
         if cache_dir is None or cache_size == 0:
             self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
         else:
