@@ -25,6 +25,8 @@ def install() -> None:
     Raises:
         ImportError: the other package of that name was imported already.
     """
+    from shardwise.compat.versions import answer_versions
+
     found = {}
     for name in _PACKAGES:
         package = import_module(f"{__name__}.{name}")
@@ -38,6 +40,7 @@ def install() -> None:
         for module in iter_modules(package.__path__):
             found[f"{name}.{module.name}"] = import_module(f"{package.__name__}.{module.name}")
     sys.modules.update(found)
+    answer_versions()
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.compat.webdataset import cache, shardlists
+from shardwise.compat.webdataset import autodecode, cache, filters, shardlists, utils
 from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.fluid import FluidInterface
@@ -22,9 +22,17 @@ from shardwise.compat.webdataset.loader_pipeline import LoaderPipeline
 from shardwise.compat.webdataset.order import ShardShuffle, detshuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.tariterators import expand_samples
+from shardwise.compat.webdataset.tariterators import (
+    expand_samples,
+    group_by_keys,
+    tar_file_expander,
+)
 
-__all__ = ["FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "check_empty"]
+# What is not made here, programs have from here.
+__all__ = [
+    "FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "autodecode", "check_empty",
+    "filters", "group_by_keys", "tar_file_expander", "utils",
+]  # fmt: skip
 
 _RECYCLING = ("unlink", "keep", "resample")
 _GONE = {

@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from subprocess import PIPE
 from typing import Any
 
 from shardwise.compat.webdataset import utils
@@ -26,7 +27,7 @@ from shardwise.errors import StorageError
 from shardwise.storage.failures import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]
+__all__ = ["PIPE", "Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]
 
 # Shown with every URL when GOPEN_VERBOSE is set: programs put the name of their node here.
 info: dict[str, Any] = {}

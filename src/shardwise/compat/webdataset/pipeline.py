@@ -33,10 +33,11 @@ from shardwise.compat.webdataset.positions import (
 from shardwise.compat.webdataset.run import CURRENT, as_seed
 from shardwise.compat.webdataset.shardlists import ResampledShards
 from shardwise.compat.webdataset.stages import StageList
+from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
-__all__ = ["DataPipeline"]
+__all__ = ["DataPipeline", "PipelineStage"]
 
 _ENDLESS = sys.maxsize
 # New workers read so many samples of a resampled pass again, at most, to go on behind them.
