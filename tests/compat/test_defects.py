@@ -194,6 +194,35 @@ def test_lists_hold_patterns_globs_directories_and_paths(tmp_path, monkeypatch):
         wds.WebDataset([3])
 
 
+def derived(url):
+    """Other fields of a shard's samples, from a shard of their own."""
+    return wds.WebDataset(wds.SimpleShardList([url.replace("part", "more")])).decode()
+
+
+def merge_in(samples):
+    url = others = None
+    for sample in samples:
+        if sample["__url__"] != url:
+            url, others = sample["__url__"], iter(derived(sample["__url__"]))
+        other = next(others)
+        assert other["__key__"] == sample["__key__"]
+        yield other | sample
+
+
+def test_a_shard_list_of_one_is_read_whole_in_each_worker(tmp_path):
+    urls = make_shards(tmp_path, [3, 4, 5])
+    for url in urls:
+        text = [(f"{s['__key__']}.json", b'"text"') for s in wds.WebDataset(url)]
+        write_tar(Path(url.replace("part", "more")), text)
+    dataset = wds.WebDataset(urls).compose(merge_in, wds.slice(9), wds.batched(2), wds.unbatched())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = wds.WebLoader(dataset, batch_size=None, num_workers=2)
+        samples = list(loader)
+    assert sorted(key(sample) for sample in samples) == [sample_key(g) for g in range(12)]
+    assert {sample["json"] for sample in samples} == {"text"}
+
+
 def test_names_with_hashes_and_question_marks_are_names(tmp_path):
     url = write_tar(tmp_path / "a#1?b.tar", [("1.cls", b"1")])
     assert len(list(wds.WebDataset([url]))) == 1
