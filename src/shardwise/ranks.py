@@ -25,11 +25,13 @@ from shardwise.errors import RankError
 __all__ = [
     "Ranks",
     "discover",
+    "explicit_ranks",
     "inherited",
     "loader_worker",
     "local_world_size",
     "ranks_of_group",
     "uncertain",
+    "unused_world_size",
 ]
 
 # The environment says how many ranks there are, and not which one this is.
@@ -109,6 +111,32 @@ def inherited() -> Ranks:
         RankError: the environment is incomplete or contradicts itself.
     """
     return ranks_of_group() or _from_environment(os.environ)
+
+
+def explicit_ranks() -> Ranks:
+    """What torch.distributed, or `RANK` and `WORLD_SIZE` together, say; no other launcher counts.
+
+    For programs whose tasks may each have data of their own, as WebDataset's may: that srun or
+    mpirun started several does not say that they share a list. It holds in workers of torch's
+    DataLoader, too, as far as they can see; only a forked one sees the process group.
+
+    Raises:
+        RankError: `RANK` and `WORLD_SIZE` are no integers or contradict each other.
+    """
+    found = ranks_of_group()
+    if found is None and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        found = _pair(os.environ, "RANK", "WORLD_SIZE")
+    return found or Ranks(0, 1, "default")
+
+
+def unused_world_size() -> str | None:
+    """The variable that says there are several tasks where `explicit_ranks` knows of none."""
+    if explicit_ranks().source != "default":
+        return None
+    names = ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
+    if _slurm_step(os.environ):
+        names.insert(0, "SLURM_NTASKS")
+    return next((f"{n}={os.environ[n]}" for n in names if os.environ.get(n, "1") != "1"), None)
 
 
 def local_world_size(*, default: int = 1) -> int:

@@ -129,6 +129,35 @@ def test_members_that_stand_apart_are_refused(tmp_path):
         list(wds.WebDataset(url))
 
 
+@pytest.mark.parametrize("doubled", [0, 50, 99])
+def test_a_doubled_member_costs_that_member_only_if_a_handler_goes_on(tmp_path, doubled):
+    members = [(f"{i:03d}.{field}", b"1") for i in range(100) for field in ("cls", "txt")]
+    members.insert(2 * doubled + 2, (f"{doubled:03d}.cls", b"2"))
+    url = write_tar(tmp_path / "a.tar", members)
+    with pytest.raises(DataError, match="two members for one field"):
+        list(wds.WebDataset(url))
+    for handler in (wds.ignore_and_continue, lambda error: True):
+        samples = list(wds.WebDataset(url, handler=handler))
+        assert [key(sample) for sample in samples] == [f"{i:03d}" for i in range(100)]
+        assert samples[doubled]["cls"] == b"1"
+    stopped = list(wds.WebDataset(url, handler=wds.ignore_and_stop))
+    assert len(stopped) == doubled + 1
+
+
+def test_parts_of_a_sample_that_stand_apart_cost_no_other_sample(tmp_path):
+    members = [(f"{i}.{field}", b"1") for i in range(9) for field in ("cls", "txt")]
+    url = write_tar(tmp_path / "a.tar", [*members[:10], ("1.jpg", b"1"), *members[10:]])
+    samples = list(wds.WebDataset(url, handler=wds.ignore_and_continue))
+    assert [key(sample) for sample in samples] == list("012345678")
+    assert all("jpg" not in sample for sample in samples)
+
+
+def test_a_reader_whose_shards_were_all_left_out_hears_of_the_handler(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"x" * 5000)
+    with pytest.raises(ValueError, match="handler= left all of them out"):
+        list(wds.WebDataset(str(tmp_path / "a.tar"), handler=wds.ignore_and_continue))
+
+
 def test_a_directory_is_its_shards(tmp_path):
     make_shards(tmp_path / "train", [3, 4])
     for url in (f"{tmp_path}/train/", f"{tmp_path}/train", tmp_path / "train"):
@@ -153,12 +182,45 @@ def test_lists_hold_patterns_globs_directories_and_paths(tmp_path, monkeypatch):
         "${ROOT}/part-{000..002}.tar",
     ):
         assert len(list(wds.WebDataset(given))) == 6, given
+    assert wds.shardlists.expand_urls(["a.tar", f"{tmp_path}/b{{0..1}}.tar"])[1:] == [
+        f"{tmp_path}/b0.tar",
+        f"{tmp_path}/b1.tar",
+    ]
     with pytest.raises(ValueError, match="WDS_NOWHERE"):
         wds.WebDataset("${NOWHERE}/a.tar")
     with pytest.raises(FileNotFoundError):
         wds.WebDataset(f"{tmp_path}/none-*.tar")
     with pytest.raises(TypeError, match="each shard"):
         wds.WebDataset([3])
+
+
+def derived(url):
+    """Other fields of a shard's samples, from a shard of their own."""
+    return wds.WebDataset(wds.SimpleShardList([url.replace("part", "more")])).decode()
+
+
+def merge_in(samples):
+    url = others = None
+    for sample in samples:
+        if sample["__url__"] != url:
+            url, others = sample["__url__"], iter(derived(sample["__url__"]))
+        other = next(others)
+        assert other["__key__"] == sample["__key__"]
+        yield other | sample
+
+
+def test_a_shard_list_of_one_is_read_whole_in_each_worker(tmp_path):
+    urls = make_shards(tmp_path, [3, 4, 5])
+    for url in urls:
+        text = [(f"{s['__key__']}.json", b'"text"') for s in wds.WebDataset(url)]
+        write_tar(Path(url.replace("part", "more")), text)
+    dataset = wds.WebDataset(urls).compose(merge_in, wds.slice(9), wds.batched(2), wds.unbatched())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = wds.WebLoader(dataset, batch_size=None, num_workers=2)
+        samples = list(loader)
+    assert sorted(key(sample) for sample in samples) == [sample_key(g) for g in range(12)]
+    assert {sample["json"] for sample in samples} == {"text"}
 
 
 def test_names_with_hashes_and_question_marks_are_names(tmp_path):

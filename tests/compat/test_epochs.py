@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import random
 from collections import Counter
 from itertools import islice
+from multiprocessing import Value
 
 import pytest
 from torch.utils.data import DataLoader
@@ -167,6 +169,66 @@ def test_a_bare_pipeline_yields_its_epoch_in_each_worker(urls):
     stages = [wds.SimpleShardList(urls), wds.split_by_worker, wds.tarfile_to_samples()]
     dataset = wds.DataPipeline(*stages, wds.map(key)).with_epoch(10)
     assert len(list(DataLoader(dataset, batch_size=None, num_workers=2))) == 20
+
+
+class ShuffleByEpoch(wds.PipelineStage):
+    """As open_clip's: one order of shards for all readers, by an epoch that the program sets."""
+
+    def __init__(self):
+        self.epoch = Value("i", 0)
+
+    def order(self, shards, epoch):
+        return wds.filters._shuffle(iter(shards), 2000, 500, random.Random(epoch))
+
+    def run(self, src):
+        return self.order(src, self.epoch.value)
+
+
+def batches_by_epoch(urls, shuffle, num_workers):
+    stages = [wds.SimpleShardList(urls), shuffle, wds.split_by_node, wds.split_by_worker]
+    samples = [
+        wds.tarfile_to_samples(),
+        wds.shuffle(5000),
+        wds.map(key),
+        wds.batched(4, None, False),
+    ]
+    # ceil(105 / 4) batches, in equal parts.
+    dataset = wds.DataPipeline(*stages, *samples).with_epoch(-(-27 // max(1, num_workers)))
+    return wds.WebLoader(
+        dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0
+    )
+
+
+def test_epochs_that_the_program_shuffles_by_itself_cover_what_their_readers_can(urls):
+    shuffle = ShuffleByEpoch()
+    loader = batches_by_epoch(urls, shuffle, 2)
+    sizes = dict(zip(urls, SIZES, strict=True))
+    for epoch in range(8):
+        shuffle.epoch.value = epoch
+        keys = [k for batch in loader for k in batch]
+        assert len(keys) == 2 * 14 * 4
+        order = list(shuffle.order(urls, epoch))
+        shares = [sum(sizes[url] for url in order[worker::2]) for worker in range(2)]
+        # WebDataset covers less: it throws away the last samples of a share that are no batch.
+        assert len(set(keys)) >= sum(min(share, 14 * 4) for share in shares)
+    loader.close()
+
+
+@pytest.mark.parametrize("stop", [3, 26])
+def test_an_epoch_that_the_program_shuffles_is_gone_on_with(urls, stop):
+    shuffle = ShuffleByEpoch()
+    # 26 batches are in front of, 27 behind the border of the first pass: 105 samples.
+    loader = batches_by_epoch(urls, shuffle, 0)
+    list(loader)
+    shuffle.epoch.value = 1
+    epoch = list(loader)
+    assert len({k for batch in epoch for k in batch}) == NUM
+    left = batches_by_epoch(urls, shuffle, 0)
+    left.set_epoch(1)
+    assert list(islice(left, stop)) == epoch[:stop]
+    resumed = batches_by_epoch(urls, shuffle, 0)
+    resumed.load_state_dict(left.state_dict())
+    assert list(resumed) == epoch[stop:]
 
 
 def test_with_epoch_on_a_loader_counts_batches_and_goes_on(urls):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import random
 import warnings
+from itertools import islice
+from multiprocessing import Value
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import torch
 
 import shardwise as sw
 import shardwise.compat.webdataset as wds
+from shardwise.sources.tar.source import TarSource
 from tests.support.tars import make_shards, payload, sample_key, write_tar
 
 SIZES = (6, 7, 8)
@@ -256,13 +260,211 @@ def test_a_sample_that_a_stage_leaves_out_is_skipped_and_counted(shards):
         assert loader.stats()["skipped"] > 0
 
 
+# What programs bring along
+
+
+def log_and_continue(error):
+    return True
+
+
+def has_picture(sample):
+    return "cls" in sample and ("png" in sample or "jpg" in sample)
+
+
+def is_odd(sample):
+    return int(sample["cls"]) % 2 == 1
+
+
+class ShuffleByEpoch(wds.PipelineStage):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def run(self, src):
+        return wds.filters._shuffle(src, 2000, 500, random.Random(self.epoch.value))
+
+
+class ResampledByEpoch(wds.pytorch.IterableDataset):
+    def __init__(self, urls, epoch, weights=None):
+        self.urls, self.weights, self.epoch = wds.shardlists.expand_urls(urls), weights, epoch
+
+    def __iter__(self):
+        rng = random.Random(self.epoch.value)
+        while True:
+            yield {"url": rng.choice(self.urls)}
+
+
+def group_without_errors(data):
+    sample = None
+    for member in data:
+        key, field = wds.tariterators.base_plus_ext(member["fname"])
+        if key is None:
+            continue
+        if sample is None or key != sample["__key__"] or field in sample:
+            if wds.tariterators.valid_sample(sample):
+                yield sample
+            sample = {"__key__": key, "__url__": member["__url__"]}
+        sample[field.lower()] = member["data"]
+    if wds.tariterators.valid_sample(sample):
+        yield sample
+
+
+def to_samples_without_errors(src, handler=log_and_continue):
+    streams = wds.tariterators.url_opener(src, handler=handler)
+    return group_without_errors(wds.tariterators.tar_file_expander(streams, handler=handler))
+
+
+def to_samples_in_upper_case(src):
+    return (s | {"txt": s["txt"].upper()} for s in to_samples_without_errors(src))
+
+
+def every_second(src):
+    return islice(src, 0, None, 2)
+
+
+def open_clip(shards, *, is_resampled, source=None, reader=to_samples_without_errors):
+    epoch = Value("i", 0)
+    if is_resampled:
+        stages = [source or ResampledByEpoch(shards, epoch)]
+    else:
+        splits = [ShuffleByEpoch(epoch), wds.split_by_node, wds.split_by_worker]
+        stages = [source or wds.SimpleShardList(shards), *splits]
+    pipeline = wds.DataPipeline(
+        *stages,
+        reader,
+        wds.shuffle(bufsize=5000, initial=1000),
+        wds.select(has_picture),
+        wds.decode("pilrgb", handler=log_and_continue),
+        wds.rename(image="jpg;png;jpeg;webp", text="txt"),
+        wds.map_dict(image=np.asarray, text=len),
+        wds.to_tuple("image", "text"),
+        wds.batched(4, partial=False),
+    ).with_epoch(3)
+    return wds.WebLoader(pipeline, batch_size=None, num_workers=2, persistent_workers=True)
+
+
+@pytest.mark.parametrize("is_resampled", [False, True])
+def test_the_pipelines_of_open_clip_become_datasets(shards, is_resampled):
+    dataset = sw.from_webdataset(open_clip(shards, is_resampled=is_resampled), world_size=1)
+    assert dataset.loader_options == {
+        "seed": 0,
+        "shuffle": "window",
+        "on_error": "skip",
+        "batch_size": 4,
+        "remainder": "drop",
+        "num_workers": 2,
+        # 3 batches of 4 from each of 2 workers.
+        "epoch_size": 24,
+    }
+    assert len(dataset) == N
+    assert dataset[5]["image"].shape == (24, 32, 3)
+    assert dataset[5]["text"] == len(payload(5, "txt"))
+
+
+def imagenet(shards, mode, *, is_resampled=False):
+    is_training = mode == "train"
+    dataset = (
+        wds.WebDataset(
+            shards,
+            repeat=is_training,
+            shardshuffle=1000 if is_training else False,
+            resampled=is_resampled,
+            handler=wds.ignore_and_continue,
+            nodesplitter=None if is_resampled else lambda src: (item for item in src),
+        )
+        .shuffle(5000 if is_training else 0)
+        .decode("pil")
+        .to_tuple("jpg;png;jpeg cls", handler=wds.ignore_and_continue)
+        .map_tuple(np.asarray)
+        .batched(4, partial=False)
+    )
+    return wds.WebLoader(dataset, batch_size=None, shuffle=False, num_workers=2)
+
+
+@pytest.mark.parametrize("is_resampled", [False, True])
+def test_the_loaders_of_webdataset_imagenet_become_datasets(shards, is_resampled):
+    same = {"seed": 0, "on_error": "skip", "batch_size": 4, "remainder": "drop", "num_workers": 2}
+    assert sw.from_webdataset(imagenet(shards, "val")).loader_options == same
+    loader = imagenet(shards, "train", is_resampled=is_resampled).with_epoch(5)
+    dataset = sw.from_webdataset(loader, world_size=2)
+    assert dataset.loader_options == same | {"shuffle": "window", "epoch_size": 40}
+    assert dataset[3]["jpg"].shape == (24, 32, 3)
+    assert dataset[3]["cls"] == 3
+
+
+def test_the_datasets_of_clip_benchmark_and_clip_retrieval_become_datasets(shards):
+    benchmark = wds.WebDataset(shards, nodesplitter=lambda src: src)
+    benchmark = benchmark.decode(wds.autodecode.ImageHandler("pil", extensions=["png", "jpg"]))
+    benchmark = benchmark.to_tuple(["webp", "png", "jpg"], "txt").map_tuple(np.asarray, str.split)
+    benchmark.classes = benchmark.templates = None
+    dataset = sw.from_webdataset(benchmark.batched(4))
+    assert len(dataset) == N
+    assert dataset[2]["txt"] == payload(2, "txt").decode().split()
+    retrieval = wds.WebDataset(shards, cache_size=10**10, handler=wds.handlers.warn_and_continue)
+    retrieval = retrieval.select(has_picture).map(
+        lambda s: {"n": len(s["jpg"])}, handler=wds.handlers.warn_and_continue
+    )
+    assert sw.from_webdataset(retrieval)[2]["n"] == len(payload(2, "jpg"))
+
+
+def test_a_selection_is_a_subset_that_all_ranks_share(shards):
+    pipeline = pipe(shards).select(is_odd)
+    keys = [sample["__key__"] for sample in sw.from_webdataset(pipeline)]
+    assert keys == [sample_key(g) for g in range(1, N, 2)]
+    assert_same_samples(pipeline.decode("rgb8").map_dict(cls=double))
+    assert_same_samples(pipe(shards).decode().map_dict(cls=double).select(lambda s: s["cls"] > 9))
+    assert_same_samples(
+        pipe(shards).decode().to_tuple("cls", "txt").select(lambda t: t[0] % 3),
+        names=("cls", "txt"),
+    )
+    assert len(sw.from_webdataset(pipe(shards).select(lambda s: False))) == 0
+
+
+def test_a_selection_by_the_names_of_fields_reads_no_sample(tmp_path, monkeypatch):
+    url = write_tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.jpg", b"2"), ("c.cls", b"3")])
+    pipeline = pipe([url]).select(lambda s: "cls" in s and s.get("jpg") is None)
+    dataset = sw.from_webdataset(pipeline)
+    assert [s["__key__"] for s in dataset] == ["a", "c"]
+    monkeypatch.setattr(TarSource, "read", None)
+    monkeypatch.setattr(TarSource, "read_sample", None)
+    assert len(sw.from_webdataset(pipeline)) == 2
+    with pytest.raises(TypeError):
+        sw.from_webdataset(pipe([url]).select(lambda s: s.get("cls") == b"1"))
+
+
+def test_a_rank_that_may_have_its_own_list_hears_that_the_loader_divides(shards, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match="give all ranks the same list"):
+        sw.from_webdataset(pipe(shards, nodesplitter=lambda src: src))
+
+
+@pytest.mark.parametrize(
+    ("options", "stage", "instead"),
+    [
+        ({"reader": to_samples_in_upper_case}, "to_samples_in_upper_case: its first", ".map(fn)"),
+        ({"reader": every_second}, "every_second: it gives 2 shards of 3", "sw.tar(urls)"),
+        ({"reader": lambda src: (1 for _ in src)}, "neither samples nor", "tarfile_to_samples()"),
+        ({"source": ([1], Value("i", 0), [1.0])}, "some shards more often", "sw.mix"),
+    ],
+)
+def test_what_a_program_does_to_shards_otherwise_is_refused_with_what_to_write(
+    shards, options, stage, instead
+):
+    if "source" in options:
+        _, epoch, weights = options["source"]
+        options = {"source": ResampledByEpoch(shards, epoch, weights)}
+    with pytest.raises(ValueError, match="from_webdataset: the stage") as caught:
+        sw.from_webdataset(open_clip(shards, is_resampled="source" in options, **options))
+    assert stage in str(caught.value)
+    assert instead in str(caught.value)
+
+
 # What can't be
 
 
 @pytest.mark.parametrize(
     ("change", "stage", "instead"),
     [
-        (lambda p: p.select(bool), "select(bool)", "dataset.subset"),
         (lambda p: p.rsample(0.5), "rsample(0.5)", "epoch_size"),
         (lambda p: p.slice(3), "slice(3)", "dataset.subset(range(n))"),
         (lambda p: p.log_keys("x"), "log_keys", "__key__"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 
 import pytest
@@ -144,6 +145,44 @@ def test_modules_are_there(name):
     assert importlib.import_module(f"shardwise.compat.webdataset.{name}")
 
 
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("webdataset.compat", "group_by_keys tar_file_expander autodecode filters utils"),
+        ("webdataset.pipeline", "PipelineStage"),
+        ("webdataset.multi", "MultiLoader"),
+        ("webdataset.cache", "cached_tarfile_samples cached_tarfile_to_samples"),
+        ("webdataset.gopen", "PIPE"),
+        (
+            "wids.wids",
+            "LRUCache MMIndexedTar TarFileReader default_decoder download_and_open "
+            "find_index_file iterate_ranges intersect_range intersect_ranges urldir "
+            "load_dsdesc_and_resolve",
+        ),
+    ],
+)
+def test_names_that_programs_take_from_other_modules_are_there(module, names):
+    found = importlib.import_module(f"shardwise.compat.{module}")
+    assert all(hasattr(found, name) for name in names.split())
+
+
+def test_names_of_older_versions_do_what_they_did(tmp_path):
+    urls = make_shards(tmp_path, [2, 3])
+    cached = wds.cached_tarfile_to_samples(cache_dir=str(tmp_path))
+    samples = list(wds.DataPipeline(wds.SimpleShardList(urls), cached))
+    assert len(samples) == 5
+    loader = importlib.import_module("shardwise.compat.webdataset.multi").MultiLoader(
+        wds.WebDataset(urls), workers=2
+    )
+    assert sorted(s["__key__"] for s in loader) == [s["__key__"] for s in samples]
+    loader.kill()
+    wids = importlib.import_module("shardwise.compat.wids.wids")
+    rng = random.Random(3)
+    assert sorted(wids.iterate_ranges([(0, 3), (5, 9)], rng)) == [0, 1, 2, 5, 6, 7, 8]
+    assert list(wids.iterate_ranges([(5, 7), (0, 2)], rng, False, False)) == [5, 6, 0, 1]
+    assert wids.intersect_ranges([(0, 3), (5, 9)], (2, 6)) == [(2, 3), (5, 6)]
+
+
 @pytest.mark.parametrize("name", FLUENT)
 def test_methods_are_there(name):
     assert all(hasattr(cls, name) for cls in (wds.WebDataset, wds.WebLoader, wds.FluidWrapper))
@@ -168,6 +207,9 @@ assert webdataset.filters is sys.modules["shardwise.compat.webdataset.filters"]
 assert callable(webdataset.gopen)
 assert sys.modules["webdataset.gopen"].gopen is webdataset.gopen
 assert wids.__name__ == "shardwise.compat.wids"
+from importlib.metadata import version
+assert (version("webdataset"), version("wids")) == (webdataset.__version__, wids.__version__)
+assert version("numpy")
 """
     run_program("-c", code)
 

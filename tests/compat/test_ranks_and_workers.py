@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.torchrun import run_program
 from tests.support.wds_shards import SIZES
 
 PROGRAM = Path(__file__).parent / "programs" / "matrix.py"
+TASK = PROGRAM.with_name("tasks.py")
 KEYS = sorted(map(sample_key, range(sum(SIZES))))
 
 
@@ -85,6 +87,82 @@ def test_readers_that_the_environment_names_divide_the_shards(
             assert pytorch_worker_info() == (rank, world_size, worker, num)
             found += wds.WebDataset(urls, shardshuffle=True).shuffle(20).map(key)
     assert sorted(found) == KEYS
+
+
+SRUN = {"SLURM_PROCID": "{}", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "{}", "OMPI_COMM_WORLD_SIZE": "2"}
+TORCHRUN = {"RANK": "{}", "WORLD_SIZE": "2"}
+
+
+def read_as_tasks(
+    urls_of_tasks: list[list[str]], env: dict[str, str], workers: int, splitter: str = "default"
+) -> tuple[list[list[str]], list[str]]:
+    """What two tasks of a launcher read at the same time, and what they printed beside it."""
+
+    def run(rank: int) -> str:
+        mine = {name: value.format(rank) for name, value in env.items()}
+        urls = urls_of_tasks[rank]
+        return run_program(TASK, splitter, str(workers), *urls, timeout=280, env=mine).stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        outputs = list(pool.map(run, range(2)))
+    lines = [
+        next(line for line in output.splitlines() if line.startswith("[")) for output in outputs
+    ]
+    return [json.loads(line) for line in lines], outputs
+
+
+@pytest.mark.parametrize(
+    ("env", "workers"),
+    [(SRUN, 0), (SRUN, 2), (MPIRUN, 2), ({"WORLD_SIZE": "2"}, 0), (SRUN | {"WORLD_SIZE": "2"}, 2)],
+    ids=["srun", "srun and workers", "mpirun and workers", "WORLD_SIZE alone", "img2dataset's"],
+)
+def test_tasks_of_a_launcher_read_all_of_their_own_lists_and_are_told_once(tmp_path, env, workers):
+    urls = make_shards(tmp_path, SIZES)
+    found, outputs = read_as_tasks([urls[::2], urls[1::2]], env, workers)
+    assert sorted(found[0] + found[1]) == KEYS
+    for output in outputs:
+        assert output.count("nothing is divided among tasks: this one reads all 5 shards") == 1
+        assert output.count("nodesplitter=None says so") == 1
+
+
+def test_a_list_that_torchrun_may_divide_a_second_time_is_told_once(tmp_path):
+    urls = make_shards(tmp_path, SIZES)
+    found, outputs = read_as_tasks([urls, urls], TORCHRUN, 2)
+    assert sorted(found[0] + found[1]) == KEYS
+    assert [output.count("reads 5 of the 10 shards that it was given") for output in outputs] == [
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("splitter", ["None", "own"])
+@pytest.mark.parametrize("env", [SRUN, TORCHRUN], ids=["srun", "torchrun"])
+def test_a_nodesplitter_of_the_program_is_followed_without_a_word(tmp_path, env, splitter):
+    urls = make_shards(tmp_path, SIZES)
+    found, outputs = read_as_tasks([urls[::2], urls[1::2]], env, 0, splitter)
+    assert sorted(found[0] + found[1]) == KEYS
+    assert not any("Warning" in output for output in outputs)
+
+
+def test_resampled_tasks_that_draw_alike_are_told(tmp_path, monkeypatch):
+    urls = make_shards(tmp_path, [3, 4])
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value.format(1))
+    with pytest.warns(UserWarning, match="SLURM_NTASKS=2.*draws what the others draw"):
+        next(iter(wds.WebDataset(urls, resampled=True)))
+
+
+def test_a_shard_list_as_urls_is_not_divided_and_that_is_told(tmp_path, monkeypatch):
+    urls = make_shards(tmp_path, [3, 4])
+    assert len(list(wds.WebDataset(wds.SimpleShardList(urls)))) == 7
+    as_reader(monkeypatch, 0, 1, 1, 2)
+    assert len(list(wds.WebDataset(wds.SimpleShardList(urls[:1])))) == 3
+    as_reader(monkeypatch, 0, 1, 0, 2)
+    with pytest.warns(UserWarning, match="SimpleShardList of 2 shards as urls is not divided"):
+        assert len(list(wds.WebDataset(wds.SimpleShardList(urls)))) == 7
+    keys = list(islice(wds.WebDataset(wds.ResampledShards(urls)).map(key), 14))
+    assert len(set(keys)) == 7
 
 
 def test_a_group_wins_over_the_environment(monkeypatch):

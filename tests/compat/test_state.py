@@ -115,6 +115,41 @@ def test_a_pipeline_of_resampled_shards_goes_on_with_what_it_drew(urls):
     assert list(islice(resumed, 200)) == list(islice(items, 200))
 
 
+def resampled_pipeline(urls, num_workers):
+    return of_workers(pipeline(urls).with_epoch(60), num_workers)
+
+
+def resampled_mix(urls, num_workers):
+    mix = wds.RandomMix([pipeline(urls[:5]), pipeline(urls[5:])])
+    return of_workers(wds.DataPipeline(mix).with_epoch(60), num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("make", [resampled_pipeline, resampled_mix])
+def test_a_loader_of_resampled_shards_goes_on_with_what_they_drew(urls, make, num_workers):
+    left = make(urls, num_workers)
+    items = iter(left)
+    list(islice(items, 7))
+    state = json.loads(json.dumps(left.state_dict()))
+    resumed = make(urls, num_workers)
+    resumed.load_state_dict(state)
+    assert list(resumed) == list(items)
+    assert list(resumed) == list(left)
+
+
+def test_a_state_without_what_was_drawn_or_of_another_rank_is_refused(urls, monkeypatch):
+    state = of_workers(pipeline(urls), 0).state_dict()
+    del state["loader"]["drawn"]
+    with pytest.raises(StateError, match=r"drawn a seed.*deterministic=True"):
+        of_workers(pipeline(urls), 0).load_state_dict(state)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    state = pipeline(urls).state_dict()
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(StateError, match=r"state of rank 0.*each rank \(1 here\)"):
+        pipeline(urls).load_state_dict(state)
+
+
 def test_a_loader_of_resampled_samples_goes_on_behind_a_shuffle(urls):
     def make():
         return of_workers(resampled(urls), 0).shuffle(10)

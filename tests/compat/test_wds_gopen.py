@@ -17,7 +17,6 @@ from shardwise.compat.webdataset import cache, utils
 from shardwise.compat.webdataset.gopen import gopen, gopen_schemes, reader, rewrite_url
 from shardwise.compat.webdataset.pipes import Pipe, set_options
 from shardwise.errors import MissingShardError
-from tests.support.server_process import require_binary
 from tests.support.servers import nginx
 
 
@@ -254,6 +253,12 @@ class PlainServer(http.server.SimpleHTTPRequestHandler):
         else:
             super().do_HEAD()
 
+    def copyfile(self, source, outputfile):
+        if "cut" in self.path:
+            outputfile.write(source.read(1000))
+        else:
+            super().copyfile(source, outputfile)
+
     def log_message(self, *words):
         pass
 
@@ -262,6 +267,7 @@ class PlainServer(http.server.SimpleHTTPRequestHandler):
 def plain(tmp_path):
     (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 8000)
     (tmp_path / "signed.bin").write_bytes(b"abc")
+    (tmp_path / "cut.bin").write_bytes(bytes(5000))
     handler = functools.partial(PlainServer, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -271,8 +277,8 @@ def plain(tmp_path):
         thread.join()
 
 
-def test_the_simplest_web_server_will_do(plain):
-    require_binary("curl", package="apt-get install curl")
+def test_the_simplest_web_server_will_do_without_a_program(plain, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
     with gopen(f"{plain}/a.bin") as stream:
         assert stream.read() == bytes(range(256)) * 8000
     with gopen(f"{plain}/signed.bin?signature=secret") as stream:
@@ -282,6 +288,15 @@ def test_the_simplest_web_server_will_do(plain):
     with pytest.raises(OSError, match="403") as caught:
         gopen(f"{plain}/signed-and-missing.bin?signature=secret")
     assert "secret" not in str(caught.value)
+
+
+def test_a_reply_of_the_simplest_web_server_that_breaks_off_is_an_error(plain):
+    with gopen(f"{plain}/cut.bin") as stream, pytest.raises(OSError, match="broke off") as caught:
+        stream.read()
+    assert "cut.bin" in str(caught.value)
+    with gopen(f"{plain}/a.bin") as stream:
+        # What is left early is no error.
+        assert len(stream.read(10)) == 10
 
 
 def read_length(url, queue):

@@ -80,6 +80,7 @@ def test_images_become_pil_images_or_arrays(name):
     found = default_decoder({f".{name}": data}, format="numpy")[f".{name}"]
     assert isinstance(found, np.ndarray)
     assert default_decoder({f".{name}": data}, format=None)[f".{name}"] == data
+    assert default_decoder({f".{name}": data})[f".{name}"] == data
 
 
 def test_gz_is_unpacked_and_its_name_kept_or_not():
@@ -110,7 +111,7 @@ def test_gz_is_unpacked_and_its_name_kept_or_not():
 def test_what_can_not_be_decoded_says_where_it_lies(field, data):
     sample = {field: data, "__key__": "0001", "__shard__": "a.tar"}
     with pytest.raises(DataError) as caught:
-        default_decoder(sample)
+        default_decoder(sample, format="PIL")
     error = caught.value
     assert (error.url, error.key, error.field) == ("a.tar", "0001", field)
 

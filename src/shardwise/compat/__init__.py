@@ -27,6 +27,8 @@ def install() -> None:
     Raises:
         ImportError: the other package of that name was imported already, or torch is missing.
     """
+    from shardwise.compat.versions import answer_versions
+
     import_torch()
     found = {}
     for name in _PACKAGES:
@@ -41,6 +43,7 @@ def install() -> None:
         for module in iter_modules(package.__path__):
             found[f"{name}.{module.name}"] = import_module(f"{package.__name__}.{module.name}")
     sys.modules.update(found)
+    answer_versions()
 
 
 def __getattr__(name: str) -> Any:

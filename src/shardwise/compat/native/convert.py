@@ -1,22 +1,26 @@
 """`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader.
 
-The pipeline is read, never run. Imports the dataset's formats, the ranks and the WebDataset
-package.
+The pipeline is read; only stages of the program's own are tried, on the list of shards. Imports the
+dataset's formats, the ranks and the WebDataset package.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 from shardwise.compat.native.dataset import ConvertedDataset, decode_as_there
 from shardwise.compat.native.decoders import decoders_of
+from shardwise.compat.native.own import check_samples, is_reordered, makes_samples, urls_of
 from shardwise.compat.native.samples import Collate, RunStages
+from shardwise.compat.native.select import chosen
 from shardwise.compat.native.stages import (
     argument,
     decoder_of,
     fields_of,
     is_function,
+    is_known,
     kind_of,
     on_error_of,
     refusal,
@@ -31,7 +35,7 @@ from shardwise.compat.webdataset.run import as_seed
 from shardwise.compat.webdataset.utils import identity
 from shardwise.dataset import Dataset
 from shardwise.formats import tar
-from shardwise.ranks import discover
+from shardwise.ranks import discover, explicit_ranks
 from shardwise.storage.cache import CacheSettings
 from shardwise.storage.urls import scheme_of
 
@@ -57,12 +61,17 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
 
     - `batched(n, partial=False)`: batch_size=n, remainder="drop"; with partial, remainder="pad";
     - `shuffle(n)`, `shardshuffle=n`: shuffle="window", over all shards and not through a buffer;
+    - `select(predicate)`: a subset, chosen now: a predicate that asks only which fields there are
+      is answered by the index, another one has every sample read once;
     - `with_epoch(n)`: epoch_size, which counts the samples of all ranks; without it a pipeline
       that has no end has epochs of one pass;
-    - `handler=warn_and_continue`: on_error="skip", and the loader counts what it skipped;
+    - `handler=warn_and_continue`, or a function that goes on after a `DataError`: on_error="skip",
+      and the loader counts what it skipped;
     - a `WebLoader`: its num_workers and its pipeline's options.
 
-    Splitters are left out: the loader divides.
+    Splitters are left out: the loader divides. Stages of the program's own are tried once: what
+    permutes the list of shards is a shuffle, and what makes samples of shards must give the first
+    sample as it is in the tar.
 
     Args:
         pipeline: a `WebDataset`, `DataPipeline` or `WebLoader` of `shardwise.compat.webdataset`.
@@ -112,6 +121,7 @@ class _Reading:
         self._stages: list[Any] = []
         self._tuple_at_first: tuple[str, ...] | None = None
         self._decoded: set[str] = set()
+        self._splitters: tuple[Any, ...] = ()
         self._read(pipeline)
         if self._stages:
             self.dataset = self.dataset.map(
@@ -127,6 +137,9 @@ class _Reading:
         if isinstance(first, DataLoader):
             self._loader(first)
         else:
+            self._splitters = getattr(pipeline, "splitters", ())
+            if isinstance(pipeline, compat.WebDataset):
+                _tell_of_lists(pipeline)
             rest = self._source(first, rest)
             self.options["seed"] = as_seed(pipeline.seed)
         for number, stage in enumerate(rest):
@@ -160,15 +173,10 @@ class _Reading:
 
     def _source(self, source: Any, rest: list[Any]) -> list[Any]:
         """Take the stages up to the one that makes samples; gives back those behind it."""
-        if not isinstance(source, shardlists.SimpleShardList | shardlists.ResampledShards):
-            raise refusal(
-                source,
-                "it is no list of shards",
-                "sw.tar(urls) for tar shards, sw.wrap(dataset) for what has a length",
-            )
-        if isinstance(source, shardlists.ResampledShards):
+        urls, is_shuffled = urls_of(source)
+        if is_shuffled:
             self.options["shuffle"] = "window"
-        commands = [url for url in source.urls if scheme_of(url) == "pipe"]
+        commands = [url for url in urls if scheme_of(url) == "pipe"]
         if commands:
             raise refusal(
                 source,
@@ -177,22 +185,35 @@ class _Reading:
             )
         settings = None
         for number, stage in enumerate(rest):
-            self._note_handler(stage)
+            if self._is_split(stage) or isinstance(stage, cache.StreamingOpen):
+                self._note_handler(stage)
+                continue
             if isinstance(stage, cache.FileCache):
                 size = stage.cleaner.cache_size if stage.cleaner is not None else 0
                 bound = {"max_bytes": int(size)} if 0 < size < 1 << 60 else {}
                 settings = CacheSettings(str(stage.cache_dir), **bound)
             elif isinstance(stage, FilterFunction) and stage.f in _EXPANDERS:
                 self._refuse_files(stage)
-                self.dataset = tar(source.urls, cache=settings)
-                return [stage for stage in rest[number + 1 :] if stage not in _SPLITTERS]
-            elif isinstance(stage, cache.StreamingOpen) or stage in _SPLITTERS:
-                continue
-            elif kind_of(stage) == "shuffle":
+                self.dataset = tar(urls, cache=settings)
+            elif is_known(stage):
+                if kind_of(stage) != "shuffle":
+                    raise refusal(
+                        stage, "it changes the list of shards", "sw.tar(urls) with that list"
+                    )
                 self.options["shuffle"] = "window"
-            else:
-                raise refusal(stage, "it changes the list of shards", "sw.tar(urls) with that list")
+            elif makes_samples(stage, urls):
+                self.dataset = tar(urls, cache=settings)
+                check_samples(stage, urls, self.dataset)
+            elif is_reordered(stage, urls):
+                self.options["shuffle"] = "window"
+            self._note_handler(stage)
+            if hasattr(self, "dataset"):
+                return rest[number + 1 :]
         raise refusal(source, "no stage opens the shards", "wds.tarfile_to_samples() behind it")
+
+    def _is_split(self, stage: Any) -> bool:
+        """Whether a stage divides among readers, which the loader does."""
+        return any(stage is split for split in (*_SPLITTERS, *self._splitters))
 
     @staticmethod
     def _refuse_files(stage: FilterFunction) -> None:
@@ -207,7 +228,7 @@ class _Reading:
     # What is done to them.
 
     def _stage(self, stage: Any, behind: list[Any]) -> None:
-        if stage in _SPLITTERS:
+        if self._is_split(stage):
             return
         kind = kind_of(stage)
         self._note_handler(stage)
@@ -230,7 +251,19 @@ class _Reading:
                     "it treats whole batches",
                     "it in front of .batched(), or a collation_fn, or what the training loop does",
                 )
-            self._sample(kind, stage, behind)
+            if kind == "select":
+                self._choose(stage)
+            else:
+                self._sample(kind, stage, behind)
+
+    def _choose(self, stage: FilterFunction) -> None:
+        """A stage that leaves samples out by what is in them: now, and not while they are read."""
+        dataset = self.dataset
+        if self._stages:
+            dataset = dataset.map(RunStages(self._stages, self._tuple_at_first, self._names))
+        mask = chosen(dataset, argument(stage, 0, "predicate", None), self._names)
+        if not mask.all():
+            self.dataset = self.dataset.subset(mask)
 
     def _batch(self, stage: Any, size: int, collate: Any, *, partial: bool) -> None:
         if "batch_size" in self.options:
@@ -294,3 +327,18 @@ class _Reading:
     def _note_handler(self, stage: Any) -> None:
         if on_error_of(stage) == "skip":
             self.options["on_error"] = "skip"
+
+
+def _tell_of_lists(pipeline: compat.WebDataset) -> None:
+    """Warn where each rank may have a list of shards of its own, which the loader would divide."""
+    is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
+    is_divided = shardlists.split_by_node in pipeline.splitters
+    if pipeline.is_split_asked and not is_drawn and not is_divided:
+        ranks = explicit_ranks()
+        if ranks.world_size > 1:
+            warnings.warn(
+                f"the pipeline divides among the {ranks.world_size} ranks by itself, and a "
+                "shardwise.DataLoader divides too: give all ranks the same list of shards, or "
+                "rank=0, world_size=1 to the loaders of ranks with their own",
+                stacklevel=5,
+            )

@@ -20,12 +20,14 @@ from shardwise.compat.webdataset import (
 )
 from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.curry import FilterFunction
+from shardwise.errors import DataError
 
 __all__ = [
     "argument",
     "decoder_of",
     "fields_of",
     "is_function",
+    "is_known",
     "kind_of",
     "on_error_of",
     "refusal",
@@ -44,6 +46,7 @@ _KINDS: dict[Any, str] = {
     keys._rename: "sample",
     keys._rename_keys: "sample",
     keys._xdecode: "sample",
+    mapping._select: "select",
     mapping._info: "nothing",
     order._shuffle: "shuffle",
     batches._batched: "batched",
@@ -58,10 +61,6 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
     (kept.LMDBCached, "nothing"),
 )
 _ADVICE: dict[Any, tuple[str, str]] = {
-    mapping._select: (
-        "it leaves samples out while they are read, so that ranks would take different steps",
-        "choose them before: dataset.subset([i for i, s in enumerate(dataset) if predicate(s)])",
-    ),
     order._rsample: (
         "it leaves samples out at random while they are read",
         "DataLoader(dataset, epoch_size=n) for shorter epochs",
@@ -75,6 +74,13 @@ _ADVICE: dict[Any, tuple[str, str]] = {
         'the batch\'s "__key__" and "__index__", which say what was read',
     ),
 }
+
+
+def is_known(stage: Any) -> bool:
+    """Whether a stage is one of WebDataset's, and not of the program's own."""
+    if isinstance(stage, FilterFunction):
+        return stage.f in _KINDS or stage.f in _ADVICE
+    return any(isinstance(stage, cls) for cls, _ in _CLASSES)
 
 
 def kind_of(stage: Any) -> str:
@@ -128,7 +134,7 @@ def on_error_of(stage: Any) -> str:
     """What a stage's error handler means: "raise" or "skip".
 
     Raises:
-        ValueError: it ends the stream, or is a function of the user's.
+        ValueError: it ends the stream.
     """
     known: dict[Any, str] = {
         handlers.reraise_exception: "raise",
@@ -144,13 +150,21 @@ def on_error_of(stage: Any) -> str:
         given = getattr(stage, "handler", None)
     if given is None:
         return "raise"
-    if given not in known:
+    if given in known:
+        return known[given]
+    goes_on = given not in (handlers.ignore_and_stop, handlers.warn_and_stop)
+    try:
+        # Strict: a handler that goes on after some errors only has all others raised.
+        goes_on = goes_on and given(DataError("from_webdataset asks if this handler goes on"))
+    except Exception:  # noqa: BLE001 - the border to the user's handler
+        return "raise"
+    if not goes_on:
         raise refusal(
             stage,
-            f"handler={getattr(given, '__name__', given)} may end the epoch, or decides by itself",
+            f"handler={getattr(given, '__name__', given)} may end the epoch",
             "on_error='raise', 'skip' or 'replace' of the DataLoader",
         )
-    return known[given]
+    return "skip"
 
 
 def decoder_of(kind: str, stage: FilterFunction) -> Decoder | None:

@@ -42,7 +42,12 @@ from shardwise.compat.webdataset.autodecode import (
     torch_loads,
     torch_video,
 )
-from shardwise.compat.webdataset.cache import LRUCleanup, pipe_cleaner
+from shardwise.compat.webdataset.cache import (
+    LRUCleanup,
+    cached_tarfile_samples,
+    cached_tarfile_to_samples,
+    pipe_cleaner,
+)
 from shardwise.compat.webdataset.compat import (
     FluidInterface,
     FluidWrapper,
@@ -134,6 +139,8 @@ __all__ = [
     "autodecode",
     "batched",
     "cache",
+    "cached_tarfile_samples",
+    "cached_tarfile_to_samples",
     "compat",
     "decode",
     "detshuffle",

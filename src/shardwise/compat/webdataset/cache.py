@@ -28,6 +28,7 @@ from shardwise.compat.webdataset.cached_files import (
     sweep,
     temporary_file,
 )
+from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.environment import is_on, variable
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
@@ -38,6 +39,7 @@ from shardwise.compat.webdataset.tar_check import (
     magic_filetype,
     why_no_tar,
 )
+from shardwise.compat.webdataset.tariterators import expand_samples
 from shardwise.compat.webdataset.utils import obsolete
 
 __all__ = [
@@ -286,3 +288,24 @@ class FileCache:
             if is_new:
                 self.cleaner.last_run = 0.0
             self.cleaner.cleanup()
+
+
+def cached_tarfile_samples(
+    src: Iterable[dict[str, Any]],
+    handler: Callable[[Exception], bool] = reraise_exception,
+    cache_size: float = -1,
+    cache_dir: str | os.PathLike[str] | None = None,
+    verbose: bool = False,
+    url_to_name: Callable[[str], str] = pipe_cleaner,
+    always: bool = False,  # noqa: ARG001 - local shards are read where they lie
+    select_files: Callable[[str], Any] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """WebDataset 0.2's name for `FileCache` with `tarfile_samples` behind it."""
+    opened = FileCache(
+        cache_dir, url_to_name=url_to_name, verbose=verbose, handler=handler, cache_size=cache_size
+    )(src)
+    return expand_samples(opened, handler, select_files, rename_files)
+
+
+cached_tarfile_to_samples = pipelinefilter(cached_tarfile_samples)

@@ -56,8 +56,8 @@ class Clock:
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
-        # The word, how often the epoch was set, and to what.
-        self._cells = SharedCells([next_epoch, 0, next_epoch])
+        # The word, how often the epoch was set, and to what; whether `is_first_call` was called.
+        self._cells = SharedCells([next_epoch, 0, next_epoch, 0])
         self._mine: tuple[int, int] | None = None
         self._seen_sets = 0
         self._epoch = -1
@@ -84,6 +84,12 @@ class Clock:
     def worker_began(self) -> bool:
         """Whether the last epoch was begun by workers."""
         return bool(self._cells[0] >> _EPOCH_BITS)
+
+    def is_first_call(self) -> bool:
+        """True once, in all processes that share this clock."""
+        is_first = not self._cells[3]
+        self._cells[3] = 1
+        return is_first
 
     def set(self, epoch: int) -> None:
         """Have this epoch begin next, also in workers that live already."""

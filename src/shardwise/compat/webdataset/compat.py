@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.compat.webdataset import cache, shardlists
+from shardwise.compat.webdataset import autodecode, cache, filters, shardlists, utils
 from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.fluid import FluidInterface
@@ -22,9 +22,17 @@ from shardwise.compat.webdataset.loader_pipeline import LoaderPipeline
 from shardwise.compat.webdataset.order import ShardShuffle, detshuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.tariterators import expand_samples
+from shardwise.compat.webdataset.tariterators import (
+    expand_samples,
+    group_by_keys,
+    tar_file_expander,
+)
 
-__all__ = ["FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "check_empty"]
+# What is not made here, programs have from here.
+__all__ = [
+    "FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "autodecode", "check_empty",
+    "filters", "group_by_keys", "tar_file_expander", "utils",
+]  # fmt: skip
 
 _RECYCLING = ("unlink", "keep", "resample")
 _GONE = {
@@ -47,9 +55,9 @@ def check_empty(source: Iterable[Any]) -> Iterator[Any]:
         yield sample
     if is_empty:
         raise ValueError(
-            "this reader got no samples: there may be fewer shards than readers (ranks times "
-            "workers). Use fewer workers or more shards; empty_check=False permits readers "
-            "without samples"
+            "this reader got no samples: there are fewer shards than readers (ranks times "
+            "workers), or handler= left all of them out. Use fewer workers or more shards, or see "
+            "what the handler was told; empty_check=False permits readers without samples"
         )
 
 
@@ -58,7 +66,8 @@ class WebDataset(DataPipeline, FluidInterface):
 
     Args:
         urls: a text (brace patterns, `::`, globs, directories), a path, a list of these, or a
-            dict or YAML file that names several sets.
+            dict or YAML file that names several sets. A dataset of shards, such as
+            `SimpleShardList` or `ResampledShards`, is taken as it is: nothing divides it.
         handler: is asked when a shard can't be read: raises, or returns whether to go on.
         mode: "resampled" is `resampled=True`; "unlink", "keep" or "resample" for a directory that
             other programs fill: see `DirectoryShardList`.
@@ -71,6 +80,7 @@ class WebDataset(DataPipeline, FluidInterface):
         url_to_name: a shard's file name in the cache; None for one that no two URLs share.
         detshuffle: has shards shuffled through a buffer, by `seed` and epoch.
         nodesplitter: a stage that gives each rank its shards; None for all shards on all ranks.
+            By default it is `split_by_node`, and how many shards a rank gets is said once.
         workersplitter: the same for workers.
         select_files: which members to read, by their names.
         rename_files: gives members new names, before `select_files` sees them.
@@ -98,7 +108,7 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir: str | os.PathLike[str] | None = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,
-        nodesplitter: Any = shardlists.split_by_node,
+        nodesplitter: Any = "default",
         workersplitter: Any = shardlists.split_by_worker,
         select_files: Callable[[str], Any] | None = None,
         rename_files: Callable[[str], str] | None = None,
@@ -116,11 +126,18 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir, cache_size = _cache_settings(cache_dir, cache_size)
         source = _source(urls, mode, resampled, self.seed)
         self.append(source)
+        self.is_split_asked = nodesplitter != "default"
+        if source is urls:
+            nodesplitter, workersplitter = nodesplitter if self.is_split_asked else None, None
+        elif not self.is_split_asked:
+            nodesplitter = shardlists.split_by_node
+        # What divides, by its role and whatever it is.
+        self.splitters = tuple(stage for stage in (nodesplitter, workersplitter) if stage)
         if not resampled:
             is_endless = isinstance(source, shardlists.DirectoryShardList)
             if shardshuffle:
                 self.append(_shard_shuffle(shardshuffle, self.seed, detshuffle, is_endless))
-            self.pipeline += [stage for stage in (nodesplitter, workersplitter) if stage]
+            self.pipeline += self.splitters
         if cache_dir is None or cache_size == 0:
             self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
         else:
@@ -181,6 +198,8 @@ class _Iterable:
 
 def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:
     """The stage that names the shards."""
+    if isinstance(urls, IterableDataset):
+        return urls
     if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
         return shardlists.MultiShardSample(urls)
     if isinstance(urls, str) and urls.endswith(".json"):

@@ -16,17 +16,19 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from subprocess import PIPE
 from typing import Any
 
 from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.environment import is_on, variable
 from shardwise.compat.webdataset.pipes import Pipe, set_options
-from shardwise.compat.webdataset.streams import Upload, open_stream
+from shardwise.compat.webdataset.streams import Upload, open_body, open_stream
 from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]
+__all__ = ["PIPE", "Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]
 
 # Shown with every URL when GOPEN_VERBOSE is set: programs put the name of their node here.
 info: dict[str, Any] = {}
@@ -98,8 +100,8 @@ def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     """Read a file of an object store or a web server in this process, or write one to a store.
 
-    A web server that does not answer HEAD or sends no ranges is read by `curl`. What is written
-    appears when the stream is closed. Web servers are written by `curl`, AIStore by `ais`.
+    A web server that does not answer HEAD or sends no ranges is read by one request. What is
+    written appears when the stream is closed. Web servers are written by `curl`, AIStore by `ais`.
 
     Raises:
         MissingShardError: it is not there.
@@ -112,24 +114,13 @@ def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
         except StorageError as error:
             if scheme not in ("http", "https") or not _WANTS_PLAIN_GET.search(str(error)):
                 raise
-            return _plain_get(url, bufsize, error)
+            try:
+                return open_body(url, buffer_bytes=bufsize)
+            except (OSError, HTTPException):
+                raise error from None
     if scheme in ("http", "https"):
         return gopen_curl(url, mode, bufsize)
     return gopen_ais(url, mode, bufsize) if scheme == "ais" else Upload(url)
-
-
-def _plain_get(url: str, bufsize: int, error: StorageError) -> Pipe:
-    """Read a file in one request; `error` is why it must be so."""
-    if shutil.which("curl") is None:
-        raise error
-    pipe = gopen_curl(url, "rb", bufsize)
-    if not pipe.stream.peek(1):
-        try:
-            pipe.wait_for_child()
-        except OSError as failed:
-            pipe.close()
-            raise error from failed
-    return pipe
 
 
 def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
+from shardwise.compat.webdataset.handlers import reraise_exception
 
 __all__ = [
     "SKIPPED",
@@ -82,9 +83,12 @@ class ShardSamples:
         local_path: becomes the samples' `__local_path__`.
         select_files: which members to read, by their names.
         rename_files: gives members new names, before `select_files` sees them.
+        handler: is asked about a member that a sample has twice, and about a sample that is part
+            of another one. If it says to go on, that member or sample alone is left out.
 
     Attributes:
         sample: the sample whose members are being read; None before the first and after the last.
+        is_stopped: whether the handler said to stop.
 
     Raises:
         DamagedShardError: the shard is damaged or cut short, a sample has two members for one
@@ -99,8 +103,11 @@ class ShardSamples:
         local_path: str | None = None,
         select_files: Callable[[str], Any] | None = None,
         rename_files: Callable[[str], str] | None = None,
+        handler: Callable[[Exception], Any] = reraise_exception,
     ) -> None:
         self.url = url
+        self.is_stopped = False
+        self._handler = handler
         self.sample: dict[str, Any] | None = None
         self._about = {"__url__": url}
         if local_path is not None:
@@ -124,8 +131,10 @@ class ShardSamples:
             if not is_plain:
                 block = _chosen(block, self._select, self._rename)
             yield from self._group(block)
+            if self.is_stopped:
+                return
         if self.sample is not None:
-            yield self._finished(has_end=has_end)
+            yield from self._finished(has_end=has_end)
 
     def _group(self, block: Block) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
@@ -142,16 +151,21 @@ class ShardSamples:
                 base, field = split[0], split[1]
             field = field.lower()
             if sample is None or base != key:
-                if sample is not None:
-                    self._note(sample)
+                if sample is not None and self._is_sound(sample):
                     yield sample
+                if self.is_stopped:
+                    return
                 key = base
                 sample = self.sample = {"__key__": base, **about}
             elif field in sample:
-                raise two_members(self.url, base, field)
+                self._ask(two_members(self.url, base, field))
+                if self.is_stopped:
+                    yield sample
+                    return
+                continue
             sample[field] = data[start:end]
 
-    def _finished(self, *, has_end: bool) -> dict[str, Any]:
+    def _finished(self, *, has_end: bool) -> Iterator[dict[str, Any]]:
         """The last sample, unless the shard was cut inside it."""
         assert self.sample is not None
         if not has_end:
@@ -160,28 +174,36 @@ class ShardSamples:
                 "%s has no end (two blocks of zeros): it may have been cut between two samples",
                 self.url,
             )
-        self._note(self.sample)
         sample, self.sample = self.sample, None
-        return sample
+        if self._is_sound(sample):
+            yield sample
 
-    def _note(self, sample: dict[str, Any]) -> None:
-        """Hold a whole sample against those before it."""
+    def _ask(self, error: DamagedShardError) -> None:
+        """Have the handler raise, go on, or stop."""
+        self.is_stopped = not self._handler(error)
+
+    def _is_sound(self, sample: dict[str, Any]) -> bool:
+        """Whether a sample is whole, as far as those before it tell."""
         key = sample["__key__"]
         fields = tuple(sample)[1 + len(self._about) :]
         before = self._seen.setdefault(key, fields)
         if before is not fields and not set(before) & set(fields):
             # Two whole samples may share a key; what has no field in common is two parts of one.
-            raise DamagedShardError(
-                f"members of one key stand apart in the shard ({list(before)}, then "
-                f"{list(fields)}): each part would be half a sample; pack the shard again with its "
-                "members sorted by name (`tar --sort=name`)",
-                url=self.url,
-                key=key,
+            self._ask(
+                DamagedShardError(
+                    f"members of one key stand apart in the shard ({list(before)}, then "
+                    f"{list(fields)}): each part would be half a sample; pack the shard again with "
+                    "its members sorted by name (`tar --sort=name`)",
+                    url=self.url,
+                    key=key,
+                )
             )
+            return False
         if self._common is None:
             self._common = set(fields)
         elif len(self._common) != len(fields) or not self._common.issuperset(fields):
             self._common &= set(fields)
+        return True
 
 
 def _chosen(

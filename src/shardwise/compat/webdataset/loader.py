@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.place import find_ranks
-from shardwise.compat.webdataset.positions import VERSION, check_state
+from shardwise.compat.webdataset.place import Place, find_ranks
+from shardwise.compat.webdataset.positions import VERSION, check_state, drawn
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.errors import StateError
 from shardwise.torch.parcels import HandOver
@@ -104,7 +104,7 @@ class StatefulLoader(DataLoader[Any]):
             )
             if hasattr(self, name)
         }  # fmt: skip
-        if self.num_workers and self._tagged.dataset.is_sized:
+        if self.num_workers and self._tagged.dataset.goes_on:
             # Epochs that go on where the last one stopped: workers that live on need not read
             # their way there.
             settings["persistent_workers"] = True
@@ -126,7 +126,10 @@ class StatefulLoader(DataLoader[Any]):
 
     def _batches(self, inner: DataLoader[Any]) -> Iterator[Any]:
         dataset = self._tagged.dataset
-        dataset._told = find_ranks(told=dataset._told)
+        ranks = dataset._told = find_ranks(told=dataset._told)
+        num_workers = max(1, self.num_workers)
+        # Here, and not in a worker, whose warnings are easily overlooked.
+        dataset._tell(Place(ranks.rank, ranks.world_size, 0, num_workers), ranks)
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             dataset._resume = None
@@ -135,14 +138,13 @@ class StatefulLoader(DataLoader[Any]):
         dataset._clock.set(epoch)
         if loaded is None:
             self._last_worker = -1
-            if self._is_done:
+            if self._is_done and dataset.goes_on:
                 # Where each worker ended its epoch is where it begins the next.
                 self._positions = {w: [n, t, 0] for w, (n, t, _) in self._positions.items()}
             else:
                 self._positions = {}
         else:
-            num = max(1, self.num_workers)
-            self._tagged.first_worker = (self._last_worker + 1) % num
+            self._tagged.first_worker = (self._last_worker + 1) % num_workers
             self._tagged.num_placeholders = self.batch_size or 1
         self._is_done = False
         items = iter(inner)
@@ -179,8 +181,8 @@ class StatefulLoader(DataLoader[Any]):
         ranks = find_ranks(told=dataset._told)
         positions = self._positions
         if self._is_done:
-            sized = dataset._slots is not None
-            positions = {w: [n, t, 0] for w, (n, t, _) in positions.items()} if sized else {}
+            positions = {w: [n, t, 0] for w, (n, t, _) in positions.items()}
+            positions = positions if dataset.goes_on else {}
         return {
             "version": VERSION,
             **dataset._identity(),
@@ -191,6 +193,7 @@ class StatefulLoader(DataLoader[Any]):
             "world_size": ranks.world_size,
             "num_workers": max(1, self.num_workers),
             "batch_size": self.batch_size,
+            "drawn": drawn(dataset.pipeline),
         }
 
     def start_state(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class LoaderPipeline(DataPipeline):
             StateError: the loader's dataset is no pipeline.
         """
         at, loader = self._at, self.loader
-        inside = at is not None and (not at.is_done or self._slots is not None)
+        inside = at is not None and (not at.is_done or self.goes_on)
         place = loader.state_dict()
         number = taken = 0
         if at is not None and inside:

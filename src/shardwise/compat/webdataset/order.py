@@ -20,7 +20,10 @@ __all__ = ["ShardShuffle", "_rsample", "_shuffle", "detshuffle", "pick"]
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
     """Take a random item out of a list, and put the last one in its place."""
-    k = int(rng.random() * len(buf))
+    return _take(buf, rng.randrange(len(buf)))
+
+
+def _take(buf: list[Any], k: int) -> Any:
     buf[k], sample = buf[-1], buf[k]
     buf.pop()
     return sample
@@ -45,7 +48,8 @@ def _shuffle(
         data: the source.
         bufsize: how many items the buffer holds.
         initial: how many must be there before the first comes out.
-        rng: draws the numbers; None for one with the pipeline's key.
+        rng: draws the numbers; None for one with the pipeline's key. With the same generator the
+            order is WebDataset's.
         seed: goes into the key; outside of a pipeline it is the seed.
         handler: has no effect.
     """
@@ -66,9 +70,12 @@ def _shuffled(
     if first is data:
         return
     if make is not None:
-        rng = make(not is_shard(first))
-    assert rng is not None
-    draw = rng.random
+        draw = make(not is_shard(first)).random
+        below: Callable[[int], int] = lambda num: int(draw() * num)  # noqa: E731
+    else:
+        # As WebDataset draws: programs that bring their generator get the order that they had.
+        assert rng is not None
+        below = rng.randrange
     buf: list[Any] = []
     append = buf.append
     data = chain([first], data)
@@ -80,13 +87,9 @@ def _shuffled(
                 append(another)
                 break
         if len(buf) >= initial:
-            k = int(draw() * len(buf))
-            picked = buf[k]
-            buf[k] = buf[-1]
-            buf.pop()
-            yield picked
+            yield _take(buf, below(len(buf)))
     while buf:
-        yield pick(buf, rng)
+        yield _take(buf, below(len(buf)))
 
 
 class ShardShuffle:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Self
 
 from shardwise.compat.webdataset.clock import Clock
+from shardwise.compat.webdataset.division import doubt, is_steered
 from shardwise.compat.webdataset.place import TOLD, Place, find_place, find_ranks, in_worker
 from shardwise.compat.webdataset.positions import (
+    PASSES_APART,
     VERSION,
     At,
     Live,
@@ -30,14 +33,13 @@ from shardwise.compat.webdataset.positions import (
 from shardwise.compat.webdataset.run import CURRENT, as_seed
 from shardwise.compat.webdataset.shardlists import ResampledShards
 from shardwise.compat.webdataset.stages import StageList
+from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
-__all__ = ["DataPipeline"]
+__all__ = ["DataPipeline", "PipelineStage"]
 
 _ENDLESS = sys.maxsize
-# Where the passes of an epoch begin that can't know where the last one ended.
-_PASSES_APART = 1 << 20
 # New workers read so many samples of a resampled pass again, at most, to go on behind them.
 _MAX_AGAIN = 20_000
 
@@ -58,6 +60,8 @@ class DataPipeline(StageList):
     # Whether the workers of a loader share an epoch's size, or each yields all of it. Programs that
     # build their own pipelines divide by the number of workers themselves.
     shares_epoch = False
+    # Whether the program itself says how shards are divided among the ranks.
+    is_split_asked = True
 
     def __init__(self, *args: Any, seed: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         super().__init__(*args, seed=seed)
@@ -98,12 +102,20 @@ class DataPipeline(StageList):
             # For stages that are plain functions, the user's own among them.
             TOLD.set(ranks)
         place = find_place(told=ranks)
+        self._tell(place, ranks)
         at = self._at = At(self._begin())
         start = self._start(at.epoch, place)
         if self.is_sized:
             return self._sized(at, place, start)
         items = self._unlimited(at, place, start)
         return islice(items, self.nsamples) if self._has_limit else items
+
+    def _tell(self, place: Place, ranks: Ranks) -> None:
+        """Say once how shards are divided among the ranks, where the program may mean otherwise."""
+        if place.worker == 0:
+            message = doubt(self.pipeline, place, ranks, is_asked=self.is_split_asked)
+            if message is not None and self._clock.is_first_call():
+                warnings.warn(message, stacklevel=3)
 
     @property
     def _num_passes(self) -> int:
@@ -125,6 +137,15 @@ class DataPipeline(StageList):
         return self.repetitions == _ENDLESS and self.nsamples > 0
 
     @property
+    def goes_on(self) -> bool:
+        """Whether such an epoch goes on inside the pass where the last one stopped.
+
+        Where the program itself orders the shards, each epoch is a pass of its own, as in
+        WebDataset: readers in passes of different epochs would read the same shards.
+        """
+        return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
+
+    @property
     def is_endless(self) -> bool:
         """Whether an epoch has no end."""
         return self._num_passes == _ENDLESS and not self._has_limit
@@ -138,7 +159,7 @@ class DataPipeline(StageList):
         """An epoch of whole passes."""
         num = self._num_passes
         if num == _ENDLESS:
-            first, end = at.epoch * _PASSES_APART, _ENDLESS
+            first, end = at.epoch * PASSES_APART, _ENDLESS
         else:
             first, end = at.epoch * num, (at.epoch + 1) * num
         start = start or Start(first)
@@ -148,8 +169,15 @@ class DataPipeline(StageList):
     def _sized(self, at: At, place: Place, start: Start | None) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
         num = self._share(place)
-        if start is None and self._live is not None and self._live.is_next(at.epoch):
-            live = self._live
+        # A copy runs the passes: they must not keep alive who keeps them.
+        runner = copy.copy(self)
+        if not self.goes_on:
+            start = start or Start(at.epoch * PASSES_APART)
+            at.begin(start)
+            items = runner._joined_passes(at, place, start.number, start.taken)
+            return _cut(islice(items, start.discard, None), at, num, None, place)
+        live = self._live
+        if start is None and live is not None and live.is_next(at.epoch):
             live.at.epoch, live.at.yielded, live.at.is_done = at.epoch, 0, False
             at = self._at = live.at
         else:
@@ -158,10 +186,8 @@ class DataPipeline(StageList):
                 if start is not None and self._is_resampled and start.taken > _MAX_AGAIN:
                     # Shards without end promise no sample: new ones cost less than the way back.
                     start = Start(start.number + 1)
-            start = start or Start(at.epoch * _PASSES_APART)
+            start = start or Start(at.epoch * PASSES_APART)
             at.begin(start)
-            # A copy runs the passes: they must not keep alive who keeps them.
-            runner = copy.copy(self)
             live = Live(runner._passes(at, place, start, _ENDLESS), at, os.getpid())
             self._live = live
             if at.yielded >= num and self._slots is not None:
@@ -258,7 +284,7 @@ class DataPipeline(StageList):
         position: dict[str, Any] = {"epoch": self.next_epoch, "places": {}}
         if at is not None and not at.is_done:
             position = {"epoch": at.epoch, "places": {"0": [at.number, at.taken, at.yielded]}}
-        elif at is not None and self._slots is not None:
+        elif at is not None and self.goes_on:
             position["places"] = {"0": [at.number, at.taken, 0]}
         return {
             "version": VERSION,
@@ -279,7 +305,7 @@ class DataPipeline(StageList):
         """
         place = find_place(told=self._told)
         check_state(state, {**self._identity(), "world_size": place.world_size})
-        redraw(self.pipeline, state.get("drawn"))
+        redraw(self.pipeline, state, place.rank)
         self._resume = state
         self._live = self._at = None
         self._clock.set(state["epoch"])
@@ -303,10 +329,10 @@ class DataPipeline(StageList):
             return Start(number, taken, yielded, is_resumed=True)
         # What another rank has taken in is not known: what it gave out is run through again.
         number, discard = 0, yielded
-        if self.is_sized:
+        if self.goes_on:
             discard += epoch * self._share(place)
         elif self._num_passes == _ENDLESS:
-            number = epoch * _PASSES_APART
+            number = epoch * PASSES_APART
         else:
             number = epoch * self._num_passes
         return Start(number, yielded=yielded, discard=discard, is_resumed=True)

@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.environment import variable
-from shardwise.ranks import Ranks, discover, inherited
+from shardwise.ranks import Ranks, discover, explicit_ranks
 
 __all__ = ["TOLD", "Place", "find_place", "find_ranks", "in_worker"]
 
@@ -39,7 +39,7 @@ def in_worker() -> bool:
 
 
 def find_ranks(group: Any = None, told: Ranks | None = None) -> Ranks:
-    """Rank and world size.
+    """Rank and world size, as WebDataset knows them: not what srun or mpirun say by themselves.
 
     Args:
         group: a process group or one dimension of a device mesh; it wins over everything.
@@ -47,13 +47,12 @@ def find_ranks(group: Any = None, told: Ranks | None = None) -> Ranks:
     """
     if group is not None:
         return discover(group=group)
-    if not in_worker():
-        found = discover()
-        return told if told is not None and found.source == "default" else found
-    found = inherited()
-    told = told or TOLD.get()
-    # A forked worker has the process group itself; environment variables may be of any age.
-    return found if told is None or found.source == "torch.distributed" else told
+    found = explicit_ranks()
+    told = told or (TOLD.get() if in_worker() else None)
+    # A process group is the truth; environment variables of a worker may be of any age.
+    if told is None or found.source == "torch.distributed":
+        return found
+    return told if in_worker() or found.source == "default" else found
 
 
 def find_place(group: Any = None, told: Ranks | None = None) -> Place:

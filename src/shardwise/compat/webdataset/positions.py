@@ -18,9 +18,21 @@ from shardwise.compat.webdataset.clock import SharedCells
 from shardwise.compat.webdataset.place import Place
 from shardwise.errors import StateError
 
-__all__ = ["At", "Live", "Slots", "Start", "check_state", "drawn", "fingerprint", "redraw"]
+__all__ = [
+    "PASSES_APART",
+    "At",
+    "Live",
+    "Slots",
+    "Start",
+    "check_state",
+    "drawn",
+    "fingerprint",
+    "redraw",
+]
 
-VERSION = 1
+VERSION = 2
+# Where the passes of an epoch begin that can't know where the last one ended.
+PASSES_APART = 1 << 20
 _NUM_SLOTS = 256
 _SLOT = 4
 
@@ -35,6 +47,7 @@ class At:
         taken: items that the pass's prefix has given.
         yielded: items of the epoch that have come out.
         is_done: whether the epoch is over.
+        turn: by how many places the readers' shares are moved on in the pass.
         origin: the state of the loader at the beginning of the pass, where there is one.
     """
 
@@ -43,6 +56,7 @@ class At:
     taken: int = 0
     yielded: int = 0
     is_done: bool = False
+    turn: int = 0
     origin: dict[str, Any] | None = None
 
     def begin(self, start: Start) -> None:
@@ -116,15 +130,37 @@ def fingerprint(stages: list[Any]) -> str | None:
     return hashlib.sha256(json.dumps(urls).encode()).hexdigest()[:16]
 
 
-def drawn(stages: list[Any]) -> int:
-    """The seed that a list of shards has drawn for itself; 0 for none."""
-    return int(getattr(stages[0], "entropy", 0)) if stages else 0
+def _drawing(stages: Any) -> Iterator[Any]:
+    """The lists of shards that have drawn a seed for themselves, those of mixtures included."""
+    for stage in stages if isinstance(stages, list | tuple) else ():
+        if getattr(stage, "entropy", 0):
+            yield stage
+        yield from _drawing(getattr(stage, "pipeline", None))
+        yield from _drawing(getattr(stage, "datasets", None))
 
 
-def redraw(stages: list[Any], entropy: int | None) -> None:
-    """Give a list of shards the seed that another one had drawn."""
-    if entropy and hasattr(stages[0], "entropy"):
-        stages[0].entropy = entropy
+def drawn(stages: list[Any]) -> list[int]:
+    """The seeds that lists of shards have drawn for themselves."""
+    return [stage.entropy for stage in _drawing(stages)]
+
+
+def redraw(stages: list[Any], state: dict[str, Any], rank: int) -> None:
+    """Give lists of shards the seeds that those of a state had drawn.
+
+    Raises:
+        StateError: the state holds other seeds, or those of another rank.
+    """
+    drawing, seeds = list(_drawing(stages)), state.get("drawn") or []
+    if not drawing and not seeds:
+        return
+    if not isinstance(seeds, list) or len(seeds) != len(drawing) or state["rank"] != rank:
+        raise StateError(
+            f"{len(drawing)} lists of resampled shards here have drawn a seed themselves, and the "
+            f"state of rank {state['rank']} holds {seeds}: give each rank ({rank} here) the state "
+            "that it saved, or ResampledShards(seed=..., deterministic=True)"
+        )
+    for stage, seed in zip(drawing, seeds, strict=True):
+        stage.entropy = seed
 
 
 def check_state(state: dict[str, Any], expected: dict[str, Any]) -> None:

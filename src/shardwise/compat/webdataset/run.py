@@ -26,12 +26,14 @@ class Run:
         seed: the pipeline's.
         number: which pass, counted from 0.
         place: the reader.
+        turn: by how many places the readers' shares are moved on.
         num_keyed: how many stages have taken a key.
     """
 
     seed: int
     number: int
     place: Place
+    turn: int = 0
     num_keyed: int = 0
 
 

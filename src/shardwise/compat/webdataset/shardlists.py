@@ -70,14 +70,17 @@ def envsubst(s: str) -> str:
     return re.sub(r"\$\{(\w+)\}", envlookup, s)
 
 
-def expand_urls(urls: str | os.PathLike[str]) -> list[str]:
-    """The shards that a text stands for.
+def expand_urls(urls: Any) -> list[str]:
+    """The shards that a text stands for, or a list of them.
 
     `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
     directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
     the shell.
+
+    Raises:
+        TypeError: it is neither a text, a path, nor a list of these.
     """
-    return [url for part in os.fspath(urls).split("::") for url in _expand(part)]
+    return expand_source(urls)
 
 
 def _expand(text: str) -> list[str]:
@@ -104,7 +107,7 @@ def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
         TypeError: it is something else.
     """
     if isinstance(source, str | os.PathLike):
-        return expand_urls(source)
+        return [url for part in os.fspath(source).split("::") for url in _expand(part)]
     if not is_iterable(source):
         raise TypeError(f"shards must be a text, a path or a list of these, not {source!r}")
     urls: list[str] = []
@@ -120,17 +123,31 @@ def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
     With a group, the ranks of one place in it are alike: what follows shuffles alike on them, too.
     """
-    rank, world_size, worker, num_workers = pytorch_worker_info(group)
+    place = _turned(Place(*pytorch_worker_info(group)))
     run = CURRENT.get()
     if group is not None and run is not None:
-        run.place = Place(rank, world_size, worker, num_workers)
-    return islice(src, rank, None, world_size)
+        run.place = place
+    return islice(src, place.rank, None, place.world_size)
 
 
 def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
     """Give each worker its share: every n-th item."""
-    _, _, worker, num_workers = pytorch_worker_info()
-    return islice(src, worker, None, num_workers)
+    place = _turned(Place(*pytorch_worker_info()))
+    return islice(src, place.worker, None, place.num_workers)
+
+
+def _turned(place: Place) -> Place:
+    """The reader whose share is read.
+
+    A reader that has read all of its share before a steered epoch is over goes on with the share of
+    the one behind it, which may have more than it gets to. The samples of its own came already.
+    """
+    run = CURRENT.get()
+    if run is None or not run.turn:
+        return place
+    reader = place.rank * place.num_workers + place.worker + run.turn
+    rank, worker = divmod(reader % (place.world_size * place.num_workers), place.num_workers)
+    return Place(rank, place.world_size, worker, place.num_workers)
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Self
 
 from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.place import Place
-from shardwise.compat.webdataset.positions import At
+from shardwise.compat.webdataset.positions import PASSES_APART, At
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.run import CURRENT, Run, as_seed
 from shardwise.compat.webdataset.steady import is_steady
@@ -92,18 +92,42 @@ class StageList(IterableDataset[Any], PipelineStage):
 
     def _pass(self, at: At, place: Place, skip: int = 0) -> Iterator[Any]:
         """One pass, without the first `skip` items of its prefix."""
-        run = Run(as_seed(self.seed), at.number, place)
-        token = CURRENT.set(run)
+        steady = self._steady()
+        return self._run(at, place, self._prefix(at, place, skip, steady), steady)
+
+    def _joined_passes(self, at: At, place: Place, first: int, skip: int) -> Iterator[Any]:
+        """Passes as one stream: what the last stages gather goes on behind the end of a pass."""
+        steady = self._steady()
+
+        def prefixes() -> Iterator[Any]:
+            for at.turn in count(first % PASSES_APART):
+                at.number = first - first % PASSES_APART + at.turn
+                yield from self._prefix(at, place, skip if at.number == first else 0, steady)
+                if not at.taken:
+                    # Nothing came, so nothing will come.
+                    return
+
+        return self._run(at, place, prefixes(), steady)
+
+    def _steady(self) -> int:
+        """Where the stages begin that keep nothing back."""
+        steady = len(self.pipeline)
+        while steady > 1 and is_steady(self.pipeline[steady - 1]):
+            steady -= 1
+        return steady
+
+    def _prefix(self, at: At, place: Place, skip: int, steady: int) -> Iterator[Any]:
+        """What goes into the steady stages in a pass."""
+        return _counted(self._run(at, place, None, 0, steady), at, skip)
+
+    def _run(
+        self, at: At, place: Place, source: Any, first: int, end: int | None = None
+    ) -> Iterator[Any]:
+        """Some of the stages, as those of the pass `at.number`."""
+        token = CURRENT.set(Run(as_seed(self.seed), at.number, place, at.turn))
         try:
-            source = self.invoke(self.pipeline[0])
-            steady = len(self.pipeline)
-            while steady > 1 and is_steady(self.pipeline[steady - 1]):
-                steady -= 1
-            for stage in self.pipeline[1:steady]:
-                source = self.invoke(stage, source)
-            source = _counted(source, at, skip)
-            for stage in self.pipeline[steady:]:
-                source = self.invoke(stage, source)
+            for stage in self.pipeline[first:end]:
+                source = self.invoke(stage) if source is None else self.invoke(stage, source)
         finally:
             CURRENT.reset(token)
         result: Iterator[Any] = source

@@ -10,10 +10,12 @@ programs that look at a sample before they make a DataLoader do this all the tim
 from __future__ import annotations
 
 import contextlib
+import http.client
 import io
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,11 +27,12 @@ from shardwise.storage import open_file
 from shardwise.storage.runtime import is_cut_off
 from shardwise.storage.upload import upload
 
-__all__ = ["Upload", "open_stream"]
+__all__ = ["Upload", "open_body", "open_stream"]
 
 # Much longer than a request takes to be made, and short beside a shard; storage reads ahead itself.
 _READ_BYTES = 1 << 20
-
+# Seconds without a byte of a plain reply: as long as curl is given.
+_STALLED_S = 60
 
 # The status of a process that finds no such file.
 _MISSING = 3
@@ -136,6 +139,43 @@ class _Ranges(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._file.close()
+        super().close()
+
+
+def open_body(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any]:
+    """Open a file of a web server by one GET of all of it, for servers that send no ranges.
+
+    Raises:
+        OSError: it can't be had.
+        http.client.HTTPException: the URL or the reply is none.
+    """
+    reply = urllib.request.urlopen(url, timeout=_STALLED_S)  # noqa: S310 - the caller checks it
+    return io.BufferedReader(_Body(reply, url), max(buffer_bytes, 1 << 16))
+
+
+class _Body(io.RawIOBase):
+    """A reply that must be as long as the server said."""
+
+    def __init__(self, reply: Any, url: str) -> None:
+        super().__init__()
+        self.name = shown(url)
+        self._reply = reply
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count: int = self._reply.readinto(buffer)
+            cause = f"{self._reply.length} bytes are missing" if self._reply.length else ""
+        except (OSError, http.client.HTTPException) as error:
+            count, cause = 0, type(error).__name__
+        if not count and cause and len(buffer):
+            raise StorageError(f"the reply of the web server broke off ({cause}): {self.name}")
+        return count
+
+    def close(self) -> None:
+        self._reply.close()
         super().close()
 
 

@@ -267,9 +267,12 @@ def expand_samples(
             local_path=shard.get("local_path"),
             select_files=select_files,
             rename_files=rename_files,
+            handler=handler,
         )
         try:
             yield from samples
+            if samples.is_stopped:
+                return
             # A program that fed the stream may have failed.
             _close(shard["stream"])
         except Exception as error:

@@ -6,13 +6,17 @@ permutations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from shardwise.plan import Permutation, mix
 
-__all__ = ["Range", "chunked", "cut", "indices", "lengths_to_ranges", "shuffled"]
+__all__ = [
+    "Range", "chunked", "cut", "indices", "intersect_range", "intersect_ranges", "iterate_ranges",
+    "lengths_to_ranges", "shuffled",
+]  # fmt: skip
 
 Range = tuple[int, int]
 
@@ -82,3 +86,38 @@ def indices(ranges: Sequence[Range], seed: int, epoch: int, *, shuffle: bool) ->
         for first in range(0, size, _BLOCK):
             places = np.arange(first, min(first + _BLOCK, size), dtype=np.int64)
             yield from ((places if within is None else within(places)) + start).tolist()
+
+
+def intersect_range(a: Range, b: Range) -> Range | None:
+    """What two ranges share; None if that is nothing."""
+    start, stop = max(a[0], b[0]), min(a[1], b[1])
+    return (start, stop) if start < stop else None
+
+
+def intersect_ranges(rangelist: Iterable[Range], r: Range) -> list[Range]:
+    """What a range shares with each of others, where that is something."""
+    return [shared for a in rangelist if (shared := intersect_range(a, r)) is not None]
+
+
+def iterate_ranges(
+    ranges: Sequence[Range],
+    rng: random.Random,
+    indexshuffle: bool = True,
+    shardshuffle: bool = True,
+) -> Iterator[int]:
+    """The indices of ranges, in wids' order for a generator; the samplers here have one of theirs.
+
+    Args:
+        ranges: half-open.
+        rng: draws the order.
+        indexshuffle: whether the indices of a range are shuffled.
+        shardshuffle: whether the ranges are.
+    """
+    order = list(range(len(ranges)))
+    if shardshuffle:
+        rng.shuffle(order)
+    for place in order:
+        inside = list(range(*ranges[place]))
+        if indexshuffle:
+            rng.shuffle(inside)
+        yield from inside

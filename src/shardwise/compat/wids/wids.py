@@ -8,7 +8,12 @@ from shardwise.compat.wids.dataset import (
 from shardwise.compat.wids.localname import CacheLocalname, DefaultLocalname, hash_localname
 from shardwise.compat.wids.md5 import compute_file_md5sum
 from shardwise.compat.wids.names import group_by_key, splitname
-from shardwise.compat.wids.ranges import lengths_to_ranges
+from shardwise.compat.wids.ranges import (
+    intersect_range,
+    intersect_ranges,
+    iterate_ranges,
+    lengths_to_ranges,
+)
 from shardwise.compat.wids.samplers import (
     ChunkedSampler,
     DistributedChunkedSampler,
@@ -16,6 +21,12 @@ from shardwise.compat.wids.samplers import (
     ShardListSampler,
 )
 from shardwise.compat.wids.shards import IndexedTarSamples, LRUShards, compute_num_samples
+from shardwise.compat.wids.wids_decode import default_decoder
+from shardwise.compat.wids.wids_dl import download_and_open
+from shardwise.compat.wids.wids_lru import LRUCache
+from shardwise.compat.wids.wids_mmtar import MMIndexedTar
+from shardwise.compat.wids.wids_specs import load_dsdesc_and_resolve, urldir
+from shardwise.compat.wids.wids_tar import TarFileReader, find_index_file
 
 __all__ = [
     "CacheLocalname",
@@ -23,16 +34,27 @@ __all__ = [
     "DefaultLocalname",
     "DistributedChunkedSampler",
     "IndexedTarSamples",
+    "LRUCache",
     "LRUShards",
+    "MMIndexedTar",
     "ShardListDataset",
     "ShardListSampler",
     "ShardedSampler",
+    "TarFileReader",
     "compute_file_md5sum",
     "compute_num_samples",
+    "default_decoder",
+    "download_and_open",
+    "find_index_file",
     "group_by_key",
     "hash_dataset_name",
     "hash_localname",
     "interpret_transformations",
+    "intersect_range",
+    "intersect_ranges",
+    "iterate_ranges",
     "lengths_to_ranges",
+    "load_dsdesc_and_resolve",
     "splitname",
+    "urldir",
 ]

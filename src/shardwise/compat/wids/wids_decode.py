@@ -45,7 +45,7 @@ def check_keys(sample: Mapping[str, Any]) -> None:
 
 def default_decoder(
     sample: Sample,
-    format: str | bool | None = "PIL",  # noqa: A002 - wids' name
+    format: str | bool | None = True,  # noqa: A002 - wids' name
     gz_update_key: bool = False,
     unpickle: bool = False,
 ) -> Sample:
@@ -53,7 +53,7 @@ def default_decoder(
 
     Args:
         sample: fields as bytes or streams.
-        format: what images become: "PIL" or "numpy"; None, True and False leave them.
+        format: what images become: "PIL" or "numpy"; True, as in wids, None and False leave them.
         gz_update_key: whether ".txt.gz" becomes ".txt".
         unpickle: whether ".pkl" and ".pickle" are loaded.
 

@@ -1,0 +1,118 @@
+"""What a program's own stages on the list of shards do: each is tried once, on that list.
+
+Imports errors and the WebDataset package.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from shardwise.compat.native.stages import refusal
+from shardwise.compat.webdataset import shardlists
+from shardwise.compat.webdataset.utils import PipelineStage
+from shardwise.dataset import Dataset
+
+__all__ = ["check_samples", "is_reordered", "makes_samples", "urls_of"]
+
+_LIST = "sw.tar(urls) with the list that all ranks share; the loader divides and shuffles it"
+
+
+def urls_of(source: Any) -> tuple[list[str], bool]:
+    """The shards of a source, and whether it gives them in another order or again and again.
+
+    Raises:
+        ValueError: it is no list of shards, has weights, or does not give all shards of its list.
+    """
+    if isinstance(source, shardlists.SimpleShardList):
+        return source.urls, source.seed is not None
+    if isinstance(source, shardlists.ResampledShards):
+        return source.urls, True
+    urls = getattr(source, "urls", source)
+    if isinstance(urls, list) and urls and all(isinstance(url, dict) for url in urls):
+        urls = [url.get("url") for url in urls]
+    if not isinstance(urls, list) or not all(isinstance(url, str) for url in urls):
+        raise refusal(
+            source,
+            "it is no list of shards",
+            "sw.tar(urls) for tar shards, sw.wrap(dataset) for what has a length, sw.mix for "
+            "mixtures",
+        )
+    if getattr(source, "weights", None) is not None:
+        raise refusal(
+            source,
+            "it draws some shards more often than others",
+            "sw.mix of one sw.tar(urls) for each weight",
+        )
+    if source is urls or urls is not getattr(source, "urls", urls):
+        return urls, False
+    given = [shard["url"] for shard in islice(iter(copy.copy(source)), len(urls) + 1)]
+    if len(given) > len(urls):
+        # Without end: shards are drawn.
+        return urls, True
+    return urls, _is_another_order(source, given, urls)
+
+
+def makes_samples(stage: Any, urls: list[str]) -> bool:
+    """Whether a stage of the program's own opens the shards and gives samples.
+
+    Raises:
+        ValueError: it gives neither samples nor shards.
+    """
+    first = next(_run(stage, urls), None)
+    if isinstance(first, dict) and "__key__" in first:
+        return True
+    if isinstance(first, dict) and "url" in first and "stream" not in first:
+        return False
+    raise refusal(
+        stage,
+        "of a list of shards it makes neither samples nor shards",
+        "wds.tarfile_to_samples() to open them",
+    )
+
+
+def check_samples(stage: Any, urls: list[str], dataset: Dataset) -> None:
+    """Hold the first sample that a stage makes against the one in the tar.
+
+    Raises:
+        ValueError: they differ.
+    """
+    first = next(_run(stage, urls))
+    there = {name: value for name, value in first.items() if name[:2] != "__" or name == "__key__"}
+    if not len(dataset) or there != {name: _raw(value) for name, value in dataset[0].items()}:
+        raise refusal(
+            stage,
+            f"its first sample, {first['__key__']!r}, is not the first one in the tar",
+            "wds.tarfile_to_samples() to open the shards, and .map(fn) for what is done to samples",
+        )
+
+
+def is_reordered(stage: Any, urls: list[str]) -> bool:
+    """Whether a stage of the program's own gives the list of shards in another order.
+
+    Raises:
+        ValueError: it leaves some out, or repeats them.
+    """
+    given = [shard["url"] for shard in islice(_run(stage, urls), len(urls) + 1)]
+    return _is_another_order(stage, given, urls)
+
+
+def _is_another_order(stage: Any, given: list[str], urls: list[str]) -> bool:
+    if Counter(given) != Counter(urls):
+        raise refusal(stage, f"it gives {len(given)} shards of {len(urls)}", _LIST)
+    return given != urls
+
+
+def _run(stage: Any, urls: list[str]) -> Iterator[Any]:
+    shards = iter([{"url": url} for url in urls])
+    # A copy: many count their runs.
+    own: Any = copy.copy(stage)
+    found: Iterable[Any] = own.run(shards) if isinstance(stage, PipelineStage) else stage(shards)
+    return iter(found)
+
+
+def _raw(value: Any) -> Any:
+    return value if isinstance(value, str) else bytes(value)

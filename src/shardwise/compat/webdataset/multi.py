@@ -1,0 +1,45 @@
+"""`MultiLoader`, which needs ZMQ in WebDataset: here torch's workers do its work. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from shardwise.compat.webdataset.loader import StatefulLoader
+
+__all__ = ["MultiLoader"]
+
+
+class MultiLoader:
+    """What a dataset yields in several worker processes, one item of each worker in turn.
+
+    Args:
+        dataset: an iterable dataset, such as a pipeline.
+        workers: how many processes.
+        verbose: has no effect, as have the others.
+    """
+
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        workers: int = 4,
+        verbose: bool = False,  # noqa: ARG002
+        nokill: bool = False,  # noqa: ARG002
+        prefix: str = "",  # noqa: ARG002
+    ) -> None:
+        self.dataset = dataset
+        self.workers = workers
+        self._loader = StatefulLoader(
+            dataset, batch_size=None, num_workers=workers, collate_fn=_as_it_is
+        )
+
+    def kill(self) -> None:
+        """End the workers."""
+        self._loader.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
