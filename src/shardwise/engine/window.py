@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shardwise.engine.work import Samples, Work
 from shardwise.errors import StallError
+from shardwise.storage import outages
 
 __all__ = ["piece_ranges", "stall_error", "window_size"]
 
@@ -48,4 +49,6 @@ def stall_error(samples: Samples, work: Work, start: int, timeout: float, who: s
     what = f"no batch for {timeout:g} s: step {work.step} of epoch {work.epoch} waits for {who}"
     if start < len(work.ids):
         what += f", whose first row is {samples.describe(int(work.ids[start]))}"
+    for outage in outages():
+        what += f"; {outage}"
     return StallError(f"{what}; raise timeout= if reading or decoding may take this long")

@@ -13,6 +13,7 @@ from shardwise.storage.fetch import read_files, read_payloads
 from shardwise.storage.local import LocalFile
 from shardwise.storage.open import is_local, local_path, open_file
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.outage import outages
 from shardwise.storage.pool import FilePool, max_open_files
 from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.urls import expand
@@ -31,6 +32,7 @@ __all__ = [
     "local_path",
     "max_open_files",
     "open_file",
+    "outages",
     "read_files",
     "read_payloads",
 ]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from pathlib import Path
 
 from shardwise.errors import StorageError
 
-__all__ = ["ais_place", "aws_profile", "hub_place", "named_endpoint"]
+__all__ = ["ais_place", "aws_profile", "environment_digest", "hub_place", "named_endpoint"]
 
 # Any of these, and obstore finds the rest by itself.
 _AWS_KEYS = (
@@ -24,6 +25,9 @@ _AWS_KEYS = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_SKIP_SIGNATURE",
 )
+_OF_STORES = re.compile(
+    r"(AWS|AZURE|GOOGLE|GCS|HF|HUGGING_FACE|AIS|STORAGE_EMULATOR|SSL_CERT)_|.*_proxy$", re.I
+)
 _OF_PROFILE = {
     "aws_access_key_id": "aws_access_key_id",
     "aws_secret_access_key": "aws_secret_access_key",
@@ -31,6 +35,11 @@ _OF_PROFILE = {
     "region": "aws_region",
     "endpoint_url": "aws_endpoint",
 }
+
+
+def environment_digest() -> int:
+    """What tells one environment from another, as far as stores are concerned."""
+    return hash(tuple(sorted(each for each in os.environ.items() if _OF_STORES.match(each[0]))))
 
 
 def aws_profile(name: str | None = None) -> dict[str, str]:

@@ -28,12 +28,14 @@ class AttemptError(Exception):
     Attributes:
         cause: what happened, for the user.
         kind: "passing" failures are worth another attempt; all others are final.
+        is_answer: whether a server said so, so that there is one.
     """
 
-    def __init__(self, cause: str, kind: Kind) -> None:
+    def __init__(self, cause: str, kind: Kind, *, is_answer: bool = False) -> None:
         super().__init__(cause)
         self.cause = cause
         self.kind: Kind = kind
+        self.is_answer = is_answer or kind != "passing"
 
 
 def shown(url: str) -> str:
@@ -85,7 +87,7 @@ def from_obstore(error: Exception) -> AttemptError:
     if status is not None:
         said = [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
         cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said])
-        return AttemptError(cause, kind_of_status(int(status[1])))
+        return AttemptError(cause, kind_of_status(int(status[1])), is_answer=True)
     for sign, cause, kind in _SIGNS:
         if sign in text or sign == type(error).__name__:
             return AttemptError(cause, kind)

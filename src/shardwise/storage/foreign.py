@@ -61,6 +61,8 @@ class FsspecClient:
         options: its settings, and the time that an attempt may take.
     """
 
+    moves_objects = False
+
     def __init__(self, scheme: str, options: StorageOptions) -> None:
         import fsspec
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from shardwise.errors import StorageError
 from shardwise.storage.blocking import in_thread
+from shardwise.storage.failures import AttemptError
 from shardwise.storage.objects import ObstoreClient
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.web import json_page
@@ -71,6 +73,15 @@ class HubClient(ObstoreClient):
             if page and not page.startswith(f"{self._endpoint}/"):
                 raise StorageError("the hub's listing goes on at another host: not followed")
         return sorted(name for name in names if name.startswith(prefix))
+
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Refuse: files of the hub belong to commits."""
+        del key, source
+        raise AttemptError(
+            "hf:// URLs can be read only: write to a local directory and upload it with the hub's "
+            "own tool",
+            "refused",
+        )
 
     def _page(self, url: str) -> Any:
         return json_page(url, headers=self._headers, timeout_s=self._attempt_s)

@@ -42,6 +42,8 @@ class ObstoreClient:
             URLs often allow nothing else.
     """
 
+    moves_objects = False
+
     def __init__(self, store: Any, options: StorageOptions, *, asks_by_get: bool = False) -> None:
         import obstore
         from obstore.exceptions import BaseError

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from shardwise.errors import DataError, StaleIndexError
+from shardwise.storage.ambient import environment_digest
 from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import shown
@@ -24,9 +25,9 @@ from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.readahead import Readable, ReadAhead
 from shardwise.storage.runtime import Runtime, runtime
 from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
-from shardwise.storage.stores import open_client, place_of
+from shardwise.storage.stores import Place, open_client, place_of
 
-__all__ = ["RemoteFile", "open_remote", "read_remote"]
+__all__ = ["RemoteFile", "open_remote", "read_remote", "requests_to"]
 
 T = TypeVar("T")
 
@@ -43,6 +44,20 @@ def open_remote(url: str, options: StorageOptions) -> File:
 
     # A cache reads ahead by itself: twice would be one request too many a block and process.
     return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
+
+
+def requests_to(place: Place, options: StorageOptions, process: Runtime) -> Requests:
+    """The requests to a store: one set a process, options and environment. In the loop's thread."""
+
+    def make() -> Requests:
+        slots = process.get(
+            ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
+        )
+        return Requests(open_client(place, options), options, slots)
+
+    bare = replace(options, cache=None, prefetch_bytes=0)
+    # A token that is exported after a first refusal makes another client.
+    return process.get(("requests", place.root, bare, environment_digest()), make)
 
 
 class RemoteFile:
@@ -63,7 +78,7 @@ class RemoteFile:
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("_options", "_pinned", "_place", "_requests", "next_one", "url")
+    __slots__ = ("_is_known", "_options", "_pinned", "_place", "_requests", "next_one", "url")
 
     is_remote = True
 
@@ -72,6 +87,7 @@ class RemoteFile:
         self._options = options
         self._place = place_of(url)
         self._pinned: FileStat | None = None
+        self._is_known = False
         self._requests: tuple[Runtime, Requests] | None = None
         self.next_one: Callable[[], File | None] = _nothing
 
@@ -79,7 +95,7 @@ class RemoteFile:
         return f"RemoteFile({shown(self.url)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.url, self._options, self._pinned)
+        return _rebuild, (self.url, self._options, self._pinned, self._is_known)
 
     @property
     def gap_bytes(self) -> int:
@@ -99,6 +115,7 @@ class RemoteFile:
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only; see `File.pin`."""
+        self._is_known = True
         if stat.etag:
             self._pinned = stat
 
@@ -139,7 +156,9 @@ class RemoteFile:
         return runtime(obstore=bool(self._place.family))
 
     async def _stat(self) -> FileStat:
-        return await self._store().head(self.url, self._place.key)
+        found = await self._store().head(self.url, self._place.key, is_known=self._is_known)
+        self._is_known = True
+        return found
 
     def _store(self) -> Requests:
         """The requests to this file's store: one set a process. In the loop's thread."""
@@ -147,16 +166,7 @@ class RemoteFile:
         known = self._requests
         if known is not None and known[0] is process:
             return known[1]
-        options = self._options
-
-        def make() -> Requests:
-            slots = process.get(
-                ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
-            )
-            return Requests(open_client(self._place, options), options, slots)
-
-        key = ("requests", self._place.root, replace(options, cache=None, prefetch_bytes=0))
-        found = process.get(key, make)
+        found = requests_to(self._place, self._options, process)
         self._requests = (process, found)
         return found
 
@@ -216,7 +226,10 @@ class RemoteFile:
     async def _get(self, start: int, stop: int) -> Reply:
         """Bytes of the version that is pinned, all of them."""
         async with self._explained(start, stop):
-            reply = await self._store().get(self.url, self._place.key, start, stop, self._etag)
+            reply = await self._store().get(
+                self.url, self._place.key, start, stop, self._etag, is_known=self._is_known
+            )
+        self._is_known = True
         self._check(reply.stat)
         if len(reply.data) < stop - start:
             raise self._ended(start, stop, reply.stat.num_bytes)
@@ -329,9 +342,11 @@ def _nothing() -> None:
     """What is known of the file that will be read next."""
 
 
-def _rebuild(url: str, options: StorageOptions, pinned: FileStat | None) -> RemoteFile:
+def _rebuild(
+    url: str, options: StorageOptions, pinned: FileStat | None, is_known: bool
+) -> RemoteFile:
     file = RemoteFile(url, options)
-    file._pinned = pinned
+    file._pinned, file._is_known = pinned, is_known
     return file
 
 
