@@ -32,6 +32,11 @@ def urls(s3):
     return made
 
 
+def take_ctrl_c():
+    """In a child before exec: tests that run in the background ignore SIGINT, and so would it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def reading(proxy, s3, launcher, mode, urls):
     """A program that reads through the proxy."""
@@ -40,8 +45,7 @@ def reading(proxy, s3, launcher, mode, urls):
         [sys.executable, *launcher, PROGRAM, mode, *urls],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env={**env, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        # A Ctrl-C must reach it, however this test was started.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=take_ctrl_c,  # noqa: PLW1509 - one system call
     )  # fmt: skip
     try:
         yield process

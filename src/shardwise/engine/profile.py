@@ -51,8 +51,9 @@ def verdict(stats: Mapping[str, Any], *, hands: Hands, num_cores: int) -> Verdic
     """Say what limits a loader.
 
     Args:
-        stats: `batches`, `samples`, `bytes`, `requests`, `hits`, `misses`, `outage_s`, `wait_s`, `wall_s`,
-            `cpu_s` and `seconds` (by stage, summed over the hands), as `loader.stats()` has them.
+        stats: `batches`, `samples`, `bytes`, `requests`, `hits`, `misses`, `outage_s`, `wait_s`,
+            `wall_s`, `cpu_s` and `seconds` (by stage, summed over the hands), as `loader.stats()`
+            has them.
         hands: who made the batches.
         num_cores: cores that the hands may use.
     """

@@ -68,7 +68,13 @@ def place_of(url: str) -> Place:
     family = _FAMILIES.get(scheme, "")
     if not family:
         require_scheme(scheme, url)
-        return Place("", f"{scheme}://", url, "")
+        netloc = url.partition("://")[2].partition("/")[0]
+        if ":" in netloc.rpartition("@")[0]:
+            raise StorageError(
+                f"{scheme}://...@{netloc.rpartition('@')[2]}/... holds a password, which would be "
+                "written into states and messages: give it as storage={'password': ...}"
+            )
+        return Place("", f"{scheme}://{netloc}", url, "")
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtraError(f"{scheme}:// URLs need obstore", extra="remote")
     rest = url.partition("://")[2]
@@ -113,7 +119,7 @@ def open_client(place: Place, options: StorageOptions) -> Client:
         StorageError: a setting is not known or missing.
     """
     if not place.family:
-        return FsspecClient(place.root.removesuffix("://"), options)
+        return FsspecClient(place.root, options)
     settings = options.settings()
     if place.family in ("http", "hf", "ais"):
         return _open_web(place, options, settings)
