@@ -29,6 +29,7 @@ from shardwise.fields import (
 )
 from shardwise.plan import WindowShape
 from shardwise.recipe import Recipe
+from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source
 from shardwise.subset import (
@@ -141,7 +142,7 @@ class Dataset:
 
     def describe(self, index: int) -> str:
         """Where sample `index` lies, for messages; reads no sample."""
-        return f"sample {index} of {self.url_of(index)}"
+        return f"sample {index} of {shown(self.url_of(index))}"
 
     # Other datasets made from it.
 

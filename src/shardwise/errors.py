@@ -1,12 +1,15 @@
 """The errors of shardwise: one tree, each also the built-in that a user would catch.
 
 Messages say what happened, the values, and what to change. Errors pickle with their attributes,
-because they travel from worker processes. Imports nothing.
+because they travel from worker processes. Whatever URL stands in one is masked (`shown`), so that
+a signature never gets into a log. Imports `shardwise.shown`.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from shardwise.shown import shown, shown_in
 
 __all__ = [
     "DataError",
@@ -24,6 +27,15 @@ __all__ = [
 
 class ShardwiseError(Exception):
     """The root of all errors that shardwise raises by itself."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shown_in(each) if isinstance(each, str) else each for each in args))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Mask the URLs in texts, also in those that are set later."""
+        if isinstance(value, str):
+            value = shown(value) if name == "url" else shown_in(value)
+        super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and attributes: constructors take keyword arguments."""
@@ -45,7 +57,7 @@ class DataError(ShardwiseError, ValueError):
     """Data that can't be used as it lies: damaged, missing, of another form than asked for.
 
     Attributes:
-        url: the shard or file, or None.
+        url: the shard or file, or None; without its query, fragment and user, which may be secret.
         key: the sample's key, or None.
         field: the field of the sample (the member's extension), or None.
         offset: the byte in the shard where the damage begins, or None.

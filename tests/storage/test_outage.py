@@ -119,7 +119,7 @@ def test_a_host_that_has_never_answered_gets_half_a_minute(clock):
 def test_a_host_that_answers_with_an_error_is_one(clock):
     began = time.monotonic()
     with pytest.raises(StorageError, match="request_timeout_s=300"):
-        ask(clock, Scripted(AttemptError("HTTP 503", "passing", is_answer=True)))
+        ask(clock, Scripted(AttemptError("HTTP 503", "passing", status=503)))
     assert time.monotonic() - began > 285
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from shardwise.errors import ShardwiseError
+from shardwise.shown import shown_in
 
 __all__ = [
     "JSON_KEY",
@@ -74,4 +75,4 @@ def usage_errors() -> Iterator[None]:
     except ShardwiseError:
         raise
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(shown_in(str(error))) from error

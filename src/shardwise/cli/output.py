@@ -3,7 +3,8 @@
 Standard output carries the result alone; progress and messages go to standard error. Where the
 output is no terminal it is plain text, uncut, without control codes. Whatever stands in the data
 (urls, keys) is shown with its control characters escaped: a name in a shard can't steer a
-terminal. Imports click, and rich when a table is drawn.
+terminal; and URLs are masked, wherever they stand: a signature has no place in a log. Imports
+click and `shardwise.shown`, and rich when a table is drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from shutil import get_terminal_size
 from typing import Any
 
 import click
+
+from shardwise.shown import shown, shown_in
 
 __all__ = [
     "bar",
@@ -82,6 +85,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def write_line(text: str = "", *, error: bool = False) -> None:
     """Write a line; characters that the stream can't encode are written as escapes."""
+    text = shown_in(text)
     stream = sys.stderr if error else sys.stdout
     encoding = stream.encoding or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=error)
@@ -89,7 +93,16 @@ def write_line(text: str = "", *, error: bool = False) -> None:
 
 def write_document(document: Mapping[str, Any]) -> None:
     """Write one JSON document: what a command prints with `--json`, and nothing beside it."""
-    click.echo(json.dumps(document, indent=2, allow_nan=False))
+    click.echo(json.dumps(_shown(document), indent=2, allow_nan=False))
+
+
+def _shown(value: Any) -> Any:
+    """A value of JSON, its URLs as they may be shown."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(each) for name, each in value.items()}
+    return [_shown(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -114,7 +127,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
+        table.add_row(*(Text(clean(shown(cell))) for cell in row))
     # Captured, so that a closed pipe is met at one place: write_line.
     with console.capture() as capture:
         console.print(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.cli.output import clean, write_line
+from shardwise.shown import shown
 from shardwise.sources.tar.verify import Problem
 
 __all__ = ["describe_problem", "write_problem"]
@@ -40,6 +41,6 @@ def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
         if value is not None
     ]
     place = f" ({', '.join(where)})" if where else ""
-    write_line(clean(f"{mark}{problem.url}: {problem.message}{place}{more}"))
+    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{place}{more}"))
     if problem.hint:
         write_line(clean(f"    {problem.hint}"))

@@ -2,7 +2,8 @@
 
 Sample ids are 0..N-1 in manifest order. The fingerprint depends on what the shards are called
 (base name), how many samples and bytes they hold, not on where they lie: a state taken from a
-local copy resumes on the bucket. Imports numpy only.
+local copy resumes on the bucket. Imports numpy and
+`shardwise.shown`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.shown import shown
+
 __all__ = ["Manifest", "Shard"]
 
 
@@ -24,6 +27,9 @@ class Shard:
     url: str
     num_samples: int
     num_bytes: int
+
+    def __repr__(self) -> str:
+        return f"Shard({shown(self.url)!r}, {self.num_samples}, {self.num_bytes})"
 
 
 class Manifest:

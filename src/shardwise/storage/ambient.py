@@ -9,6 +9,8 @@ standard library and `shardwise.errors`.
 from __future__ import annotations
 
 import configparser
+import contextlib
+import json
 import os
 import re
 from pathlib import Path
@@ -111,11 +113,17 @@ def hub_place() -> tuple[str, str]:
 def ais_place() -> tuple[str, str]:
     """The URL of an AIStore gateway or "", and the user's token or "".
 
-    Source: the environment variables of AIStore's clients: AIS_ENDPOINT, AIS_AUTHN_TOKEN,
-    AIS_AUTHN_TOKEN_FILE.
+    Source: the environment variables of AIStore's clients, AIS_ENDPOINT, AIS_AUTHN_TOKEN and
+    AIS_AUTHN_TOKEN_FILE, and the file that `ais auth login` writes.
     """
-    token = os.environ.get("AIS_AUTHN_TOKEN") or _text(os.environ.get("AIS_AUTHN_TOKEN_FILE"))
-    return os.environ.get("AIS_ENDPOINT", "").rstrip("/"), token.strip()
+    token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
+    if not token:
+        default = Path.home() / ".config/ais/cli/auth.token"
+        token = _text(os.environ.get("AIS_AUTHN_TOKEN_FILE") or default).strip()
+        with contextlib.suppress(ValueError):
+            found = json.loads(token)
+            token = str(found.get("token", "")) if isinstance(found, dict) else token
+    return os.environ.get("AIS_ENDPOINT", "").rstrip("/"), token
 
 
 def _text(path: str | Path | None) -> str:

@@ -14,8 +14,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self, TypeVar
 
+from shardwise.shown import shown
 from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.failures import AttemptError, explained, shown
+from shardwise.storage.failures import AttemptError, explained
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.outage import Outage
 from shardwise.storage.pace import Pace

@@ -1,11 +1,13 @@
 """Brace patterns: `{000..123}`, `{0..10..2}`, `{a,b}`, nested, as a shell expands them.
 
-Pure text: nothing here looks at files. Imports nothing.
+Pure text: nothing here looks at files. Imports `shardwise.shown`.
 """
 
 from __future__ import annotations
 
 import re
+
+from shardwise.shown import shown
 
 __all__ = ["MAX_NAMES", "expand_braces"]
 
@@ -34,7 +36,7 @@ def expand_braces(text: str) -> list[str]:
     while rest:
         head, brace, tail = rest.partition("{")
         if "}" in head:
-            raise ValueError(f"unbalanced '}}' in the pattern {text!r}")
+            raise ValueError(f"unbalanced '}}' in the pattern {shown(text)!r}")
         if not brace:
             options = [head]
             rest = ""
@@ -53,7 +55,7 @@ def _split_group(tail: str, text: str) -> tuple[str, str]:
         depth += (char == "{") - (char == "}")
         if depth == 0:
             return tail[:place], tail[place + 1 :]
-    raise ValueError(f"unbalanced '{{' in the pattern {text!r}")
+    raise ValueError(f"unbalanced '{{' in the pattern {shown(text)!r}")
 
 
 def _options(inner: str, text: str) -> list[str]:
@@ -72,7 +74,7 @@ def _range(first: str, last: str, step: str | None, *, text: str) -> list[str]:
     start, stop = int(first), int(last)
     stride = abs(int(step)) if step is not None else 1
     if stride == 0:
-        raise ValueError(f"the step of a range is 0 in the pattern {text!r}")
+        raise ValueError(f"the step of a range is 0 in the pattern {shown(text)!r}")
     span = range(start, stop + 1, stride) if start <= stop else range(start, stop - 1, -stride)
     padded = any(re.match(r"-?0\d", number) for number in (first, last))
     width = max(len(first), len(last)) if padded else 0
@@ -96,4 +98,4 @@ def _split_commas(inner: str) -> list[str]:
 
 def _check_count(count: int, text: str) -> None:
     if count > MAX_NAMES:
-        raise ValueError(f"the pattern {text!r} stands for more than {MAX_NAMES} names")
+        raise ValueError(f"the pattern {shown(text)!r} stands for more than {MAX_NAMES} names")

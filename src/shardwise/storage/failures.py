@@ -1,7 +1,7 @@
 """How an attempt at a request fails, and what the user is told; never a secret.
 
 Of what a server says only the status and its own code and message are passed on: bodies and URLs
-of stores may hold keys and signatures. Imports `shardwise.errors`.
+of stores may hold keys and signatures. Imports `shardwise.errors` and `shardwise.shown`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import re
 from typing import Literal
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.shown import shown_in
 
-__all__ = ["AttemptError", "Kind", "explained", "from_obstore", "kind_of_status", "shown"]
+__all__ = ["AttemptError", "Kind", "explained", "from_obstore", "kind_of_status", "said_by_s3"]
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
@@ -28,29 +29,23 @@ class AttemptError(Exception):
     Attributes:
         cause: what happened, for the user.
         kind: "passing" failures are worth another attempt; all others are final.
-        is_answer: whether a server said so, so that there is one.
+        status: the HTTP status of a server that said so, or 0.
     """
 
-    def __init__(self, cause: str, kind: Kind, *, is_answer: bool = False) -> None:
+    def __init__(self, cause: str, kind: Kind, *, status: int = 0) -> None:
         super().__init__(cause)
         self.cause = cause
         self.kind: Kind = kind
-        self.is_answer = is_answer or kind != "passing"
+        self.status = status
 
-
-def shown(url: str) -> str:
-    """A URL as messages may show it: a query can be a signature, which opens what it is for.
-
-    >>> shown("https://host/a.tar?sig=abc")
-    'https://host/a.tar?...'
-    """
-    path, is_cut, _ = url.partition("?")
-    return f"{path}?..." if is_cut and url.lower().startswith("http") else url
+    @property
+    def is_answer(self) -> bool:
+        """Whether there is a server, which said so."""
+        return self.status > 0 or self.kind != "passing"
 
 
 def explained(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
     """The library's error for a failed attempt that is not repeated."""
-    url = shown(url)
     if failed.kind == "missing":
         return MissingShardError(f"no such file: {failed.cause}", url=url)
     if failed.kind == "changed":
@@ -80,14 +75,18 @@ def kind_of_status(status: int) -> Kind:
     return "passing" if status in (408, 425, 429) or status >= 500 else "refused"
 
 
+def said_by_s3(text: str) -> list[str]:
+    """Code and message in the XML of an S3 interface's error, as far as they are there."""
+    return [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
+
+
 def from_obstore(error: Exception) -> AttemptError:
     """What an exception of obstore means. Its text has a debug part, which must not get out."""
     text = str(error)
     status = _STATUS.search(text)
     if status is not None:
-        said = [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
-        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said])
-        return AttemptError(cause, kind_of_status(int(status[1])), is_answer=True)
+        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said_by_s3(text)])
+        return AttemptError(cause, kind_of_status(int(status[1])), status=int(status[1]))
     for sign, cause, kind in _SIGNS:
         if sign in text or sign == type(error).__name__:
             return AttemptError(cause, kind)
@@ -139,6 +138,5 @@ def _network_cause(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line without what may follow a `?` in a URL, and not too much of it."""
-    line = text.partition("\n")[0]
-    return re.sub(r"\?[^\s\"']+", "?...", line)[:200]
+    """The first line, its URLs masked, and not too much of it."""
+    return shown_in(text.partition("\n")[0])[:200]

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from shardwise.errors import DataError, StaleIndexError
+from shardwise.shown import shown
 from shardwise.storage.ambient import environment_digest
 from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.failures import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pieces import Piece, copy_pieces
 from shardwise.storage.protocol import File, FileStat
@@ -283,14 +283,14 @@ class RemoteFile:
                 "the file was replaced while it was in use: it was "
                 f"{_described(pinned)}, it is {_described(found)}; index it anew, and begin the "
                 "epoch anew",
-                url=shown(self.url),
+                url=self.url,
             )
 
     def _ended(self, start: int, stop: int, num_bytes: int) -> DataError:
         return DataError(
             f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
             f"ended at byte {num_bytes} of {stop}: truncated?",
-            url=shown(self.url),
+            url=self.url,
             offset=start,
         )
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from shardwise.errors import MissingExtraError, StorageError
+from shardwise.shown import shown
 from shardwise.storage import ambient
-from shardwise.storage.aistore import AisClient, ais_key
+from shardwise.storage.aistore import AisClient
 from shardwise.storage.attempts import Client
 from shardwise.storage.foreign import FsspecClient, require_scheme
 from shardwise.storage.hub import HubClient, hub_key
@@ -80,21 +81,19 @@ def place_of(url: str) -> Place:
     rest = url.partition("://")[2]
     if family == "hf":
         return Place(family, "hf://", hub_key(url), "hf://")
-    if family == "ais":
-        return Place(family, "ais://", ais_key(url), "ais://")
     host, _, key = rest.partition("/")
     if not host:
         raise StorageError(f"{url!r} names no host or bucket")
     root = f"{scheme}://{host}"
+    if shown(root).startswith(f"{scheme}://...@"):
+        raise StorageError(
+            f"{shown(root)}/... holds credentials, which would be written into states and "
+            "messages: give them as storage={'headers': {'Authorization': ...}}, or as the "
+            "store's own settings"
+        )
     if family != "http":
         return Place(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
     parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise StorageError(
-            f"{scheme}://...@{parts.netloc.rpartition('@')[2]}/... holds credentials, which would "
-            "be written into states and messages: give them as "
-            "storage={'headers': {'Authorization': ...}}"
-        )
     if parts.query:
         # obstore's keys are paths: the whole URL is a store of one file.
         return Place(family, url.partition("#")[0], "", url)
@@ -107,8 +106,6 @@ def url_of(place: Place, key: str) -> str:
         datasets, org, name, _, revision, path = key.split("/", 5)
         at = "" if revision == "main" else f"@{revision}"
         return f"hf://{datasets}/{org}/{name}{at}/{path}"
-    if place.family == "ais":
-        return f"ais://{key.split('/', 2)[2]}"
     return place.base + key
 
 
@@ -167,8 +164,10 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
                 "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
                 "storage={'endpoint': 'http://HOST:PORT'}"
             )
+        if not urlsplit(endpoint).hostname:
+            raise StorageError(f"the endpoint {endpoint!r} names no host: give http://HOST:PORT")
     token = given_token or token
-    if token:
+    if token and place.family != "ais":
         headers["Authorization"] = f"Bearer {token}"
     client, rest = _split(settings)
     if rest:
@@ -180,6 +179,9 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
         client.setdefault("allow_http", True)
     if headers:
         client["default_headers"] = {**client.get("default_headers", {}), **headers}
+    if place.family == "ais":
+        bucket = place.root.removeprefix("ais://")
+        return AisClient(bucket, options, endpoint=endpoint, client=client, token=given_token)
     store = obstore.store.HTTPStore(
         endpoint,
         client_options=client_options(options, client),  # type: ignore[arg-type]
@@ -187,8 +189,6 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
     )
     if place.family == "hf":
         return HubClient(store, options, endpoint=endpoint, headers=headers)
-    if place.family == "ais":
-        return AisClient(store, options, endpoint=endpoint, headers=headers)
     return ObstoreClient(store, options, asks_by_get=True)
 
 
@@ -215,4 +215,4 @@ def _setting_error(place: Place, config: dict[str, Any], error: Exception) -> st
     names = ", ".join(config) or "none"
     wrong = next((name for name in config if f"'{name}'" in str(error)), None)
     reason = f"{wrong!r} is no setting that it knows" if wrong else type(error).__name__
-    return f"can't reach {place.root.partition('?')[0]!r}: {reason} (settings given: {names})"
+    return f"can't reach {place.root!r}: {reason} (settings given: {names})"

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from shardwise.errors import MissingShardError
+from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.options import StorageOptions
 
@@ -168,9 +169,9 @@ def _refuse_repeats(urls: list[str]) -> None:
     for url in urls:
         place = url if scheme_of(url) else os.path.abspath(url)
         if place in seen:
-            as_what = "" if seen[place] == url else f", once as {seen[place]!r}"
+            as_what = "" if seen[place] == url else f", once as {shown(seen[place])!r}"
             raise ValueError(
-                f"the shard {url!r} is named twice{as_what}: its samples would be read twice an "
-                "epoch; remove one of the names"
+                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read twice "
+                "an epoch; remove one of the names"
             )
         seen[place] = url

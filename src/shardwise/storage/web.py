@@ -54,7 +54,7 @@ def json_page(
     except urllib.error.HTTPError as error:
         with error:
             cause = f"HTTP {error.code} {error.reason}"
-        raise AttemptError(cause, kind_of_status(error.code), is_answer=True) from None
+        raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
     except urllib.error.URLError as error:
         cause = error.reason if isinstance(error.reason, str) else type(error.reason).__name__
         if isinstance(error.reason, socket.gaierror):

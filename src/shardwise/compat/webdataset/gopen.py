@@ -23,7 +23,7 @@ from shardwise.compat.webdataset.environment import is_on, variable
 from shardwise.compat.webdataset.pipes import Pipe, set_options
 from shardwise.compat.webdataset.streams import Upload, open_stream
 from shardwise.errors import StorageError
-from shardwise.storage.failures import shown
+from shardwise.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 __all__ = ["Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from shardwise.compat.webdataset.pipes import Pipe
 from shardwise.errors import MissingShardError, StorageError
+from shardwise.shown import shown
 from shardwise.storage import open_file
-from shardwise.storage.failures import shown
 from shardwise.storage.runtime import is_cut_off
 from shardwise.storage.upload import upload
 

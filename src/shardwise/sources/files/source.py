@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Columns, Layout
 from shardwise.errors import DataError, StaleIndexError, StorageError
+from shardwise.shown import shown
 from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.listing import Listing
 from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
@@ -64,7 +65,9 @@ class FilesSource:
             raise TypeError(f"suffixes={suffixes!r}: give a sequence, such as ({suffixes!r},)")
         self._is_list = self.url.endswith(SUFFIXES)
         if not self._is_list and (root is not None or path is not None):
-            raise ValueError(f"root and path are for lists of files, and {self.url!r} is none")
+            raise ValueError(
+                f"root and path are for lists of files, and {shown(self.url)!r} is none"
+            )
         self._root = None if root is None else os.fspath(root)
         self._path = path
         self._suffixes = None if suffixes is None else tuple(suffixes)
@@ -74,7 +77,7 @@ class FilesSource:
         self._opening = _Opening()
 
     def __repr__(self) -> str:
-        return f"FilesSource({self.url!r})"
+        return f"FilesSource({shown(self.url)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opening": None}

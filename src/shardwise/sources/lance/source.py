@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shardwise.columns import BytesColumn, Columns, Layout
 from shardwise.errors import DataError, MissingShardError, StorageError
 from shardwise.plan import WindowShape
+from shardwise.shown import shown
 from shardwise.sources.lance.plan import TablePlan
 from shardwise.sources.manifest import Manifest
 from shardwise.storage import StorageOptions
@@ -85,7 +86,7 @@ class LanceSource:
         more = "" if version is None else f", version={version!r}"
         if self._condition is not None:
             more += f", filter={self._condition!r}"
-        return f"LanceSource({self.uri!r}{more})"
+        return f"LanceSource({shown(self.uri)!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_here": None, "_opening": None}

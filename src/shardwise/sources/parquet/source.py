@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns, Layout
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
+from shardwise.shown import shown
 from shardwise.sources.arrow import Held, check_names, convert, expand_names, gather, leaf
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.parquet.decoded import Decoded
@@ -73,7 +74,7 @@ class ParquetSource:
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
-        return f"ParquetSource({self.urls[0]!r}{more})"
+        return f"ParquetSource({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_process": None}

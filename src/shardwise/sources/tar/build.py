@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
+from shardwise.shown import base_name, shown
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
@@ -62,6 +63,9 @@ class BuildResult:
     error: Exception | None = None
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"BuildResult({shown(self.url)!r}, {self.status!r}, {self.num_samples} samples)"
+
 
 def build_index(
     url: str, *, digests: bool = False, options: StorageOptions | None = None
@@ -89,7 +93,7 @@ def build_index(
         table.add(members)
     columns, optional = table.finish(has_end=scan.has_end)
     header = IndexHeader(
-        name=url.rpartition("/")[2],
+        name=base_name(url),
         num_bytes=before.num_bytes,
         mtime_ns=before.mtime_ns,
         etag=before.etag,
@@ -267,6 +271,9 @@ def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool
         is_fresh = found is not None and (found.header.has_digests or not digests)
         if found is None or not is_fresh:
             found = build_index(url, digests=digests, options=store.options)
+        elif "?" in found.header.name and found.header.name != base_name(url):
+            # Older indexes keep the query of their shard's URL, which may be a signature.
+            found, is_fresh = found.named(base_name(url)), False
         path, note = store.publish(url, found)
     except (ShardwiseError, OSError) as error:
         return BuildResult(url, path, "failed", error=error)

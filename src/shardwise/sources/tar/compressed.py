@@ -6,6 +6,7 @@ Single samples can't be read out of the middle of a compressed stream. Imports `
 from __future__ import annotations
 
 from shardwise.errors import DataError
+from shardwise.shown import shown
 
 __all__ = ["refuse_compressed", "refuse_compressed_start"]
 
@@ -40,6 +41,6 @@ def refuse_compressed_start(start: bytes, url: str) -> None:
 def _refusal(what: str, url: str) -> DataError:
     return DataError(
         f"the shard is compressed ({what}): single samples can't be read from it; unpack it with "
-        f"`{_COMMANDS[what]} {url}` (images and video are compressed already)",
+        f"`{_COMMANDS[what]} {shown(url)}` (images and video are compressed already)",
         url=url,
     )

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.shown import shown
 from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions, is_local, local_path, open_file
 from shardwise.storage.urls import scheme_of
@@ -176,7 +177,7 @@ def _parse(content: Any, path: str, split: str | None) -> list[ListedShard]:
         if "splits" in content:
             return _parse_timm(content["splits"], path, split)
         if split is not None:
-            raise ValueError(f"split={split!r}: the shard list {path!r} has no splits")
+            raise ValueError(f"split={split!r}: the shard list {shown(path)!r} has no splits")
         if {"__kind__", "wids_version", "shardlist"} & content.keys():
             return _parse_wids(content, path)
         if content and all(_TAR_NAME.fullmatch(name) for name in content):
@@ -229,9 +230,11 @@ def _parse_timm(splits: Any, path: str, split: str | None) -> list[ListedShard]:
     splits = _typed(splits, dict, "splits", path)
     names = ", ".join(map(repr, splits))
     if split is None and len(splits) != 1:
-        raise ValueError(f"{path!r} has the splits {names}: name one, as in 'info.json#train'")
+        raise ValueError(
+            f"{shown(path)!r} has the splits {names}: name one, as in 'info.json#train'"
+        )
     if split is not None and split not in splits:
-        raise ValueError(f"split={split!r}: {path!r} has the splits {names}")
+        raise ValueError(f"split={split!r}: {shown(path)!r} has the splits {names}")
     name = next(iter(splits)) if split is None else split
     info = _typed(splits[name], dict, f"the split {name!r}", path)
     files = _typed(info.get("filenames"), list, f"filenames of the split {name!r}", path)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.shown import base_name
 from shardwise.sources.tar.headers import BLOCK
 from shardwise.sources.tar.index_file import IndexHeader, encode, map_columns
 from shardwise.storage import atomic_write, is_local, local_path
@@ -41,15 +42,16 @@ def index_path(url: str, index_dir: str | None = None) -> str:
     if is_local(url):
         url = local_path(url)
     # What proves a right is no part of the name; where all shards have one path, it's all there is.
-    place, mark, query = (
-        url.partition("?") if scheme_of(url) in ("http", "https") else (url, "", "")
-    )
+    place, mark, query = url, "", ""
+    if scheme_of(url) in ("http", "https"):
+        url = url.partition("#")[0]
+        place, mark, query = url.partition("?")
     if index_dir is None:
         return f"{place}.swi{mark}{query}"
     named = place if place.endswith(".tar") else url
     whole = str(Path(url).absolute()) if is_local(url) else named
     digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    name = f"{place.rpartition('/')[2]}-{digest}.swi"
+    name = f"{base_name(url)}-{digest}.swi"
     if is_local(index_dir):
         return str(Path(local_path(index_dir)) / name)
     return f"{index_dir.rstrip('/')}/{name}"
@@ -185,6 +187,10 @@ class ShardIndex:
         """The same index, as one that was made from a certain version of its shard."""
         header = replace(self.header, mtime_ns=mtime_ns, etag=etag)
         return ShardIndex(header, self._columns, path=self.path)
+
+    def named(self, name: str) -> ShardIndex:
+        """The same index under another base name of its shard; it is in no file yet."""
+        return ShardIndex(replace(self.header, name=name), self._columns)
 
     def to_bytes(self) -> bytes:
         """The index file's bytes."""

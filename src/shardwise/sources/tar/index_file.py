@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.shown import shown
 
 __all__ = ["IndexHeader", "decode", "encode", "map_columns", "read_header"]
 
@@ -248,6 +249,6 @@ def _remedy(path: str) -> str:
     shard = path.removesuffix(".swi")
     hashed = _HASHED_NAME.fullmatch(shard)
     if hashed is None:
-        return f"shardwise index --force {shard}"
+        return f"shardwise index --force {shown(shard)}"
     # In a directory of indexes, the name tells the shard's base name only.
     return f"shardwise index --force --index {hashed[1] or '/'} <path of {hashed[2]}>"

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.shown import shown
 from shardwise.sources.tar.headers import (
     BLOCK,
     checksums_hold,
@@ -141,7 +142,7 @@ class IndexStore:
             try:
                 self.save(url, found)
             except OSError as error:
-                _logger.info("no copy of the index of %s can be kept: %s", url, error)
+                _logger.info("no copy of the index of %s can be kept: %s", shown(url), error)
             return found.header
         # An outdated copy in the cache is no reason to stop; what was put there for others is.
         if found is not None:
@@ -190,7 +191,7 @@ class IndexStore:
             return None
         except StorageError as error:
             # Without the right to list a bucket, what is not there is "forbidden".
-            _logger.info("no index can be read from %s: %s", origin, error)
+            _logger.info("no index can be read from %s: %s", shown(origin), error)
             return None
         header = index.header
         if header.etag or not stat.etag or header.num_bytes != stat.num_bytes:
@@ -225,7 +226,10 @@ class IndexStore:
             try:
                 upload(place, index.to_bytes(), options=self.options)
             except StorageError as error:
-                note = f"the index can't be written to {place!r} ({error}): it is kept in {path!r}"
+                note = (
+                    f"the index can't be written to {shown(place)!r} ({error}): it is kept in "
+                    f"{path!r}"
+                )
         if index.path != path:
             try:
                 _save(index, path)
@@ -246,7 +250,9 @@ class IndexStore:
     @property
     def command(self) -> str:
         """The command that brings indexes up to date."""
-        return "shardwise index" + ("" if self.directory is None else f" --index {self.directory}")
+        return "shardwise index" + (
+            "" if self.directory is None else f" --index {shown(self.directory)}"
+        )
 
     def _is_own(self, url: str) -> bool:
         """Whether the index on this machine is one that the user did not ask for."""
@@ -300,6 +306,6 @@ def _stale(url: str, header: IndexHeader, stat: FileStat, command: str) -> Stale
     indexed = FileStat(header.num_bytes, header.mtime_ns, header.etag)
     return StaleIndexError(
         f"the shard has changed since it was indexed: {described(indexed)} then, "
-        f"{described(stat)} now; bring the index up to date with `{command} {url}`",
+        f"{described(stat)} now; bring the index up to date with `{command} {shown(url)}`",
         url=url,
     )

@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from shardwise.errors import StaleIndexError
+from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.build import build_index, usable_cores
 from shardwise.sources.tar.index import ShardIndex
@@ -204,7 +205,7 @@ def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) ->
         _logger.warning(
             "%d of %d shards have no end (two blocks of zeros), such as %s: they may have been cut "
             "between two samples; `shardwise verify` says more",
-            len(endless), len(urls), endless[0],
+            len(endless), len(urls), shown(endless[0]),
         )  # fmt: skip
 
 
@@ -223,7 +224,7 @@ def _make(
     _logger.warning(
         "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
         "time",
-        len(urls), num_shards, store.command, urls[0], more,
+        len(urls), num_shards, store.command, shown(urls[0]), more,
     )  # fmt: skip
     unsaved: list[OSError] = []
     lock = threading.Lock()

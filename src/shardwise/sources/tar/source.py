@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Columns
+from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.compressed import refuse_compressed
 from shardwise.sources.tar.dialects import (
@@ -77,7 +78,7 @@ class TarSource:
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} shards" if len(self.urls) > 1 else ""
-        return f"TarSource({self.urls[0]!r}{more})"
+        return f"TarSource({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opening": None, "_scratch": None}
@@ -215,5 +216,7 @@ def _list(
     found = [shard.url for shard in listed]
     if len(set(found)) < len(found):
         twice = next(url for url in found if found.count(url) > 1)
-        raise ValueError(f"the shard {twice!r} is listed twice: its samples would be read twice")
+        raise ValueError(
+            f"the shard {shown(twice)!r} is listed twice: its samples would be read twice"
+        )
     return listed, found

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.errors import MissingShardError, ShardwiseError, StorageError
+from shardwise.shown import shown
 from shardwise.storage import StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.upload import upload
 
@@ -100,7 +101,7 @@ def refuse_existing(url: str, options: StorageOptions) -> None:
         except MissingShardError:
             exists = False
     if exists:
-        raise FileExistsError(f"{url!r} exists already: remove it, or pass overwrite=True")
+        raise FileExistsError(f"{shown(url)!r} exists already: remove it, or pass overwrite=True")
 
 
 @contextlib.contextmanager

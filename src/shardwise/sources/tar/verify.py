@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.errors import DataError, ShardwiseError
+from shardwise.shown import shown
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.digests import payload_digests
 from shardwise.sources.tar.index import ShardIndex
@@ -81,7 +82,9 @@ def verify_shard(
                 f"the shard has changed since it was indexed: {described(indexed)} then, "
                 f"{described(now)} now"
             )
-            hint = f"get the shard anew, or bring the index up to date: `{store.command} {url}`"
+            hint = (
+                f"get the shard anew, or bring the index up to date: `{store.command} {shown(url)}`"
+            )
             found.append(Problem(url, message, hint))
             saved = None
     except ShardwiseError as error:
@@ -96,7 +99,7 @@ def verify_shard(
         )
         whole = f"if it holds all it should ({built.num_samples} samples), "
         hint = whole + (
-            f"end it with `truncate --size=+1024 {url}` and index it again"
+            f"end it with `truncate --size=+1024 {shown(url)}` and index it again"
             if is_local(url)
             else "it can be used; else put it there anew"
         )
@@ -120,7 +123,7 @@ def problem_of(error: ShardwiseError, url: str) -> Problem:
 
 def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> list[Problem]:
     """Where the index says something else of the samples than the shard."""
-    hint = f"get the shard anew, or make its index anew with `shardwise index --force {url}`"
+    hint = f"get the shard anew, or make its index anew with `shardwise index --force {shown(url)}`"
     if (saved.num_samples, saved.fields) != (built.num_samples, built.fields):
         return [
             Problem(

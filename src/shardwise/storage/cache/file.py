@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 from shardwise.errors import DataError, StorageError
+from shardwise.shown import shown
 from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
 from shardwise.storage.cache.held import Outcome
 from shardwise.storage.cache.misses import Missing, Read, Spans, bring, fetch, read_direct
@@ -145,7 +145,7 @@ class CachedFile:
         size = self._cache.settings.block_bytes
         offset = number * size
         info = BlockInfo(
-            url=_shown(self.url),
+            url=shown(self.url),
             version=version.text,
             file_bytes=version.num_bytes,
             offset=offset,
@@ -230,11 +230,6 @@ def _pieces(
             offset += piece_end - begin
             begin = piece_end
     return found, last
-
-
-def _shown(url: str) -> str:
-    """A URL as it may be written down: a query can hold a signature."""
-    return urlunsplit((*urlsplit(url)[:3], "", "")) if "://" in url else url
 
 
 def _rebuild(file: File, settings: CacheSettings, version: _Version | None) -> CachedFile:
