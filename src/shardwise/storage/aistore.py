@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _REDIRECTS = (301, 302, 307, 308)
 # What the HTTP client refuses in a Location.
-_BARE = frozenset("[]{}|\\^`<>\" %#?")
+_BARE = frozenset('[]{}|\\^`<>" %#?')
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _PIECE = 8 << 20
 
@@ -82,7 +82,7 @@ class AisClient(ObstoreClient):
             region="us-east-1",
             skip_signature=True,
             client_options=client,  # type: ignore[arg-type]
-            retry_config={"max_retries": 0},  # type: ignore[arg-type,typeddict-item]
+            retry_config={"max_retries": 0},  # type: ignore[arg-type]
         )
 
     @property
@@ -126,11 +126,13 @@ class AisClient(ObstoreClient):
 
     async def _authorized(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask, and once more where the token was renewed in its file in the meantime."""
+        used = self._token
         try:
             try:
                 return await ask()
             except AttemptError as error:
-                if error.kind != "denied" or not self._renew():
+                # Another request may have renewed it since.
+                if error.kind != "denied" or (self._token == used and not self._renew()):
                     raise
             return await ask()
         except AttemptError as error:
@@ -207,13 +209,11 @@ def _exchange(
             empty = None if source is None else b""
             return ask(url, {**headers, **authorization}, empty)
         except urllib.error.HTTPError as error:
-            with error:
-                location = error.headers.get("Location", "")
-                if error.code not in _REDIRECTS or urlsplit(location).scheme not in (
-                    "http",
-                    "https",
-                ):
-                    raise
+            location = error.headers.get("Location", "")
+            is_web = urlsplit(location).scheme in ("http", "https")
+            if error.code not in _REDIRECTS or not is_web:
+                raise
+            error.close()
         # Names come back bare; what is escaped already stays.
         place = quote(location, safe="%/:?&=@+,;~!$'()*")
         if not isinstance(source, Path):
