@@ -45,8 +45,13 @@ def test_patterns_stand_for_these_names(pattern, names):
         ("a}b", "unbalanced '}'"),
         ("{a,{b}", "unbalanced '{'"),
         ("{0..9..0}", "step of a range is 0"),
-        ("{0..999999999999999999999}", "more than 10000000 names"),
-        ("{0..9999}{0..9999}", "more than 10000000 names"),
+        ("{0..999999999999999999999}", "stands for 1,000,000,000,000,000,000,000 names"),
+        ("{0..9999}{0..9999}", "stands for 100,000,000 names: at most 10,000,000"),
+        # Counted, not made: it ends at once.
+        ("{a,b}" * 40, "stands for 1,099,511,627,776 names"),
+        ("{a,b}" * 4000, r"stands for more than 10\*\*30 names"),
+        ("{" * 3000, "unbalanced '{'"),
+        ("{" * 3000 + "}" * 3000, "braces are more than 50 deep"),
     ],
 )
 def test_patterns_that_cannot_be_meant_are_refused(pattern, problem):

@@ -30,7 +30,7 @@ def serving(answer):
             asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
             answer(self)
 
-        do_HEAD = do_GET
+        do_HEAD = do_PUT = do_GET
 
         def log_message(self, *_):
             pass

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from shardwise.storage.failures import AttemptError
-from shardwise.storage.web import json_page
+from shardwise.storage.web import Web, json_page
 from tests.storage.test_hub import reply, serving
 
 HEADERS = {"Authorization": "Bearer t0ken"}
@@ -27,7 +27,7 @@ def test_a_redirect_to_another_host_is_followed_with_the_body_and_without_the_to
             reply(handler, 307, Location=f"{other}/page")
 
         with serving(here) as (url, asked_here):
-            page, headers = json_page(f"{url}/x", headers=HEADERS, timeout_s=60, body={"a": 2})
+            page, headers = json_page(f"{url}/x", web=Web(HEADERS, 60), body={"a": 2})
     assert page == {"n": 1}
     assert headers["X-More"] == "yes"
     assert json.loads(bodies[0]) == {"a": 2}
@@ -42,7 +42,7 @@ def test_a_redirect_on_the_same_host_keeps_the_token():
         return reply(handler, 200, b"[]")
 
     with serving(answer) as (url, asked):
-        assert json_page(f"{url}/a", headers=HEADERS, timeout_s=60)[0] == []
+        assert json_page(f"{url}/a", web=Web(HEADERS, 60))[0] == []
     assert [headers["authorization"] for _, _, headers in asked] == ["Bearer t0ken"] * 2
 
 
@@ -58,7 +58,7 @@ def test_a_redirect_on_the_same_host_keeps_the_token():
 def test_failures_have_their_kinds(status, body, kind):
     with serving(lambda handler: reply(handler, status, body)) as (url, _):
         with pytest.raises(AttemptError) as caught:
-            json_page(url, headers=HEADERS, timeout_s=60)
+            json_page(url, web=Web(HEADERS, 60))
     assert caught.value.kind == kind
     assert "t0ken" not in str(caught.value)
 
@@ -67,5 +67,5 @@ def test_a_server_that_is_away_may_come_back():
     with serving(lambda handler: None) as (url, _):
         pass
     with pytest.raises(AttemptError, match="no connection") as caught:
-        json_page(url, headers={}, timeout_s=60)
+        json_page(url, web=Web({}, 60))
     assert caught.value.kind == "passing"

@@ -73,7 +73,8 @@ def _parse_npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[An
         raise ValueError(f"the .npy header can't be read: {exc}") from exc
     if dtype.kind not in "biufc":
         raise ValueError(f"the .npy file holds {dtype}: only numbers and bools are decoded")
-    if min(shape, default=0) < 0:
+    # numpy takes True for a length, and fails over it later.
+    if any(isinstance(length, bool) or length < 0 for length in shape):
         raise ValueError(f"the .npy header has the shape {shape}")
     return shape, fortran, dtype
 

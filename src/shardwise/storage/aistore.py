@@ -9,35 +9,28 @@ recorded exchanges with a cluster.
 
 from __future__ import annotations
 
-import email.utils
-import http.client
-import re
-import time
-import urllib.error
-import urllib.request
+import http
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from shardwise.storage import ambient
 from shardwise.storage.attempts import Reply
 from shardwise.storage.blocking import in_thread
-from shardwise.storage.failures import AttemptError, kind_of_status, said_by_s3
+from shardwise.storage.failures import AttemptError
 from shardwise.storage.objects import ObstoreClient, client_options
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.web import Web, WebClient, put_file
 
 __all__ = ["AisClient"]
 
 T = TypeVar("T")
 
-_REDIRECTS = (301, 302, 307, 308)
-# What the HTTP client refuses in a Location.
+# Characters that obstore's HTTP client refuses in a Location.
 _BARE = frozenset('[]{}|\\^`<>" %#?')
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_PIECE = 8 << 20
 
 
 class AisClient(ObstoreClient):
@@ -47,8 +40,11 @@ class AisClient(ObstoreClient):
         bucket: its name.
         options: for time limits.
         endpoint: the gateway's URL, without a slash at the end.
-        client: settings of the HTTP client.
-        token: given by the user, or None to look for it where AIStore's own tools do.
+        client: settings of obstore's HTTP client.
+        web: how the gateway is asked by hand, without the token.
+        find_token: looks for the token, or gives the user's own.
+        by_hand: whether obstore can't be used for reads: headers of the user's must stay with the
+            gateway.
     """
 
     # A new target is asked for objects that are still on their way to it.
@@ -61,14 +57,18 @@ class AisClient(ObstoreClient):
         *,
         endpoint: str,
         client: Mapping[str, Any],
-        token: str | None,
+        web: Web,
+        find_token: Callable[[], str],
+        by_hand: bool,
     ) -> None:
         self._bucket = bucket
         self._endpoint = endpoint
         self._client = dict(client)
         self._options = options
-        self._is_given = token is not None
-        self._token = token if token is not None else ambient.ais_place()[1]
+        self._bare_web = web
+        self._find_token = find_token
+        self._by_hand = by_hand
+        self._token = find_token()
         super().__init__(self._open(), options)
 
     def _open(self) -> Any:
@@ -82,41 +82,53 @@ class AisClient(ObstoreClient):
             region="us-east-1",
             skip_signature=True,
             client_options=client,  # type: ignore[arg-type]
-            retry_config={"max_retries": 0},  # type: ignore[arg-type]
+            retry_config={"max_retries": 0},
         )
 
     @property
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
-    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
+    @property
+    def _hand(self) -> WebClient:
+        """Requests that are not obstore's."""
+        web = replace(self._bare_web, headers={**self._bare_web.headers, **self._authorization})
+        return WebClient(f"{self._endpoint}/s3/{quote(self._bucket)}", web)
+
+    def _is_for_hand(self, key: str) -> bool:
+        return self._by_hand or not _BARE.isdisjoint(key)
+
+    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:  # noqa: ARG002
         """See `Client.get`. The cluster ignores If-Match: the caller compares the ETags."""
-        if _is_odd(key):
-            return await self._authorized(lambda: self._get_by_hand(key, start, stop))
+        if self._is_for_hand(key):
+            return await self._authorized(lambda: self._hand.get(key, start, stop, ""))
         return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, ""))
 
     async def stream(
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`."""
-        if not _is_odd(key):
-            async for reply in super().stream(key, start, stop, "", piece_bytes):
-                yield reply
-            return
-        while start < stop:
-            reply = await self.get(key, start, min(stop, start + _PIECE), etag)
+        del etag
+        stream = self._hand.stream if self._is_for_hand(key) else super().stream
+        async for reply in stream(key, start, stop, "", piece_bytes):
             yield reply
-            start += len(reply.data)
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
-        if _is_odd(key):
-            return (await self._authorized(lambda: self._by_hand("HEAD", key))).stat
+        if self._is_for_hand(key):
+            return await self._authorized(lambda: self._hand.head(key))
         return await self._authorized(lambda: ObstoreClient.head(self, key))
 
     async def put(self, key: str, source: bytes | Path) -> None:
         """Store an object whole, by one request to its target."""
-        await self._authorized(lambda: self._by_hand("PUT", key, source=source))
+        await self._authorized(lambda: in_thread(partial(self._put, key, source)))
+
+    def _put(self, key: str, source: bytes | Path) -> None:
+        hand = self._hand
+        place = hand.web.redirect_of(hand.url(key), method="PUT")
+        if not place:
+            raise AttemptError("the gateway names no target for a write", "passing")
+        put_file(replace(self._bare_web, headers={}), place, source)
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
@@ -142,103 +154,9 @@ class AisClient(ObstoreClient):
             raise
 
     def _renew(self) -> bool:
-        found = "" if self._is_given else ambient.ais_place()[1]
+        found = self._find_token()
         if not found or found == self._token:
             return False
         self._token = found
         self._store = self._open()
         return True
-
-    async def _get_by_hand(self, key: str, start: int, stop: int) -> Reply:
-        began = time.monotonic()
-        found = await self._by_hand("GET", key, headers={"Range": f"bytes={start}-{stop - 1}"})
-        if len(found.body) != min(stop, found.stat.num_bytes) - start:
-            raise AttemptError(
-                f"the reply has {len(found.body)} bytes where {stop - start} were asked for",
-                "passing",
-            )
-        return Reply(memoryview(found.body), found.stat, time.monotonic() - began)
-
-    async def _by_hand(
-        self,
-        method: str,
-        key: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        source: bytes | Path | None = None,
-    ) -> _Found:
-        url = f"{self._endpoint}/s3/{quote(self._bucket)}/{quote(key)}"
-        given = {**self._client.get("default_headers", {}), **(headers or {})}
-        return await in_thread(
-            partial(_exchange, method, url, given, self._authorization, source, self._attempt_s)
-        )
-
-
-class _Found(NamedTuple):
-    """A reply: of which version, and its body."""
-
-    stat: FileStat
-    body: bytes
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects to the caller."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Follow none."""
-
-
-def _exchange(
-    method: str,
-    url: str,
-    headers: Mapping[str, str],
-    authorization: Mapping[str, str],
-    source: bytes | Path | None,
-    timeout_s: float,
-) -> _Found:
-    """Ask the gateway, without a body, and then the target that it names."""
-    opener = urllib.request.build_opener(_NoRedirects())
-
-    def ask(url: str, headers: Mapping[str, str], data: bytes | IO[bytes] | None) -> _Found:
-        request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310 - the endpoint's scheme
-        with opener.open(request, timeout=timeout_s) as reply:
-            return _Found(_stat(reply.headers), reply.read())
-
-    try:
-        try:
-            empty = None if source is None else b""
-            return ask(url, {**headers, **authorization}, empty)
-        except urllib.error.HTTPError as error:
-            location = error.headers.get("Location", "")
-            is_web = urlsplit(location).scheme in ("http", "https")
-            if error.code not in _REDIRECTS or not is_web:
-                raise
-            error.close()
-        # Names come back bare; what is escaped already stays.
-        place = quote(location, safe="%/:?&=@+,;~!$'()*")
-        if not isinstance(source, Path):
-            return ask(place, headers, source)
-        with source.open("rb") as file:
-            length = {"Content-Length": str(source.stat().st_size)}
-            return ask(place, {**headers, **length}, file)
-    except urllib.error.HTTPError as error:
-        with error:
-            said = said_by_s3(error.read(4096).decode("utf-8", "replace"))
-        cause = ": ".join([f"HTTP {error.code} {error.reason}", *said])
-        raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise AttemptError(f"no reply ({type(reason).__name__})", "passing") from None
-
-
-def _stat(headers: Mapping[str, str]) -> FileStat:
-    """The version that a reply is of, by its headers."""
-    part = _RANGE.fullmatch(headers.get("Content-Range") or "")
-    num_bytes = int(part[3]) if part else int(headers.get("Content-Length") or 0)
-    changed = email.utils.parsedate_to_datetime(headers["Last-Modified"])
-    return FileStat(num_bytes, int(changed.timestamp()) * 10**9, headers.get("Etag") or "")
-
-
-def _is_odd(key: str) -> bool:
-    """Whether a redirect to a key is refused by the HTTP client."""
-    return not _BARE.isdisjoint(key)

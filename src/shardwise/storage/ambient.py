@@ -3,7 +3,7 @@
 obstore finds most by itself: variables of AWS, Azure and Google, web identities, instance
 metadata, Google's default credentials. Here is what it does not look at: profiles of AWS, tokens
 of Hugging Face and of AIStore. Of this package only this module reads the environment. Imports the
-standard library and `shardwise.errors`.
+standard library, `shardwise.errors` and this package.
 """
 
 from __future__ import annotations
@@ -16,8 +16,16 @@ import re
 from pathlib import Path
 
 from shardwise.errors import StorageError
+from shardwise.storage.checked import fault_of
 
-__all__ = ["ais_place", "aws_profile", "environment_digest", "hub_place", "named_endpoint"]
+__all__ = [
+    "ais_place",
+    "aws_profile",
+    "check_environment",
+    "environment_digest",
+    "hub_place",
+    "named_endpoint",
+]
 
 # Any of these, and obstore finds the rest by itself.
 _AWS_KEYS = (
@@ -93,6 +101,19 @@ def named_endpoint(scheme: str) -> str:
         "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
     }.get(scheme, ())
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def check_environment(family: str) -> None:
+    """Refuse credentials in the environment that no request can carry.
+
+    Raises:
+        StorageError: one can't; the message names the variable.
+    """
+    prefix = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}.get(family)
+    for name, value in os.environ.items() if prefix else ():
+        fault = fault_of(name, value) if name.startswith(str(prefix)) else ""
+        if fault:
+            raise StorageError(f"the environment variable {name} {fault}")
 
 
 def hub_place() -> tuple[str, str]:

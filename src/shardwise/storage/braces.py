@@ -6,6 +6,8 @@ Pure text: nothing here looks at files. Imports `shardwise.shown`.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from shardwise.shown import shown
 
@@ -13,8 +15,23 @@ __all__ = ["MAX_NAMES", "expand_braces"]
 
 # A guard against {0..999999999999}: more names than any dataset has shards.
 MAX_NAMES = 10_000_000
+_MAX_DEPTH = 50
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of a range, padded with zeros to `width`."""
+
+    first: int
+    stride: int
+    count: int
+    width: int
+
+
+# What stands at one place of a name: a text, a range of numbers, or one of several names.
+_Part: TypeAlias = "str | _Numbers | list[list[_Part]]"
 
 
 def expand_braces(text: str) -> list[str]:
@@ -29,58 +46,90 @@ def expand_braces(text: str) -> list[str]:
     ['train.tar', 'val-a.tar', 'val-b.tar']
 
     Raises:
-        ValueError: braces are not balanced, a step is 0, or there are more than MAX_NAMES names.
+        ValueError: braces are not balanced or more than 50 deep, a step is 0, or there are more
+            than MAX_NAMES names.
     """
-    names = [""]
+    try:
+        parts = _parse(text, 0)
+    except ValueError as error:
+        raise ValueError(f"{error} in the pattern {shown(text)!r:.200}") from None
+    count = _count(parts)
+    if count > MAX_NAMES:
+        told = f"{count:,}" if count < 10**30 else "more than 10**30"
+        raise ValueError(
+            f"the pattern {shown(text)!r:.200} stands for {told} names: at most {MAX_NAMES:,} are "
+            "expanded"
+        )
+    return _names(parts)
+
+
+def _parse(text: str, depth: int) -> list[_Part]:
+    """What a pattern consists of."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"braces are more than {_MAX_DEPTH} deep")
+    parts: list[_Part] = []
     rest = text
     while rest:
         head, brace, tail = rest.partition("{")
         if "}" in head:
-            raise ValueError(f"unbalanced '}}' in the pattern {shown(text)!r}")
+            raise ValueError("unbalanced '}'")
+        parts.append(head)
         if not brace:
-            options = [head]
-            rest = ""
+            break
+        inner, rest = _split_group(tail)
+        numbers = _RANGE.fullmatch(inner)
+        if numbers:
+            parts.append(_numbers(*numbers.groups()))
+            continue
+        options = [_parse(option, depth + 1) for option in _split_commas(inner)]
+        parts += [options] if len(options) > 1 else ["{", *options[0], "}"]
+    return parts
+
+
+def _count(parts: list[_Part]) -> int:
+    """How many names there are, without making them."""
+    count = 1
+    for part in parts:
+        if isinstance(part, _Numbers):
+            count *= part.count
+        elif not isinstance(part, str):
+            count *= sum(map(_count, part))
+    return count
+
+
+def _names(parts: list[_Part]) -> list[str]:
+    names = [""]
+    for part in parts:
+        if isinstance(part, str):
+            options = [part]
+        elif isinstance(part, _Numbers):
+            stop = part.first + part.stride * part.count
+            options = [f"{n:0{part.width}d}" for n in range(part.first, stop, part.stride)]
         else:
-            inner, rest = _split_group(tail, text)
-            options = [head + option for option in _options(inner, text)]
-        _check_count(len(names) * len(options), text)
+            options = [name for option in part for name in _names(option)]
         names = [name + option for name in names for option in options]
     return names
 
 
-def _split_group(tail: str, text: str) -> tuple[str, str]:
+def _split_group(tail: str) -> tuple[str, str]:
     """Split what follows a `{` at the `}` that closes it."""
     depth = 1
     for place, char in enumerate(tail):
         depth += (char == "{") - (char == "}")
         if depth == 0:
             return tail[:place], tail[place + 1 :]
-    raise ValueError(f"unbalanced '{{' in the pattern {shown(text)!r}")
+    raise ValueError("unbalanced '{'")
 
 
-def _options(inner: str, text: str) -> list[str]:
-    """List what one pair of braces stands for."""
-    numbers = _RANGE.fullmatch(inner)
-    if numbers:
-        return _range(*numbers.groups(), text=text)
-    parts = _split_commas(inner)
-    expanded = [name for part in parts for name in expand_braces(part)]
-    _check_count(len(expanded), text)
-    return expanded if len(parts) > 1 else ["{" + name + "}" for name in expanded]
-
-
-def _range(first: str, last: str, step: str | None, *, text: str) -> list[str]:
-    """List the numbers of a range, padded as they are written."""
+def _numbers(first: str, last: str, step: str | None) -> _Numbers:
     start, stop = int(first), int(last)
     stride = abs(int(step)) if step is not None else 1
     if stride == 0:
-        raise ValueError(f"the step of a range is 0 in the pattern {shown(text)!r}")
-    span = range(start, stop + 1, stride) if start <= stop else range(start, stop - 1, -stride)
+        raise ValueError("the step of a range is 0")
     padded = any(re.match(r"-?0\d", number) for number in (first, last))
     width = max(len(first), len(last)) if padded else 0
-    # Not len(span), which overflows for absurd ranges before the guard can speak.
-    _check_count(abs(stop - start) // stride + 1, text)
-    return [f"{number:0{width}d}" for number in span]
+    count = abs(stop - start) // stride + 1
+    return _Numbers(start, stride if start <= stop else -stride, count, width)
 
 
 def _split_commas(inner: str) -> list[str]:
@@ -94,8 +143,3 @@ def _split_commas(inner: str) -> list[str]:
         else:
             parts[-1] += char
     return parts
-
-
-def _check_count(count: int, text: str) -> None:
-    if count > MAX_NAMES:
-        raise ValueError(f"the pattern {shown(text)!r} stands for more than {MAX_NAMES} names")

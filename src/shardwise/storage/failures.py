@@ -12,7 +12,15 @@ from typing import Literal
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import shown_in
 
-__all__ = ["AttemptError", "Kind", "explained", "from_obstore", "kind_of_status", "said_by_s3"]
+__all__ = [
+    "CERTIFICATE",
+    "AttemptError",
+    "Kind",
+    "explained",
+    "from_obstore",
+    "kind_of_status",
+    "said_by_s3",
+]
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
@@ -98,6 +106,10 @@ def from_obstore(error: Exception) -> AttemptError:
     return AttemptError(cause or _first_line(text), "passing")
 
 
+CERTIFICATE = (
+    "the server's certificate is not trusted: give the one of its authority as PEM text in "
+    "storage={'root_certificate': ...}"
+)
 # By the exception's name, or by what its text holds.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("FileNotFoundError", "the store has no such object", "missing"),
@@ -109,6 +121,12 @@ _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     (
         "redirect without LOCATION",
         "the bucket is in another region: set AWS_REGION, or aws_region in storage=",
+        "refused",
+    ),
+    ("InvalidCertificate", CERTIFICATE, "refused"),
+    (
+        "empty path segment",
+        "the name has an empty part (//), which stores can't be asked for",
         "refused",
     ),
     ("StartTooLarge", "the range begins after the end", "ended"),
@@ -126,7 +144,6 @@ def _network_cause(text: str) -> str:
         ("ConnectionReset", "the connection was reset"),
         ("TimedOut", "no answer in time"),
         ("kind: Timeout", "no answer in time"),
-        ("certificate", "the server's certificate is not trusted"),
         ("kind: Connect", "no connection"),
         ("kind: Interrupted", "the reply was cut short"),
         ("request or response body error", "the reply was cut short"),

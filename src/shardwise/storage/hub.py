@@ -17,9 +17,9 @@ from shardwise.storage.blocking import in_thread
 from shardwise.storage.failures import AttemptError
 from shardwise.storage.objects import ObstoreClient
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.web import json_page
+from shardwise.storage.web import Web, WebClient, json_page
 
-__all__ = ["HubClient", "hub_key"]
+__all__ = ["HubClient", "HubListing", "HubWebClient", "hub_key"]
 
 _URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.*)")
 _KEY = re.compile(r"datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", re.DOTALL)
@@ -39,15 +39,11 @@ def hub_key(url: str) -> str:
     return f"datasets/{found['repo']}/resolve/{found['revision'] or 'main'}/{found['path']}"
 
 
-class HubClient(ObstoreClient):
-    """The hub: files by obstore, listings by the tree API."""
+class HubListing:
+    """The hub's tree API."""
 
-    def __init__(
-        self, store: Any, options: StorageOptions, *, endpoint: str, headers: dict[str, str]
-    ) -> None:
-        super().__init__(store, options)
-        self._endpoint = endpoint
-        self._headers = headers
+    _endpoint: str
+    _web: Web
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
@@ -84,4 +80,21 @@ class HubClient(ObstoreClient):
         )
 
     def _page(self, url: str) -> Any:
-        return json_page(url, headers=self._headers, timeout_s=self._attempt_s)
+        return json_page(url, web=self._web)
+
+
+class HubClient(HubListing, ObstoreClient):
+    """The hub: files by obstore."""
+
+    def __init__(self, store: Any, options: StorageOptions, *, endpoint: str, web: Web) -> None:
+        super().__init__(store, options)
+        self._endpoint = endpoint
+        self._web = web
+
+
+class HubWebClient(HubListing, WebClient):
+    """The hub, where it matters where redirects lead."""
+
+    def __init__(self, endpoint: str, web: Web) -> None:
+        super().__init__(endpoint, web)
+        self._endpoint = endpoint

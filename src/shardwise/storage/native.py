@@ -35,6 +35,11 @@ class NativeCalls:
         self._calls.add(call)
         try:
             return await call
+        except Exception as error:
+            # Its type has no name that can be imported; a panic over a setting is no bug of ours.
+            if type(error).__name__ == "RustPanic":
+                raise OSError("obstore gave up: is one of the settings malformed?") from None
+            raise
         finally:
             # Or an error's traceback would keep it alive.
             del call

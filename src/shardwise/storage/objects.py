@@ -49,8 +49,8 @@ class ObstoreClient:
         from obstore.exceptions import BaseError
 
         self._obstore = obstore
-        # A missing object is the built-in FileNotFoundError, and so on.
-        self._errors = (BaseError, OSError)
+        # A missing object is the built-in FileNotFoundError, a malformed name a ValueError.
+        self._errors = (BaseError, OSError, ValueError)
         self._store = store
         self._native = runtime(obstore=True).native
         self._attempt_s = options.attempt_timeout_s

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwise.storage.credentials import Credentials
 
 if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
-__all__ = ["StorageOptions"]
+__all__ = ["Redirects", "StorageOptions"]
+
+Redirects = Literal["any", "same-host", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,10 @@ class StorageOptions:
         max_requests: requests in flight at a time in a process, hedges apart.
         prefetch_bytes: memory of a process for what is read ahead; 0 reads nothing ahead.
         hedge: whether a request that is later than 95 of 100 is sent a second time.
+        redirects: which redirects of http(s), hf and ais servers are followed: "any", "same-host"
+            (scheme, host and port stay the same) or "none". One that is not followed is an error.
+            With "any" too, the headers and the token that were given here stay with the first
+            host, and https never leads to http.
 
     Example:
         >>> import shardwise as sw
@@ -51,6 +57,7 @@ class StorageOptions:
     max_requests: int = 64
     prefetch_bytes: int = 256 << 20
     hedge: bool = True
+    redirects: Redirects = "any"
 
     def __post_init__(self) -> None:
         """Hide what was given in clear, and refuse what can't be meant."""
@@ -63,6 +70,8 @@ class StorageOptions:
             value = getattr(self, name)
             if not (value is None and name == "max_attempts") and not value > 0:
                 raise ValueError(f"{name}={value}: it must be above 0")
+        if self.redirects not in get_args(Redirects):
+            raise ValueError(f"redirects={self.redirects!r}: one of {get_args(Redirects)}")
         if self.prefetch_bytes < 0:
             raise ValueError(f"prefetch_bytes={self.prefetch_bytes}: it must be 0 or more")
 
@@ -89,7 +98,10 @@ class StorageOptions:
         if given is None:
             return cls(cache=cache)
         if not isinstance(given, Mapping):
-            raise TypeError(f"storage={given!r}: a StorageOptions, a mapping of settings, or None")
+            raise TypeError(
+                f"storage= is a {type(given).__name__}: give a StorageOptions, a mapping of "
+                "settings, or None"
+            )
         known = {each.name for each in fields(cls)}
         own = {name: value for name, value in given.items() if name in known}
         config = {name: value for name, value in given.items() if name not in known}

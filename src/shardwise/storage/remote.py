@@ -287,6 +287,13 @@ class RemoteFile:
             )
 
     def _ended(self, start: int, stop: int, num_bytes: int) -> DataError:
+        if stop <= num_bytes:
+            return DataError(
+                f"the server refuses bytes {start} to {stop} of a file that it says has "
+                f"{num_bytes} bytes (HTTP 416)",
+                url=self.url,
+                offset=start,
+            )
         return DataError(
             f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
             f"ended at byte {num_bytes} of {stop}: truncated?",

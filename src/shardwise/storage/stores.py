@@ -6,7 +6,8 @@ Imports this package; obstore when a store is opened.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -15,11 +16,13 @@ from shardwise.shown import shown
 from shardwise.storage import ambient
 from shardwise.storage.aistore import AisClient
 from shardwise.storage.attempts import Client
+from shardwise.storage.checked import check_settings
 from shardwise.storage.foreign import FsspecClient, require_scheme
-from shardwise.storage.hub import HubClient, hub_key
+from shardwise.storage.hub import HubClient, HubWebClient, hub_key
 from shardwise.storage.objects import ObstoreClient, client_options
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of
+from shardwise.storage.web import Web, WebClient
 
 __all__ = ["Place", "open_client", "place_of"]
 
@@ -40,6 +43,11 @@ _CLIENT_SETTINGS = frozenset(
     )
 )  # fmt: skip
 _NO_RETRIES = {"max_retries": 0}
+# Headers that obstore's HTTP client takes to no other host, or that hold no secret.
+_STAYING = frozenset(("accept", "authorization", "cookie", "proxy-authorization", "user-agent"))
+_WEB_SETTINGS = frozenset(
+    ("allow_http", "allow_invalid_certificates", "proxy_url", "root_certificate", "user_agent")
+)
 
 
 class Place(NamedTuple):
@@ -115,13 +123,18 @@ def open_client(place: Place, options: StorageOptions) -> Client:
     Raises:
         StorageError: a setting is not known or missing.
     """
+    if options.redirects != "any" and place.family not in ("http", "hf", "ais"):
+        raise StorageError(
+            f"redirects={options.redirects!r} can't be kept for {place.root!r}: it is for http(s), "
+            "hf and ais URLs"
+        )
     if not place.family:
         return FsspecClient(place.root, options)
     settings = options.settings()
+    check_settings(settings)
+    ambient.check_environment(place.family)
     if place.family in ("http", "hf", "ais"):
         return _open_web(place, options, settings)
-    import obstore.store
-
     if place.family == "s3" and not any("access_key_id" in name for name in settings):
         profile = settings.pop("aws_profile", settings.pop("profile", None))
         if not _is_true(settings.get("aws_skip_signature", settings.get("skip_signature"))):
@@ -131,65 +144,107 @@ def open_client(place: Place, options: StorageOptions) -> Client:
     client, config = _split(settings)
     given = (str(v) for k, v in config.items() if k.endswith(("endpoint", "endpoint_url")))
     endpoint = next(given, "") or ambient.named_endpoint(place.family)
-    if endpoint.startswith("http://"):
-        # Who names such an endpoint wants it.
-        client.setdefault("allow_http", True)
+    # Who names such an endpoint wants it.
+    allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
+    import obstore.store
+
     try:
         store: Any = obstore.store.from_url(
             place.root,
             config=config,  # type: ignore[call-overload]
-            client_options=client_options(options, client),
+            client_options=client_options(options, allowed | client),
             retry_config=_NO_RETRIES,
         )
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
-        raise StorageError(_setting_error(place, config, error)) from None
+        raise StorageError(_setting_error(place.root, config | client, error)) from None
     return ObstoreClient(store, options)
 
 
 def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -> Client:
     """A web server, or what is reached like one."""
-    import obstore.store
-
+    endpoint, find_token = _server(place, settings)
     headers = dict(settings.pop("headers", None) or {})
-    given_token = settings.pop("token", None)
-    endpoint, token = place.root, ""
-    if place.family == "hf":
-        endpoint, token = ambient.hub_place()
-    elif place.family == "ais":
-        endpoint, token = ambient.ais_place()
-    if place.family != "http":
-        endpoint = str(settings.pop("endpoint", None) or endpoint).rstrip("/")
-        if not endpoint:
-            raise StorageError(
-                "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
-                "storage={'endpoint': 'http://HOST:PORT'}"
-            )
-        if not urlsplit(endpoint).hostname:
-            raise StorageError(f"the endpoint {endpoint!r} names no host: give http://HOST:PORT")
-    token = given_token or token
-    if token and place.family != "ais":
-        headers["Authorization"] = f"Bearer {token}"
     client, rest = _split(settings)
     if rest:
         raise StorageError(
             f"{', '.join(rest)} are no settings of {place.family} URLs: there are headers, token, "
             f"{'' if place.family == 'http' else 'endpoint, '}{', '.join(sorted(_CLIENT_SETTINGS))}"
         )
-    if endpoint.startswith("http://"):
-        client.setdefault("allow_http", True)
-    if headers:
-        client["default_headers"] = {**client.get("default_headers", {}), **headers}
+    headers = {**(client.pop("default_headers", None) or {}), **headers}
+    by_hand = options.redirects != "any" or not _STAYING.issuperset(map(str.lower, headers))
+    allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
     if place.family == "ais":
-        bucket = place.root.removeprefix("ais://")
-        return AisClient(bucket, options, endpoint=endpoint, client=client, token=given_token)
-    store = obstore.store.HTTPStore(
-        endpoint,
-        client_options=client_options(options, client),  # type: ignore[arg-type]
-        retry_config=_NO_RETRIES,  # type: ignore[arg-type]
-    )
+        return AisClient(
+            place.root.removeprefix("ais://"),
+            options,
+            endpoint=endpoint,
+            client=allowed | client,
+            web=_web(options, headers, client if by_hand else {}),
+            find_token=find_token,
+            by_hand=by_hand,
+        )
+    if token := find_token():
+        headers["Authorization"] = f"Bearer {token}"
+    if by_hand:
+        web = _web(options, headers, client)
+        return HubWebClient(endpoint, web) if place.family == "hf" else WebClient(endpoint, web)
+    import obstore.store
+
+    given = allowed | client | ({"default_headers": headers} if headers else {})
+    try:
+        store = obstore.store.HTTPStore(
+            endpoint,
+            client_options=client_options(options, given),  # type: ignore[arg-type]
+            retry_config=_NO_RETRIES,  # type: ignore[arg-type]
+        )
+    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
+        raise StorageError(_setting_error(endpoint, client, error)) from None
+    web = Web(headers, options.attempt_timeout_s)
     if place.family == "hf":
-        return HubClient(store, options, endpoint=endpoint, headers=headers)
+        return HubClient(store, options, endpoint=endpoint, web=web)
     return ObstoreClient(store, options, asks_by_get=True)
+
+
+def _server(place: Place, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
+    """The URL of the server, and what looks for its token; both are taken out of the settings."""
+    token = settings.pop("token", None)
+    if place.family == "http":
+        return place.root, lambda: token or ""
+    look = ambient.hub_place if place.family == "hf" else ambient.ais_place
+    own = look()[0]
+    named = str(settings.pop("endpoint", None) or own).rstrip("/")
+    if not named:
+        raise StorageError(
+            "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
+            "storage={'endpoint': 'http://HOST:PORT'}"
+        )
+    if not urlsplit(named).hostname:
+        raise StorageError(f"the endpoint {named!r} names no host: give http://HOST:PORT")
+    # The environment's token is for the environment's server, and for nobody else.
+    is_own = named == own or not own
+    return named, lambda: token or (look()[1] if is_own else "")
+
+
+def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any]) -> Web:
+    """How a server is asked where redirects matter: by urllib, which has fewer settings."""
+    unknown = sorted(set(client) - _WEB_SETTINGS)
+    if unknown:
+        raise StorageError(
+            f"{', '.join(unknown)}: not available where redirects= is set or headers other than "
+            f"Authorization and Cookie are given; there are {', '.join(sorted(_WEB_SETTINGS))}"
+        )
+    context = ssl.create_default_context()
+    if _is_true(client.get("allow_invalid_certificates")):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        if client.get("root_certificate"):
+            context.load_verify_locations(cadata=client["root_certificate"])
+    except (ssl.SSLError, ValueError, TypeError):
+        raise StorageError("the setting 'root_certificate' in storage= is no certificate") from None
+    headers = {"User-Agent": str(client.get("user_agent") or "shardwise"), **headers}
+    return Web(
+        headers, options.attempt_timeout_s, options.redirects, context, client.get("proxy_url")
+    )
 
 
 def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -210,9 +265,9 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on")
 
 
-def _setting_error(place: Place, config: dict[str, Any], error: Exception) -> str:
+def _setting_error(root: str, config: dict[str, Any], error: Exception) -> str:
     """What is wrong with the settings, by their names only."""
     names = ", ".join(config) or "none"
     wrong = next((name for name in config if f"'{name}'" in str(error)), None)
     reason = f"{wrong!r} is no setting that it knows" if wrong else type(error).__name__
-    return f"can't reach {place.root!r}: {reason} (settings given: {names})"
+    return f"can't reach {root!r}: {reason} (settings given: {names})"

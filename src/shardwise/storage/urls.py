@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from shardwise.errors import MissingShardError
+from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.options import StorageOptions
@@ -106,9 +106,23 @@ def _expand_one(
         names = expand_braces(text)
         return [url for name in names for url in _match_remote(name, suffixes, options)]
     path = os.path.expanduser(strip_file_scheme(text))
+    if "\0" in path:
+        raise ValueError(f"the path {path!r} in urls holds a NUL, which no file's name can")
+    if not os.path.isabs(path):
+        _require_current_directory(path)
     if os.path.exists(path):
         return _list_directory(path, suffixes) if os.path.isdir(path) else [path]
     return [url for name in expand_braces(path) for url in _match(name, suffixes)]
+
+
+def _require_current_directory(path: str) -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise StorageError(
+            f"the current directory was removed, and {path!r} is relative to it: change into one "
+            "that exists, or give an absolute path"
+        ) from None
 
 
 def _match_remote(
@@ -171,7 +185,7 @@ def _refuse_repeats(urls: list[str]) -> None:
         if place in seen:
             as_what = "" if seen[place] == url else f", once as {shown(seen[place])!r}"
             raise ValueError(
-                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read twice "
-                "an epoch; remove one of the names"
+                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read "
+                "twice an epoch; remove one of the names"
             )
         seen[place] = url

@@ -109,11 +109,14 @@ def _read_rows(url: str, data: bytes) -> list[dict[str, Any]]:
     if url.endswith((".csv", ".tsv")):
         return _read_csv(url, text, "\t" if url.endswith(".tsv") else ",")
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # By line feeds alone: U+2028 and others may stand in a string.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
+        except RecursionError:
+            raise DataError(f"line {number} is nested too deep", url=url) from None
         except ValueError as error:
             raise DataError(f"line {number} is no JSON: {error}", url=url) from error
         if not isinstance(row, dict):
@@ -195,7 +198,18 @@ def _path_column(columns: Mapping[str, Column], path: str | None, url: str) -> s
 def _name(value: Any, base: str, url: str, row: int) -> str:
     """A path as it is relative to the base; one that leaves it is refused."""
     if not isinstance(value, str) or not value:
-        raise DataError(f"row {row} has no path, but {value!r}", url=url, index=row)
+        raise DataError(f"row {row} has no path, but {value!r:.80}", url=url, index=row)
+    fault = "holds a NUL" if "\0" in value else ""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        fault = "holds a lone surrogate"
+    if fault:
+        raise DataError(
+            f"row {row} has the path {value!r:.80}, which {fault}: no file has such a name",
+            url=url,
+            index=row,
+        )
     name = value
     if os.path.isabs(name):  # noqa: PTH117
         inside = os.path.abspath(base).rstrip("/") + "/"  # noqa: PTH100

@@ -109,7 +109,7 @@ class IndexHeader:
             raise ValueError(f"format and version are {found}, not {(_FORMAT, _VERSION)}")
         key_length = json.loads(metadata["key_length"])
         header = cls(
-            name=metadata["name"],
+            name=str(metadata["name"]),
             num_bytes=int(metadata["num_bytes"]),
             mtime_ns=int(metadata["mtime_ns"]),
             num_samples=int(metadata["num_samples"]),
@@ -119,11 +119,12 @@ class IndexHeader:
             has_digests=json.loads(metadata["has_digests"]) is True,
             has_end=json.loads(metadata["has_end"]) is True,
             ignored={str(k): int(v) for k, v in json.loads(metadata["ignored"]).items()},
-            writer=metadata["writer"],
-            etag=metadata.get("etag", ""),
+            writer=str(metadata["writer"]),
+            etag=str(metadata.get("etag", "")),
         )
-        if header.num_samples < 0 or header.num_bytes < 0 or (key_length or 0) < 0:
-            raise ValueError("a count is negative")
+        counts = (header.num_samples, header.num_bytes, header.key_length or 0)
+        if not all(0 <= count < 2**63 for count in counts) or abs(header.mtime_ns) >= 2**63:
+            raise ValueError("a count is negative, or takes more than 64 bits")
         return header
 
 
@@ -177,7 +178,7 @@ def decode(
                 name: _column(what, data, start, len(view)) for name, what in described.items()
             }
             checksum = columns.pop("checksum").tobytes()
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise _unusable(path, f"its table of columns is damaged ({error})") from error
         if check and zlib.crc32(view[:-_CHECKSUM_BYTES]).to_bytes(4, "little") != checksum:
             raise _unusable(path, "its checksum does not hold")
@@ -233,7 +234,9 @@ def _parse(first: bytes, whole: memoryview, path: str) -> tuple[IndexHeader, dic
     try:
         described = json.loads(bytes(whole[_LENGTH_BYTES:start]))
         header = IndexHeader.from_metadata(described.pop("__metadata__"))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
+    ) as error:  # fmt: skip
         raise _unusable(path, f"its header can't be read ({error})") from error
     return header, described, start
 
