@@ -13,12 +13,15 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import StorageError
 from shardwise.storage.checked import fault_of
 
 __all__ = [
+    "certificates",
     "ais_place",
     "aws_profile",
     "check_environment",
@@ -44,6 +47,7 @@ _OF_PROFILE = {
     "aws_session_token": "aws_session_token",
     "region": "aws_region",
     "endpoint_url": "aws_endpoint",
+    "ca_bundle": "aws_root_certificate",
 }
 
 
@@ -95,12 +99,36 @@ _OTHER_WAYS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
 
 
 def named_endpoint(scheme: str) -> str:
-    """The endpoint that the environment names for a family of stores ("s3", "az"), or ""."""
+    """The endpoint that the environment names for a family of stores ("s3", "az", "gs"), or ""."""
     names = {
         "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
         "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "gs": ("STORAGE_EMULATOR_HOST",),
     }.get(scheme, ())
-    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+    found = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    # Google's emulators are named by host and port alone, too.
+    return f"http://{found}" if scheme == "gs" and found and "://" not in found else found
+
+
+def certificates(settings: Mapping[str, Any], family: str) -> str:
+    """The PEM text of who may sign servers' certificates, or "" for the system's own.
+
+    It is the setting `root_certificate`, PEM text or a path, else for S3 the file that
+    AWS_CA_BUNDLE names. SSL_CERT_FILE is honoured by the clients themselves.
+
+    Raises:
+        StorageError: the file can't be read.
+    """
+    text = settings.get("root_certificate") or ""
+    if not text and family == "s3":
+        text = os.environ.get("AWS_CA_BUNDLE", "")
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else os.fspath(text)
+    if not text or "-----BEGIN" in text:
+        return text
+    try:
+        return Path(text).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"can't read the certificates in {text!r}: {error}") from None
 
 
 def check_environment(family: str) -> None:

@@ -107,8 +107,8 @@ def from_obstore(error: Exception) -> AttemptError:
 
 
 CERTIFICATE = (
-    "the server's certificate is not trusted: give the one of its authority as PEM text in "
-    "storage={'root_certificate': ...}"
+    "the server's certificate is not trusted: give the one of its authority, a path or PEM "
+    "text, in storage={'root_certificate': ...} or SSL_CERT_FILE"
 )
 # By the exception's name, or by what its text holds.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (
@@ -117,7 +117,7 @@ _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("PermissionDeniedError", "access denied", "denied"),
     ("UnauthenticatedError", "access denied", "denied"),
     ("RangeNotSupported", "the server ignores the Range header: it can't send parts", "refused"),
-    ("NotPartial", "the server ignores the Range header: it can't send parts", "refused"),
+    ("NotPartial", "the server answered HTTP 200 where a range was asked for, not 206", "refused"),
     (
         "redirect without LOCATION",
         "the bucket is in another region: set AWS_REGION, or aws_region in storage=",

@@ -235,11 +235,11 @@ class FsspecClient:
                 f"{self._scheme}: {type(error).__name__}: {error}", "refused"
             ) from None
         except Exception as error:  # noqa: BLE001 - plug-ins raise whatever they like
-            name = type(error).__name__
-            if name in _FINAL:
-                raise AttemptError(_FINAL[name], "denied") from None
+            names = [kind.__name__ for kind in type(error).__mro__]
+            if final := next((_FINAL[name] for name in names if name in _FINAL), None):
+                raise AttemptError(final, "denied") from None
             # Only the type: their texts may hold URLs with signatures.
-            raise AttemptError(f"{self._scheme}: {name}", "passing") from None
+            raise AttemptError(f"{self._scheme}: {names[0]}", "passing") from None
 
 
 def _mtime_ns(info: Any) -> int:

@@ -141,9 +141,14 @@ def open_client(place: Place, options: StorageOptions) -> Client:
             known = {name.removeprefix("aws_") for name in settings}
             found = ambient.aws_profile(profile)
             settings |= {k: v for k, v in found.items() if k.removeprefix("aws_") not in known}
-    client, config = _split(settings)
-    given = (str(v) for k, v in config.items() if k.endswith(("endpoint", "endpoint_url")))
-    endpoint = next(given, "") or ambient.named_endpoint(place.family)
+    client, config = _split(settings, place.family)
+    names = ("endpoint", "endpoint_url", "base_url")
+    endpoint = next((str(v) for k, v in config.items() if k.endswith(names)), "")
+    if not endpoint:
+        endpoint = ambient.named_endpoint(place.family)
+        if endpoint and place.family == "gs":
+            # obstore does not look at it. Emulators take any request.
+            config |= {"google_base_url": endpoint, "google_skip_signature": "true"}
     # Who names such an endpoint wants it.
     allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
     import obstore.store
@@ -164,7 +169,7 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
     """A web server, or what is reached like one."""
     endpoint, find_token = _server(place, settings)
     headers = dict(settings.pop("headers", None) or {})
-    client, rest = _split(settings)
+    client, rest = _split(settings, place.family)
     if rest:
         raise StorageError(
             f"{', '.join(rest)} are no settings of {place.family} URLs: there are headers, token, "
@@ -247,7 +252,7 @@ def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any
     )
 
 
-def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(settings: Mapping[str, Any], family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the HTTP client, and those of the store."""
     client: dict[str, Any] = {}
     config: dict[str, Any] = {}
@@ -258,6 +263,8 @@ def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             client[bare] = value
         else:
             config[lower] = value
+    if trusted := ambient.certificates(client, family):
+        client["root_certificate"] = trusted
     return client, config
 
 
