@@ -251,3 +251,48 @@ def test_settings_reach_worker_processes_and_a_second_client(cluster, setting, m
     upload("ais://bucket/x", b"x", options=given)
     assert given.settings() == storage
     assert all(headers.get("x-own") for node, _, _, headers in cluster.asked if node == 0)
+
+
+def counted(cluster, data, **given):
+    """An epoch in an order that jumps, its batches, and what was asked of the targets."""
+    with loader(data, batch_size=16, shuffle="full", **given) as made:
+        before = len(cluster.asked)
+        check_epoch(made, len(data))
+    seen = [path for node, _, path, _ in cluster.asked[before:] if node]
+    return len(made), sum("/ml/moss/" in path for path in seen), len(seen)
+
+
+def test_a_batch_is_one_request(cluster):
+    urls = put_shards(cluster, "train", [100, 200, 100])
+    data = sw.tar(urls, storage={"endpoint": cluster.endpoint}).decode(cls=int)
+    len(data)
+    num_batches, num_many, num_asked = counted(cluster, data)
+    assert num_batches == 25
+    assert num_many == 25
+    assert num_asked <= 1.2 * num_batches
+
+
+@pytest.mark.parametrize("fault", ["cut", "hang", "missing", "older"])
+def test_what_one_request_does_not_bring_is_read_range_by_range(cluster, fault, caplog):
+    urls = put_shards(cluster, "train", [40, 40])
+    storage = {"endpoint": cluster.endpoint, "attempt_timeout_s": 1.0}
+    data = sw.tar(urls, storage=storage).decode(cls=int)
+    len(data)
+    cluster.has_get_batch = fault != "older"
+    cluster.break_batch = fault
+    num_batches, num_many, num_asked = counted(cluster, data)
+    assert num_asked > 16 * num_batches / 2
+    if fault == "older":
+        assert num_many == 0
+        assert caplog.text.count("has no GetBatch") == 1
+    assert caplog.text.count("answers again") == 0
+
+
+def test_a_shard_that_is_replaced_is_noticed_though_batches_tell_no_versions(cluster):
+    urls = put_shards(cluster, "train", [400, 400])
+    data = sw.tar(urls, storage={"endpoint": cluster.endpoint})
+    batches = iter(loader(data, batch_size=8, shuffle="full", num_threads=1))
+    next(batches)
+    cluster.put("train/001.tar", numbered_tar(1000, 400, 1000))
+    with pytest.raises(StaleIndexError):
+        list(batches)

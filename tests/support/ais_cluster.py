@@ -48,7 +48,8 @@ class AisCluster:
         refusal: what the gateway answers instead of everything: (status, tcode, message).
         absent: names that targets answer 404 for, though they are listed.
         has_get_batch: False for an older cluster.
-        break_batch: None, "cut" (the archive ends early) or "hang".
+        break_batch: None, "cut" (the archive ends in the middle), "missing" (an entry is not there,
+            and what follows it) or "hang".
         chosen: the target that gets all reads, or None for one by the object's name.
     """
 
@@ -342,7 +343,8 @@ class _Handler(BaseHTTPRequestHandler):
                 # The real one does not answer either.
                 self.cluster.released.wait()
                 return
-            if found is None and not asked.get("coer"):
+            is_lost = self.cluster.break_batch == "missing" and each is asked["in"][-3]
+            if is_lost or (found is None and not asked.get("coer")):
                 break
             if found is None:
                 name, data = f"__404__/{self.bucket}/{name}", b""

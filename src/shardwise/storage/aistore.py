@@ -10,16 +10,20 @@ recorded exchanges with a cluster.
 from __future__ import annotations
 
 import http
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from shardwise.shown import shown
 from shardwise.storage.attempts import Reply
 from shardwise.storage.blocking import in_thread
 from shardwise.storage.failures import AttemptError
+from shardwise.storage.getbatch import Connections, Range, get_batch
+from shardwise.storage.lanes import Lanes
 from shardwise.storage.objects import ObstoreClient, client_options
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
@@ -29,6 +33,10 @@ __all__ = ["AisClient"]
 
 T = TypeVar("T")
 
+_log = logging.getLogger("shardwise")
+
+# What clusters from before GetBatch answer, or before its ranges.
+_NO_GET_BATCH = (400, 404, 405, 501)
 # Characters that obstore's HTTP client refuses in a Location.
 _BARE = frozenset('[]{}|\\^`<>" %#?')
 
@@ -69,6 +77,11 @@ class AisClient(ObstoreClient):
         self._find_token = find_token
         self._by_hand = by_hand
         self._token = find_token()
+        self.has_many = not by_hand and web.proxy is None
+        self._lanes = Lanes(
+            "ais://",
+            lambda: Connections(timeout_s=options.attempt_timeout_s, context=web.context),
+        )
         super().__init__(self._open(), options)
 
     def _open(self) -> Any:
@@ -112,6 +125,26 @@ class AisClient(ObstoreClient):
         stream = self._hand.stream if self._is_for_hand(key) else super().stream
         async for reply in stream(key, start, stop, "", piece_bytes):
             yield reply
+
+    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
+        """See `ManyRanges.get_many`. A cluster without it is told once, and not asked again."""
+        headers = {**self._bare_web.headers, **self._authorization}
+        endpoint, bucket, seconds = self._endpoint, self._bucket, self._attempt_s
+        try:
+            return await self._lanes.call(
+                lambda lane: get_batch(lane, endpoint, bucket, wanted, headers), timeout_s=seconds
+            )
+        except TimeoutError:
+            raise AttemptError("GetBatch: no answer in time", "passing") from None
+        except AttemptError as error:
+            if error.status in _NO_GET_BATCH and self.has_many:
+                self.has_many = False
+                _log.warning(
+                    "the AIStore cluster at %r has no GetBatch (%s): each range is a request",
+                    shown(self._endpoint),
+                    error.cause,
+                )
+            raise
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""

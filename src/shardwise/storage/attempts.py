@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from shardwise.shown import shown
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import AttemptError, explained
+from shardwise.storage.getbatch import Range
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.outage import Outage
 from shardwise.storage.pace import Pace
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 10.0
+# Replies with many ranges tell no versions: a look at one object for so many of them.
+_LOOK_EVERY = 8
 # How long an object that was there may be on its way between the servers of a store.
 _MOVING_S = 60.0
 # A late request gets a second one, then others, each after twice the time, unless one failed; so
@@ -89,6 +92,17 @@ class Client(Protocol):
         ...
 
 
+@runtime_checkable
+class ManyRanges(Protocol):
+    """A client that reads ranges of many objects by one request, where `has_many` holds."""
+
+    has_many: bool
+
+    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
+        """The bytes of each range; None for each that did not come."""
+        ...
+
+
 class _Asked(NamedTuple):
     """What a request is for.
 
@@ -118,6 +132,8 @@ class Requests:
         self._options = options
         self._outage = Outage(options.request_timeout_s)
         self._slots = slots
+        self._num_many = 0
+        self._looked_at: dict[str, int] = {}
         # Not the user's generator, which may be seeded, and all ranks alike.
         self._random = random.Random()  # noqa: S311 - spreads retries, nothing secret
 
@@ -144,6 +160,38 @@ class Requests:
 
         late_s = self.pace.late_s(stop - start) if self._options.hedge else None
         return await self._insist(once, _Asked(url, "read", is_known), late_s=late_s)
+
+    @property
+    def has_many(self) -> bool:
+        """Whether `get_many` may be one request."""
+        return isinstance(self.client, ManyRanges) and self.client.has_many
+
+    def due_for_a_look(self, keys: Collection[str]) -> str:
+        """Every eighth time, the key of these whose version was looked at longest ago; else ""."""
+        self._num_many += 1
+        if self._num_many % _LOOK_EVERY:
+            return ""
+        key = min(keys, key=lambda each: self._looked_at.get(each, 0))
+        self._looked_at[key] = self._num_many
+        return key
+
+    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
+        """Ranges within the sizes of their objects, by one request and one attempt.
+
+        Returns:
+            The bytes of each; None for each that did not come, which `get` asks for.
+        """
+        client = self.client
+        assert isinstance(client, ManyRanges)
+        IO_COUNTS.add(requests=1)
+        async with self._slots:
+            try:
+                found = await client.get_many(wanted)
+            except AttemptError:
+                IO_COUNTS.add(retries=1)
+                return [None] * len(wanted)
+        IO_COUNTS.add(bytes=sum(len(data) for data in found if data is not None))
+        return found
 
     async def stream(
         self,

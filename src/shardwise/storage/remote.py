@@ -19,6 +19,7 @@ from shardwise.shown import shown
 from shardwise.storage.ambient import environment_digest
 from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.getbatch import Range
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pieces import Piece, copy_pieces
 from shardwise.storage.protocol import File, FileStat
@@ -34,6 +35,9 @@ T = TypeVar("T")
 _FIRST_GAP = 128 << 10
 # Replies up to this length are handed on whole, longer ones as they come.
 _LONGEST_WHOLE = 8 << 20
+# Fewer ranges are as well off by themselves.
+_LEAST_MANY = 4
+_SMALL_GAP = 4 << 10
 
 
 def open_remote(url: str, options: StorageOptions) -> File:
@@ -171,6 +175,10 @@ class RemoteFile:
         return found
 
     async def _read(self, spans: list[Span]) -> list[Piece]:
+        return await self._finish(*await self._begin(spans))
+
+    async def _begin(self, spans: list[Span]) -> tuple[list[Piece], list[Wanted]]:
+        """What is read ahead, and the parts that are to be fetched beside."""
         requests = self._store()
         ahead = self._ahead()
         pinned = self._pinned
@@ -182,9 +190,15 @@ class RemoteFile:
                 pieces, rest = await ahead.read(self._readable(pinned), known)
                 spans = rest + beyond
         pace = requests.pace
-        parts = join_spans(spans, gap_bytes=pace.gap_bytes, part_bytes=pace.part_bytes)
+        # Where many ranges are one request, only headers between fields are read along.
+        gap_bytes = _SMALL_GAP if requests.has_many else pace.gap_bytes
+        parts = join_spans(spans, gap_bytes=gap_bytes, part_bytes=pace.part_bytes)
         if parts:
             IO_COUNTS.add(waits=1)
+        return pieces, parts
+
+    async def _finish(self, pieces: list[Piece], parts: list[Wanted]) -> list[Piece]:
+        """Fetch what is left, each part by a request."""
         for brought in await together(self._bring(wanted) for wanted in parts):
             pieces += brought
         return pieces
@@ -218,10 +232,14 @@ class RemoteFile:
 
     async def _bring(self, wanted: Wanted) -> list[Piece]:
         reply = await self._get(wanted.start, wanted.stop)
-        return [
-            Piece(begin, reply.data[start - wanted.start : stop - wanted.start])
-            for start, stop, begin in wanted.spans
-        ]
+        return _cut(wanted, reply.data)
+
+    def _range(self, wanted: Wanted) -> Range | None:
+        """A part as a range of `Requests.get_many`, if it is within the size that is pinned."""
+        pinned = self._pinned
+        if pinned is None or wanted.stop > pinned.num_bytes:
+            return None
+        return Range(self._place.key, wanted.start, wanted.stop)
 
     async def _get(self, start: int, stop: int) -> Reply:
         """Bytes of the version that is pinned, all of them."""
@@ -323,11 +341,50 @@ def read_remote(
     processes = {file._runtime() for file, _ in works}
 
     async def read_all() -> list[Piece]:
-        found = await together(file._read(spans) for file, spans in works)
+        files = [file for file, _ in works]
+        begun = await together(file._begin(spans) for file, spans in works)
+        begun = await _at_once(files, begun)
+        found = await together(file._finish(*each) for file, each in zip(files, begun, strict=True))
         return [piece for pieces in found for piece in pieces]
 
     # One, unless a fork came between fsspec and obstore.
     return processes.pop().run(read_all())
+
+
+Begun = tuple[list[Piece], list[Wanted]]
+
+
+async def _at_once(files: list[RemoteFile], begun: list[Begun]) -> list[Begun]:
+    """Fetch the parts of one store by one request, where the store can do that."""
+    requests = files[0]._store()
+    asked = [
+        (number, wanted, each)
+        for number, (file, (_, parts)) in enumerate(zip(files, begun, strict=True))
+        if requests.has_many and file._store() is requests
+        for wanted in parts
+        if (each := file._range(wanted)) is not None
+    ]
+    if len(asked) < _LEAST_MANY:
+        return begun
+    found = await requests.get_many([each for *_, each in asked])
+    left = [(pieces, list(parts)) for pieces, parts in begun]
+    for (number, wanted, _), data in zip(asked, found, strict=True):
+        if data is not None:
+            pieces, parts = left[number]
+            pieces += _cut(wanted, data)
+            parts.remove(wanted)
+    # Such a reply does not tell versions.
+    if key := requests.due_for_a_look({each.key for *_, each in asked}):
+        file = next(file for file in files if file._place.key == key)
+        file._check(await file._stat())
+    return left
+
+
+def _cut(wanted: Wanted, data: memoryview) -> list[Piece]:
+    return [
+        Piece(begin, data[start - wanted.start : stop - wanted.start])
+        for start, stop, begin in wanted.spans
+    ]
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
