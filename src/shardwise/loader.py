@@ -1,63 +1,43 @@
 """The loader: in which order samples come, who gets them, and where one is in the epoch.
 
 It owns the only position there is (I4). Everything under it is a function of the plan: executors
-run ahead of the user, but the state counts the batches that were handed out. It reaches
-`shardwise.torch` when it hands out the first tensors, so that it can be used without torch.
+run ahead of the user, but the state counts the batches that were handed out.
 """
 
 from __future__ import annotations
 
-import sys
+import inspect
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from shardwise.engine.choice import choose_executor
+from shardwise.engine.choice import ExecutorName, choose_executor
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.counts import Counts
 from shardwise.engine.groups import batches_in_groups, group_size
-from shardwise.engine.maker import BatchMaker
+from shardwise.engine.maker import BatchMaker, OnError
+from shardwise.engine.ragged import Ragged
 from shardwise.engine.schedule import epoch_works
-from shardwise.engine.work import Batch, Executor, Work
-from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
+from shardwise.engine.work import Executor
+from shardwise.loader_arguments import (
+    as_dataset,
+    check_options,
+    checked_names,
+    is_in_order,
+    plan_for,
+    seed_of,
+)
+from shardwise.markup import table
+from shardwise.output import Output
+from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.ranks import discover, local_world_size
+from shardwise.torch_arguments import TorchArguments, translate
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 __all__ = ["DataLoader", "EpochSampler", "plan_for"]
-
-_OUTPUTS = ("torch", "numpy")
-
-
-def plan_for(
-    dataset: Dataset,
-    *,
-    batch_size: int,
-    world_size: int,
-    shuffle: Shuffle,
-    seed: int,
-    remainder: Remainder,
-    epoch_size: int | None,
-) -> Plan:
-    """Make the plan of a dataset; True shuffles in the way that suits its source.
-
-    Raises:
-        ValueError: an option is not usable, or no rank would get a single batch.
-    """
-    shuffle = dataset.default_shuffle if shuffle is True else shuffle
-    return Plan(
-        len(dataset),
-        batch_size=batch_size,
-        world_size=world_size,
-        seed=seed,
-        shuffle=shuffle,
-        remainder=remainder,
-        shard_sizes=dataset.shard_sizes if shuffle == "window" else None,
-        window_shape=dataset.window_shape,
-        epoch_size=epoch_size,
-    ).require_steps()
 
 
 class EpochSampler:
@@ -101,10 +81,13 @@ class DataLoader:
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
-        dataset: a `Dataset`; it stays as it is.
+        dataset: a `Dataset`; or whatever has a length and items (a list, a torch dataset, one of
+            Hugging Face's), which is wrapped by `sw.wrap`.
         batch_size: samples a rank in each batch.
         shuffle: False, True (the way that suits the source), "full" or "window".
         seed: makes another order, and other randomness in transforms.
+        sampler: an order of your own, in place of shuffle, seed and epoch_size: any object of the
+            `shardwise.plan.Sampler` protocol. Its `seed`, if it has one, keys transforms.
         remainder: what becomes of samples that do not fill a global batch. "drop" leaves them
             out of this epoch; "pad" repeats samples and marks the repeats False in "__valid__";
             "uneven" gives each exactly once, and the last batch of some ranks is shorter,
@@ -122,6 +105,12 @@ class DataLoader:
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
             epochs walk on through the data, each sample once before any comes again.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
+        as_tuple: batches are tuples of these fields, in this order; the samples that a `collate`
+            gets are, too.
+        ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
+            says so once; "error" raises; "pad" fills up with zeros to the largest of the batch
+            and adds "<field>.mask", bool of the same shape, in every batch, for each field of
+            arrays whose shape its decoder does not fix.
         on_error: "raise", "skip" or "replace"; see `BatchMaker`.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
@@ -130,6 +119,7 @@ class DataLoader:
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied there while the program computes on the one it has. None leaves
             them in host memory.
+        **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
     each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
@@ -159,39 +149,48 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Dataset,
-        *,
+        dataset: Dataset | Any,
         batch_size: int = 64,
         shuffle: Shuffle = False,
+        *,
         seed: int = 0,
-        remainder: Remainder = "drop",
+        sampler: Sampler | None = None,
+        remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
         num_workers: int | None = None,
         num_threads: int | None = None,
-        executor: str | None = None,
+        executor: ExecutorName | None = None,
         epoch_size: int | None = None,
-        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
-        on_error: str = "raise",
-        prefetch_factor: int = 2,
+        collate: Callable[[list[Any]], Any] | None = None,
+        as_tuple: Sequence[str] | None = None,
+        ragged: Ragged = "list",
+        on_error: OnError = "raise",
+        prefetch_factor: int | None = 2,
         pin_memory: bool = False,
         timeout: float | None = None,
-        output: str = "torch",
+        output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
+        **torch_names: Unpack[TorchArguments],
     ) -> None:
-        if output not in _OUTPUTS:
-            raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
-        if prefetch_factor < 1:
-            raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
-        if pin_memory and output != "torch":
-            raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")
-        if device is not None and output != "torch":
-            raise ValueError(f"device={str(device)!r} is for tensors, not output={output!r}")
+        remainder, collate = translate(
+            torch_names, remainder=remainder, collate=collate, options=_OPTIONS
+        )
+        remainder = remainder or "drop"
+        prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
+        check_options(
+            output=output,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+            pin_memory=pin_memory,
+            device=device,
+        )
+        self.dataset = as_dataset(dataset)
+        names = checked_names(
+            as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
+        )
         ranks = discover(rank, world_size, group=group)
-        self.dataset = dataset
         self.batch_size = batch_size
         self.rank = ranks.rank
         self.world_size = ranks.world_size
@@ -201,22 +200,37 @@ class DataLoader:
         self.collate_fn = collate
         self.timeout = timeout
         self.output = output
-        self.device: Any = None if device is None else _checked_device(device)
+        self._output = Output(
+            output,
+            device=device,
+            pin_memory=pin_memory,
+            as_tuple=names if collate is None else None,
+        )
+        self.device = self._output.device
         self.sampler = EpochSampler(self)
-        self._counts = Counts(dataset)
+        self._counts = Counts(self.dataset)
         began = time.perf_counter()
         self.plan = plan_for(
-            dataset,
+            self.dataset,
             batch_size=batch_size,
             world_size=self.world_size,
             shuffle=shuffle,
             seed=seed,
             remainder=remainder,
             epoch_size=epoch_size,
+            sampler=sampler,
         )
         self._counts.opened(time.perf_counter() - began)
+        maker = BatchMaker(
+            self.dataset,
+            seed=seed_of(sampler, seed),
+            collate=collate,
+            as_tuple=names,
+            ragged=ragged,
+            on_error=on_error,
+        )
         self._executor: Executor = choose_executor(
-            BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error),
+            maker,
             executor=executor,
             num_workers=num_workers,
             num_threads=num_threads,
@@ -227,13 +241,30 @@ class DataLoader:
         self.num_workers = self._executor.hands.num_workers
         # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
         is_plain = collate is None and on_error == "raise"
-        # Shuffled, each sample of a store is a request: no batch should wait for those of others.
-        is_plain = is_plain and not (shuffle and dataset.asks_a_store)
-        self._group_size = group_size(dataset, batch_size) if is_plain else 1
+        # Out of order, each sample of a store is a request: no batch should wait for others'.
+        is_plain = is_plain and (is_in_order(self.plan) or not self.dataset.asks_a_store)
+        self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
         self._epoch = 0
         self._start = 0
         self._run: _Run | None = None
-        self._copier: Any = None
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
+        return f"DataLoader({self.dataset!r}, {facts})"
+
+    def _repr_html_(self) -> str:
+        return table("DataLoader", [("dataset", self.dataset), *self._facts()])
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return [
+            *((name, getattr(self, name)) for name in ("batch_size", "rank", "world_size")),
+            ("remainder", self.plan.remainder),
+            ("num_steps", len(self)),
+            ("num_dropped", self.plan.num_dropped),
+            ("sampler", self.plan.sampler),
+            ("executor", str(self._executor.hands)),
+            ("epoch", self.epoch),
+        ]
 
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank, and the same after a resume."""
@@ -248,7 +279,8 @@ class DataLoader:
         run = self._run = _Run(self._epoch, self._start, self.plan.resumed(self._start))
         works = epoch_works(run.plan, epoch=run.epoch, rank=self.rank)
         self._counts.begin()
-        with closing(self._made(works)) as batches:
+        made = batches_in_groups(self._executor, works, self._group_size)
+        with closing(self._output.ahead(made)) as batches:
             while True:
                 if self._run is not run:
                     raise RuntimeError(
@@ -256,14 +288,14 @@ class DataLoader:
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
                 asked = time.perf_counter()
-                with self._named("shardwise.next"):
+                with self._output.range("shardwise.next"):
                     batch = next(batches, None)
                 if batch is None:
                     break
-                made = time.perf_counter()
-                with self._named("shardwise.to_tensors"):
-                    output = self._output(batch)
-                self._counts.add(batch, asked=asked, made=made, given=time.perf_counter())
+                arrived = time.perf_counter()
+                with self._output.range("shardwise.to_tensors"):
+                    output = self._output.of(batch)
+                self._counts.add(batch, asked=asked, made=arrived, given=time.perf_counter())
                 run.num_given += 1
                 yield output
             self._end(run)
@@ -348,7 +380,7 @@ class DataLoader:
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         epoch, position = self._position()
-        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None, "_copier": None}
+        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
 
     def __enter__(self) -> DataLoader:
         return self
@@ -363,38 +395,5 @@ class DataLoader:
     def _order(self) -> Order:
         return Order(self.dataset.fingerprint, self.plan.sampler)
 
-    def _made(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
-        batches = batches_in_groups(self._executor, works, self._group_size)
-        if not self._copies:
-            return batches
-        from shardwise.torch.device import copier_for, look_ahead
 
-        # Made here and not before: the program may choose its device after making the loader.
-        self._copier = self._copier or copier_for(self.device)
-        return look_ahead(batches, self._copier)
-
-    @property
-    def _copies(self) -> bool:
-        """Whether batches are to be copied: they are made in host memory."""
-        return self.device is not None and self.device.type != "cpu"
-
-    def _named(self, name: str) -> AbstractContextManager[object]:
-        """A range of torch's profiler, where there is one that could be recording."""
-        if self.output != "torch" or "torch" not in sys.modules:
-            return nullcontext()
-        from shardwise.torch.profiling import named_range
-
-        return named_range(name)
-
-    def _output(self, batch: Batch) -> Any:
-        if self.output == "numpy" or self._copies or not isinstance(batch.data, dict):
-            return batch.data
-        from shardwise.torch.tensors import to_tensors
-
-        return to_tensors(batch.data, pin_memory=self.pin_memory)
-
-
-def _checked_device(device: Any) -> Any:
-    from shardwise.torch.device import checked_device
-
-    return checked_device(device)
+_OPTIONS = tuple(name for name in inspect.signature(DataLoader).parameters if name != "torch_names")

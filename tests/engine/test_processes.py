@@ -199,12 +199,12 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     wait_until(lambda: not workers())
 
 
-def run_program(program, *, tmp_path, cwd=None):
+def run_program(program, *, tmp_path, cwd=None, before=()):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
     root = Path(__file__).parents[2]
     return subprocess.Popen(
-        [sys.executable, str(path)],
+        [*before, sys.executable, str(path)],
         cwd=cwd or root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.PIPE,

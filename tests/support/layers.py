@@ -14,7 +14,10 @@ LEVELS = {
     # What messages show of a URL: the errors stand on it.
     "shown": -1,
     "errors": 0,
+    "hints": 0,
+    "markup": 0,
     "columns": 0,
+    "torch_import": 1,
     "plan": 1,
     "ranks": 1,
     "storage": 2,
@@ -26,17 +29,24 @@ LEVELS = {
     "subset": 4,
     "transform": 5,
     "recipe": 6,
-    "dataset": 7,
-    "formats": 8,
-    "engine": 9,
-    "loader": 10,
-    "torch": 11,
-    "compat": 12,
-    "integrations": 12,
-    "testing": 12,
-    "cli": 12,
-    "__main__": 13,
-    "": 14,  # shardwise/__init__.py, the public names
+    "display": 7,
+    "samples": 7,
+    "dataset": 8,
+    "concatenation": 9,
+    "formats": 9,
+    "engine": 10,
+    # What a loader is made of.
+    "torch_arguments": 11,
+    "loader_arguments": 11,
+    "output": 11,
+    "loader": 12,
+    "torch": 13,
+    "compat": 14,
+    "integrations": 14,
+    "testing": 14,
+    "cli": 14,
+    "__main__": 15,
+    "": 16,  # shardwise/__init__.py, the public names
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
@@ -180,7 +190,7 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return _sideways(importer, target) if mine in SHARED else None
     if theirs in USERS_OF and mine not in USERS_OF[theirs]:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
-    if mine == "loader" and theirs == "torch":
+    if mine in ("loader", "output") and theirs == "torch":
         return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
         theirs == "codecs"

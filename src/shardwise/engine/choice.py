@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal, get_args
 
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.inline import InlineExecutor
@@ -12,19 +13,23 @@ from shardwise.engine.processes import ProcessExecutor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.engine.work import Executor
 
-__all__ = ["EXECUTORS", "choose_executor"]
+__all__ = ["EXECUTORS", "ExecutorName", "choose_executor"]
 
 _logger = logging.getLogger("shardwise")
 
-EXECUTORS = ("inline", "threads", "processes")
+ExecutorName = Literal["inline", "threads", "processes"]
+EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 # More threads than this share one pool without gain: reading and decoding keep the cores busy.
 _MAX_THREADS = 16
+# Batches on their way from a store that gives each by one request: at 64 ranges a request, 3,000
+# ranges a second at 40 ms round trip.
+_STORE_THREADS = 8
 
 
 def choose_executor(
     maker: BatchMaker,
     *,
-    executor: str | None,
+    executor: ExecutorName | None,
     num_workers: int | None,
     num_threads: int | None,
     num_ranks: int,
@@ -84,6 +89,9 @@ def choose_executor(
     if num_threads == 0:
         raise ValueError("executor='threads' needs num_threads of 1 or more, or None")
     is_fixed = num_threads is not None or not maker.dataset.one_thread_will_do
+        if num_threads is None and maker.dataset.reads_at_once:
+        # They wait for replies; each has a request on its way.
+        num_threads = _STORE_THREADS
     num_threads = num_threads or min(_MAX_THREADS, cores)
     return ThreadExecutor(
         maker,

@@ -97,6 +97,7 @@ class ProcessExecutor:
         num_ready: int | None = None
         try:
             while True:
+                started.require_own()
                 if started.pool.board.run != run:
                     raise RuntimeError("a newer iterator of this executor has begun")
                 if pending:
@@ -121,10 +122,12 @@ class ProcessExecutor:
                 yield made
         except (WorkerError, StallError):
             # Of the processes one is gone or stuck: the next run starts new ones.
-            self.close()
+            if self._started is started:
+                self.close()
             raise
         finally:
-            started.pool.drop(run)
+            if started.pid == os.getpid():
+                started.pool.drop(run)
             for batch in pending.values():
                 if batch.slot is not None:
                     # A worker may still be writing into it: it is never lent again.
@@ -160,6 +163,7 @@ class ProcessExecutor:
             num_rows,
             self.num_workers * self.num_threads,
             light_row_bytes=self.maker.dataset.light_row_bytes,
+            reads_at_once=self.maker.dataset.reads_at_once,
         )
         for start, stop in pieces:
             piece = Work(work.epoch, work.step, work.ids[start:stop])
@@ -222,12 +226,23 @@ class _Started:
         )
         self.layout = dict(executor.maker.dataset.layout())
         self.spare: dict[str, Layout] = {}
-        self._is_learned = executor.maker.collate is not None
+        maker = executor.maker
+        # Nothing to learn where a collate of the user's, or padding, makes columns of its own.
+        self._is_learned = maker.collate is not None or maker.ragged.ragged == "pad"
         self._max_idle = executor.num_prefetch + 2
         self._slots: SlotPool | None = None
         self._slot_rows = 0
         # A loader that is dropped, and the interpreter's end, end the processes.
         self._end = weakref.finalize(executor, _end, self.pid, self.pool)
+
+    def require_own(self) -> None:
+        """Refuse a process that was forked from the one that started the workers."""
+        if self.pid != os.getpid():
+            raise WorkerError(
+                f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
+                "make the batches of this iterator: begin a new one here, for which this process "
+                "starts workers of its own"
+            )
 
     def learn(self, batch: Batch) -> None:
         """See in the first batch which columns may be put into the memory of those to come."""

@@ -31,7 +31,7 @@ def epoch_works(
         block = steps[at : at + num_steps]
         places = [plan.positions(step, rank) for step in block]
         ends = np.cumsum([len(positions) for positions, _ in places])
-        ids = plan.sampler.indices(epoch, np.concatenate([positions for positions, _ in places]))
+        ids = plan.ids(epoch, np.concatenate([positions for positions, _ in places]))
         for step, (positions, valid), end in zip(block, places, ends.tolist(), strict=True):
             yield Work(epoch, step, ids[end - len(positions) : end], valid if padded else None)
         at += len(block)

@@ -11,7 +11,7 @@ from shardwise.storage.atomic import atomic_write
 from shardwise.storage.counts import IO_COUNTS, IoCounts
 from shardwise.storage.fetch import read_files, read_payloads
 from shardwise.storage.local import LocalFile
-from shardwise.storage.open import is_local, local_path, open_file
+from shardwise.storage.open import is_local, local_path, open_file, takes_many_ranges
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.outage import outages
 from shardwise.storage.pool import FilePool, max_open_files
@@ -35,4 +35,5 @@ __all__ = [
     "outages",
     "read_files",
     "read_payloads",
+    "takes_many_ranges",
 ]

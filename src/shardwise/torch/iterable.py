@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch.utils.data
 
 from shardwise.engine.choice import choose_executor
-from shardwise.engine.maker import BatchMaker
+from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
 from shardwise.loader import plan_for
@@ -95,7 +95,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         group: Any = None,
         epoch_size: int | None = None,
         collate: Callable[[list[dict[str, Any]]], Any] | None = None,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         output: str = "torch",
         num_threads: int = 0,
     ) -> None:
