@@ -253,17 +253,21 @@ def test_settings_reach_worker_processes_and_a_second_client(cluster, setting, m
     assert all(headers.get("x-own") for node, _, _, headers in cluster.asked if node == 0)
 
 
+# So that no two samples lie close enough to be one range.
+LARGE = 20_000
+
+
 def counted(cluster, data, **given):
     """An epoch in an order that jumps, its batches, and what was asked of the targets."""
     with loader(data, batch_size=16, shuffle="full", **given) as made:
         before = len(cluster.asked)
-        check_epoch(made, len(data))
+        check_epoch(made, len(data), num_bytes=LARGE)
     seen = [path for node, _, path, _ in cluster.asked[before:] if node]
     return len(made), sum("/ml/moss/" in path for path in seen), len(seen)
 
 
 def test_a_batch_is_one_request(cluster):
-    urls = put_shards(cluster, "train", [100, 200, 100])
+    urls = put_shards(cluster, "train", [100, 200, 100], num_bytes=LARGE)
     data = sw.tar(urls, storage={"endpoint": cluster.endpoint}).decode(cls=int)
     len(data)
     num_batches, num_many, num_asked = counted(cluster, data)
@@ -274,14 +278,15 @@ def test_a_batch_is_one_request(cluster):
 
 @pytest.mark.parametrize("fault", ["cut", "hang", "missing", "older"])
 def test_what_one_request_does_not_bring_is_read_range_by_range(cluster, fault, caplog):
-    urls = put_shards(cluster, "train", [40, 40])
+    urls = put_shards(cluster, "train", [40, 40], num_bytes=LARGE)
     storage = {"endpoint": cluster.endpoint, "attempt_timeout_s": 1.0}
     data = sw.tar(urls, storage=storage).decode(cls=int)
     len(data)
     cluster.has_get_batch = fault != "older"
     cluster.break_batch = fault
     num_batches, num_many, num_asked = counted(cluster, data)
-    assert num_asked > 16 * num_batches / 2
+    # Of "missing", all but the last three entries come.
+    assert num_asked - num_many >= (2 if fault == "missing" else 4) * num_batches
     if fault == "older":
         assert num_many == 0
         assert caplog.text.count("has no GetBatch") == 1
