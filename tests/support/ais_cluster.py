@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 
 import xxhash
 
-__all__ = ["AisCluster", "ais_cluster"]
+__all__ = ["AisCluster", "StoreHandler", "ais_cluster"]
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
@@ -105,7 +105,7 @@ class _Node:
 
     def come(self) -> None:
         """Listen, on the port of before."""
-        kind = type("Handler", (_Handler,), {"cluster": self.cluster, "node": self})
+        kind = type("Handler", (StoreHandler,), {"cluster": self.cluster, "node": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), kind)
         self.server.daemon_threads = True
         self.open: set[Any] = set()
@@ -134,7 +134,9 @@ def ais_cluster(*, num_targets: int = 2, token: str = "") -> Iterator[AisCluster
             node.leave()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class StoreHandler(BaseHTTPRequestHandler):
+    """Answers as a node; what a subclass for another store needs is `_object` and `_list_xml`."""
+
     protocol_version = "HTTP/1.1"
     cluster: AisCluster
     node: _Node

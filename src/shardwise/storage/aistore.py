@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import http
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,11 @@ from shardwise.storage.blocking import in_thread
 from shardwise.storage.failures import AttemptError
 from shardwise.storage.getbatch import Connections, Range, get_batch
 from shardwise.storage.lanes import Lanes
-from shardwise.storage.objects import ObstoreClient, client_options
+from shardwise.storage.objects import (
+    ObstoreClient,
+    client_options,
+    redirects_are_followed,
+)
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.web import Web, WebClient, put_file
@@ -37,8 +41,6 @@ _log = logging.getLogger("shardwise")
 
 # What clusters from before GetBatch answer, or before its ranges.
 _NO_GET_BATCH = (400, 404, 405, 501)
-# Characters that obstore's HTTP client refuses in a Location.
-_BARE = frozenset('[]{}|\\^`<>" %#?')
 
 
 class AisClient(ObstoreClient):
@@ -108,23 +110,14 @@ class AisClient(ObstoreClient):
         web = replace(self._bare_web, headers={**self._bare_web.headers, **self._authorization})
         return WebClient(f"{self._endpoint}/s3/{quote(self._bucket)}", web)
 
-    def _is_for_hand(self, key: str) -> bool:
-        return self._by_hand or not _BARE.isdisjoint(key)
+    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+        if self._by_hand or not redirects_are_followed(key):
+            return self._hand, quote(key)
+        return None
 
-    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:  # noqa: ARG002
+    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`. The cluster ignores If-Match: the caller compares the ETags."""
-        if self._is_for_hand(key):
-            return await self._authorized(lambda: self._hand.get(key, start, stop, ""))
-        return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, ""))
-
-    async def stream(
-        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
-    ) -> AsyncGenerator[Reply, None]:
-        """See `Client.stream`."""
-        del etag
-        stream = self._hand.stream if self._is_for_hand(key) else super().stream
-        async for reply in stream(key, start, stop, "", piece_bytes):
-            yield reply
+        return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, etag))
 
     async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
         """See `ManyRanges.get_many`. A cluster without it is told once, and not asked again."""
@@ -148,8 +141,6 @@ class AisClient(ObstoreClient):
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
-        if self._is_for_hand(key):
-            return await self._authorized(lambda: self._hand.head(key))
         return await self._authorized(lambda: ObstoreClient.head(self, key))
 
     async def put(self, key: str, source: bytes | Path) -> None:
@@ -158,7 +149,7 @@ class AisClient(ObstoreClient):
 
     def _put(self, key: str, source: bytes | Path) -> None:
         hand = self._hand
-        place = hand.web.redirect_of(hand.url(key), method="PUT")
+        place = hand.web.redirect_of(hand.url(quote(key)), method="PUT")
         if not place:
             raise AttemptError("the gateway names no target for a write", "passing")
         put_file(replace(self._bare_web, headers={}), place, source)

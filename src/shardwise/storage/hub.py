@@ -15,7 +15,7 @@ from urllib.parse import quote
 from shardwise.errors import StorageError
 from shardwise.storage.blocking import in_thread
 from shardwise.storage.failures import AttemptError
-from shardwise.storage.objects import ObstoreClient
+from shardwise.storage.objects import ObstoreClient, redirects_are_followed
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.web import Web, WebClient, json_page
 
@@ -90,6 +90,11 @@ class HubClient(HubListing, ObstoreClient):
         super().__init__(store, options)
         self._endpoint = endpoint
         self._web = web
+
+    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+        if redirects_are_followed(key):
+            return None
+        return WebClient(self._endpoint, self._web), key
 
 
 class HubWebClient(HubListing, WebClient):

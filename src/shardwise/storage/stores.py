@@ -6,6 +6,7 @@ Imports this package; obstore when a store is opened.
 from __future__ import annotations
 
 import importlib.util
+import json
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -147,8 +148,11 @@ def open_client(place: Place, options: StorageOptions) -> Client:
     if not endpoint:
         endpoint = ambient.named_endpoint(place.family)
         if endpoint and place.family == "gs":
-            # obstore does not look at it. Emulators take any request.
-            config |= {"google_base_url": endpoint, "google_skip_signature": "true"}
+            # obstore does not look at the variable; this is its way to an emulator, which takes
+            # any request.
+            emulator = {"gcs_base_url": endpoint, "disable_oauth": True}
+            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            config["google_service_account_key"] = json.dumps({**emulator, **nobody})
     # Who names such an endpoint wants it.
     allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
     import obstore.store
