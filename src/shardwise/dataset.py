@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.collate import collate
+from shardwise.columns import Columns
 from shardwise.display import Sample, gallery
 from shardwise.errors import ShardwiseError
 from shardwise.fields import Block, decode_row, decode_rows
@@ -302,8 +303,10 @@ class Dataset(LoadedSamples):
             else:
                 try:
                     sample[field.name] = field.decoder(value)
-                except Exception:  # noqa: BLE001 - the user's code; called again, it is told of
-                    return None
+                except Exception as exc:  # noqa: BLE001 - the user's code: anything may come
+                    columns = Columns(np.array([source_id]), [key], {})
+                    block = Block(np.array([index]), columns, self._url_in_source)
+                    block.blame(0, field.decoder, exc, field=field.name)
         return sample
 
     def _samples(self, block: Block) -> Iterator[dict[str, Any]]:

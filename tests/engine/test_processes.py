@@ -115,7 +115,8 @@ def test_the_error_of_a_transform_has_its_place_and_the_workers_traceback():
         list(made)
     assert caught.value.key == "key-00005"
     assert "no such caption" in str(caught.value)
-    assert any("fails_at_five" in note for note in caught.value.__notes__)
+    [note] = caught.value.__cause__.__notes__
+    assert "fails_at_five" in note
 
 
 def test_errors_come_in_the_order_of_batches_and_the_batches_before_are_given():

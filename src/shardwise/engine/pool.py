@@ -24,11 +24,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from shardwise.engine.board import Board
+from shardwise.engine.failures import unpack_error
 from shardwise.engine.memory import above_stdio, anonymous_file, explained
 from shardwise.engine.portable import portable
 from shardwise.engine.tasks import UNABLE, UNBEGUN, Answer, Task
 from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
-from shardwise.errors import ShardwiseError, WorkerError
+from shardwise.errors import ShardwiseError, WorkerError, message_of
 from shardwise.storage.credentials import lent
 
 if TYPE_CHECKING:
@@ -186,9 +187,9 @@ class WorkerPool:
                 raise self._death()
             answer: Answer = message[0]
             if answer.error is not None and answer.batch in (UNBEGUN, UNABLE):
-                error = pickle.loads(answer.error)  # noqa: S301 - our own worker's
+                error = unpack_error(answer.error)
                 why = (
-                    f"go on: {error}"
+                    f"go on: {message_of(error)}"
                     if answer.batch == UNABLE
                     else "begin: the dataset, its decoders and transforms must be importable in a "
                     "fresh interpreter"

@@ -10,7 +10,6 @@ Batches are bit by bit those of the inline executor (I5).
 from __future__ import annotations
 
 import os
-import pickle
 import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 from shardwise.engine.draft import Draft
+from shardwise.engine.failures import unpack_error
 from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.memory import RowLayout, Slot, SlotPool
@@ -202,7 +202,7 @@ def _take(answers: Iterable[Answer], pending: Mapping[int, _Pending]) -> None:
         batch.out.discard(answer.start)
         if answer.error is not None:
             # Raised when the batch is the oldest one: errors keep the order of batches, too.
-            batch.error = pickle.loads(answer.error)  # noqa: S301 - our own worker's
+            batch.error = unpack_error(answer.error)
             # Of several that of the first piece is raised: what is behind it is for nobody.
             batch.out = {start for start in batch.out if start < answer.start}
         elif isinstance(answer.value, Batch):

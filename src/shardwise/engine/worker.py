@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from shardwise.engine.board import Board
 from shardwise.engine.draft import Draft
+from shardwise.engine.failures import pack_error
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.memory import RowLayout, Slot, max_slots
 from shardwise.engine.placed import place
@@ -63,7 +64,7 @@ class _Worker:
                     message = receive(self._sock)
                 except StorageError as error:
                     # Which piece it was is not known: nobody would make it.
-                    send(self._sock, pack(Answer(UNABLE, 0, self._number, error=_portable(error))))
+                    send(self._sock, pack(Answer(UNABLE, 0, self._number, error=pack_error(error))))
                     os._exit(1)
                 if message is None:
                     return
@@ -103,7 +104,7 @@ class _Worker:
                     spare = {name: views[name] for name in task.spare}
                     value.columns = [place(value.columns[0], spare)]
         except Exception as error:  # noqa: BLE001 - the trainer raises it: it is the user's code
-            return Answer(task.batch, task.start, self._number, error=_portable(error))
+            return Answer(task.batch, task.start, self._number, error=pack_error(error))
         value.stages.storage = self._storage.take()
         return Answer(task.batch, task.start, self._number, value=value)
 
@@ -130,28 +131,14 @@ class _Worker:
         return memory
 
 
-def _portable(error: Exception) -> bytes:
-    """An exception with the worker's traceback as a note; as text where it does not pickle."""
-    import cloudpickle
-
-    lines = "".join(traceback.format_exception(error)).rstrip()
-    error.add_note(f"in worker process {os.getpid()}:\n{lines}")
-    try:
-        pickled: bytes = cloudpickle.dumps(error)
-        pickle.loads(pickled)  # noqa: S301 - our own; some errors pickle but do not come back
-    except Exception:  # noqa: BLE001 - whatever a foreign exception's own code raises
-        return pickle.dumps(RuntimeError(f"in worker process {os.getpid()}:\n{lines}"))
-    return pickled
-
-
 def _packed(answer: Answer) -> Packed:
     try:
         return pack(answer)
     except StorageError as error:
-        return pack(Answer(answer.batch, answer.start, answer.worker, error=_portable(error)))
+        return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
     except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's
         error.add_note("a batch from a worker process must consist of what pickles")
-        return pack(Answer(answer.batch, answer.start, answer.worker, error=_portable(error)))
+        return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
 
 
 def _end_with(trainer: int) -> None:
@@ -192,7 +179,7 @@ def main() -> None:
     try:
         maker = pickle.loads(job["maker"])  # noqa: S301 - the same
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
-        send(sock, pack(Answer(UNBEGUN, 0, number, error=_portable(error))))
+        send(sock, pack(Answer(UNBEGUN, 0, number, error=pack_error(error))))
         sys.exit(1)
     # The maker holds on to those that it uses.
     del given, job["credentials"]
