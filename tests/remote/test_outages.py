@@ -16,7 +16,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.sources.tar.build import build_indexes
-from shardwise.storage import StorageOptions
+from shardwise.storage import StorageOptions, outages
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import put_shards
 
@@ -111,3 +111,20 @@ def test_a_loader_with_a_shorter_timeout_names_the_store(s3, urls):
         with pytest.raises(sw.StallError, match=r"waiting for 's3://.*': connection refused"):
             list(batches)
         loader.close()
+
+
+@pytest.mark.parametrize("executor", [{"num_threads": 2}, {"num_workers": 1}], ids=str)
+def test_close_does_not_wait_for_a_store(s3, urls, executor):
+    with FaultProxy(s3.endpoint, bandwidth=1e6) as proxy:
+        data = sw.tar(urls, storage={**s3.behind(proxy.url).config, "prefetch_bytes": 0})
+        loader = sw.DataLoader(data, batch_size=4, output="numpy", **executor)
+        batches = iter(loader)
+        next(batches)
+        proxy.leave()
+        if "num_threads" in executor:
+            while not outages():
+                time.sleep(0.02)
+        began = time.monotonic()
+        loader.close()
+        # Far from the 300 s of a request; a bound that a busy machine meets.
+        assert time.monotonic() - began < 30

@@ -92,6 +92,14 @@ class AisCluster:
         return self.nodes[1 + (number if self.chosen is None else self.chosen)]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silent: clients hang up, and nodes leave, on purpose."""
+
+
 class _Node:
     """A gateway (number 0) or a target, which can leave its port and come back to it."""
 
@@ -106,8 +114,7 @@ class _Node:
     def come(self) -> None:
         """Listen, on the port of before."""
         kind = type("Handler", (StoreHandler,), {"cluster": self.cluster, "node": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), kind)
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", self.port), kind)
         self.open: set[Any] = set()
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()

@@ -16,6 +16,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.outage import outages
 from shardwise.storage.pool import FilePool, max_open_files
 from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.runtime import give_up_reads
 from shardwise.storage.urls import expand
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "StorageOptions",
     "atomic_write",
     "expand",
+    "give_up_reads",
     "is_local",
     "local_path",
     "max_open_files",
