@@ -398,7 +398,8 @@ class DataLoader:
             storage, for this process and the loader's workers as a whole: `requests`,
             `bytes_fetched`, `retries`, `hedges` (second requests for late ones), `hits`, `misses`
             and `evictions` of cached blocks, `damaged` (blocks that were fetched anew),
-            `degraded` (times that a cache could not be used);
+            `degraded` (times that a cache could not be used), `outage_s` (seconds in which
+            requests to a store failed and were tried again);
             `skipped` and `replaced` damaged samples of this rank; `dropped`
             and `padded`, samples over all ranks of the epochs that ended; `executor`,
             `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits

@@ -128,6 +128,11 @@ class LoadedSamples:
         return getattr(self.source, "asks_a_store", False)
 
     @property
+    def reads_at_once(self) -> bool:
+        """Whether the samples of a batch are one request to a store, if they are read together."""
+        return getattr(self.source, "reads_at_once", False)
+
+    @property
     def one_thread_will_do(self) -> bool:
         """Whether one thread loads as quickly as several, unless reads have to wait.
 

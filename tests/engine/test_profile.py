@@ -27,15 +27,23 @@ def judge(
     cpu_s=18.0,
     requests=0,
     hits=0,
+    outage_s=0.0,
     pin_memory=False,
     **seconds,
 ):
     """The verdict on ten seconds in which 20 seconds of two threads were to be had."""
     seconds = {name.replace("_", " "): value for name, value in seconds.items()}
     stats = {"batches": 50, "samples": 5000, "bytes": 10**8, "wall_s": 10.0}
-    stats |= {"requests": requests, "hits": hits, "misses": 0}
+    stats |= {"requests": requests, "hits": hits, "misses": 0, "outage_s": outage_s}
     stats |= {"wait_s": wait_s, "cpu_s": cpu_s, "seconds": seconds}
     return verdict(stats, hands=hands, num_cores=num_cores, pin_memory=pin_memory)
+
+
+def test_a_store_that_did_not_answer_is_named_before_all_stages():
+    found = judge(read=19.0, outage_s=6.0)
+    assert found.bound_by == "read"
+    assert found.text.startswith("store-bound: a store did not answer for 6 s of 10 s")
+    assert judge(decode=19.0, outage_s=0.1).bound_by == "decode"
 
 
 @pytest.mark.parametrize("stage", ["read", "decode", "transform"])

@@ -23,6 +23,8 @@ STAT = FileStat(100, 0, '"e"')
 class Scripted:
     """A client that does one thing after the other; the last one for ever."""
 
+    moves_objects = False
+
     def __init__(self, *steps):
         self.steps = list(steps)
         self.num_asked = 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import threading
 from contextlib import contextmanager
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
@@ -61,17 +62,31 @@ def send_range(handler, content):
     first, last = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
     start = int(first)
     stop = min(int(last) + 1 if last else len(content), len(content))
-    headers = {"ETag": '"v1"', "Content_Range": f"bytes {start}-{stop - 1}/{len(content)}"}
-    if "Range" in handler.headers:
-        reply(handler, 206, content[start:stop], **headers)
+    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    if start >= len(content):
+        reply(handler, 416, Content_Range=f"bytes */{len(content)}")
+    elif "Range" in handler.headers:
+        place = f"bytes {start}-{stop - 1}/{len(content)}"
+        reply(handler, 206, content[start:stop], ETag=etag, Content_Range=place)
     else:
-        reply(handler, 200, content, ETag='"v1"')
+        reply(handler, 200, content, ETag=etag)
 
 
 @contextmanager
-def hub(token="hf_t0ken"):
-    """A hub and the server to which it sends readers; yields (URL, asked of both)."""
-    with serving(lambda handler: send_range(handler, CONTENT)) as (store, asked_of_store):
+def hub(token="hf_t0ken", *, files=None, page=2):
+    """A hub and the server to which it sends readers; yields (URL, asked of both).
+
+    Args:
+        token: what it asks for.
+        files: name -> content; None for `FILES`, all of them `CONTENT`.
+        page: names in a page of a listing.
+    """
+    files = dict.fromkeys(FILES, CONTENT) if files is None else files
+
+    def send(handler):
+        send_range(handler, files[parse_qs(urlsplit(handler.path).query)["name"][0]])
+
+    with serving(send) as (store, asked_of_store):
 
         def answer(handler):
             if handler.headers.get("Authorization") != f"Bearer {token}":
@@ -79,27 +94,28 @@ def hub(token="hf_t0ken"):
             path = urlsplit(handler.path)
             if path.path.startswith("/api/datasets/org/name/tree/v1"):
                 return list_page(handler, path)
-            root, _, name = path.path.partition("/resolve/v1/")
-            if root != "/datasets/org/name" or name not in FILES:
+            root, _, name = unquote(path.path).partition("/resolve/v1/")
+            if root != "/datasets/org/name" or name not in files:
                 return reply(handler, 404)
-            return reply(handler, 302, Location=f"{store}/blob?signature=abc")
+            place = f"{store}/blob?signature=abc&name={quote(name, safe='')}"
+            return reply(handler, 302, Location=place)
 
         def list_page(handler, path):
             query = parse_qs(path.query)
-            directory = path.path.removeprefix("/api/datasets/org/name/tree/v1").strip("/")
+            directory = unquote(path.path).removeprefix("/api/datasets/org/name/tree/v1").strip("/")
             inside = f"{directory}/" if directory else ""
             entries = [
                 {"type": "file", "path": name}
-                for name in FILES
+                for name in sorted(files)
                 if name.startswith(inside)
                 and (query["recursive"] == ["true"] or "/" not in name[len(inside) :])
             ]
-            # Two pages.
             at = int(query.get("cursor", ["0"])[-1])
-            following = f"{handler.path}&cursor={at + 2}"
+            following = f"{handler.path}&cursor={at + page}"
             host = f"http://{handler.headers['Host']}"
-            more = {"Link": f'<{host}{following}>; rel="next"'} if at + 2 < len(entries) else {}
-            return reply(handler, 200, json.dumps(entries[at : at + 2]).encode(), **more)
+            is_cut = at + page < len(entries)
+            more = {"Link": f'<{host}{following}>; rel="next"'} if is_cut else {}
+            return reply(handler, 200, json.dumps(entries[at : at + page]).encode(), **more)
 
         with serving(answer) as (url, asked):
             yield url, asked, asked_of_store

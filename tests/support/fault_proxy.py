@@ -86,11 +86,15 @@ class FaultProxy:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FaultProxy:
+        self._start(0)
+        return self
+
+    def _start(self, port: int) -> None:
         from tests.support.server_process import end_with_parent
 
         self._process = process = subprocess.Popen(
             # -S -E: nothing but the standard library is needed, and half the time.
-            [sys.executable, "-S", "-E", __file__, self.target, str(self.seed)],
+            [sys.executable, "-S", "-E", __file__, self.target, str(self.seed), str(port)],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -101,17 +105,29 @@ class FaultProxy:
         assert process.stdout is not None
         process.stdin.write(json.dumps(asdict(self.faults)).encode() + b"\n")
         process.stdin.flush()
-        port = process.stdout.readline()
-        assert port, "the proxy did not start: its error is above"
-        self.url = f"http://127.0.0.1:{int(port)}"
-        return self
+        taken = process.stdout.readline()
+        assert taken, "the proxy did not start: its error is above"
+        self.url = f"http://127.0.0.1:{int(taken)}"
+
+    def leave(self) -> None:
+        """End, as a server that is killed: connections break, new ones are refused."""
+        self._stop()
+
+    def come_back(self) -> None:
+        """Serve under the same address again, with counts of 0."""
+        self._start(int(self.url.rpartition(":")[2]))
 
     def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         from tests.support.server_process import stop
 
-        assert self._process is not None
-        stop(self._process)
-        for stream in (self._process.stdin, self._process.stdout):
+        process, self._process = self._process, None
+        if process is None:
+            return
+        stop(process)
+        for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
 
@@ -375,7 +391,7 @@ async def _main() -> None:
     faults = Faults(**json.loads(sys.stdin.readline()))
     assert target.hostname is not None
     proxy = _Proxy(target.hostname, target.port or 80, int(sys.argv[2]), faults)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 20)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", int(sys.argv[3]), limit=1 << 20)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

@@ -109,6 +109,7 @@ class Counts:
             "damaged": storage["damaged"],
             "degraded": storage["degraded"],
             "waits": storage["waits"],
+            "outage_s": storage["outage_ms"] / 1000,
             "skipped": self._skipped,
             "replaced": self._replaced,
             "dropped": self._dropped,

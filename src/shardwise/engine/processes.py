@@ -163,6 +163,7 @@ class ProcessExecutor:
             num_rows,
             self.num_workers * self.num_threads,
             light_row_bytes=self.maker.dataset.light_row_bytes,
+            reads_at_once=self.maker.dataset.reads_at_once,
         )
         for start, stop in pieces:
             piece = Work(work.epoch, work.step, work.ids[start:stop])

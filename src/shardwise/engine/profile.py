@@ -24,6 +24,8 @@ _DOING = {
 }
 # Below this share of its time the caller does not wait for the loader in earnest.
 _NO_WAIT = 0.1
+# Above this share of the time, a store that does not answer is the limit.
+_OUT = 0.2
 # Hands and caller that are all less busy than this are held up by neither's stages.
 _IDLE = 0.3
 # Above this share of its time on a core, loading does not wait; below that one, it hardly runs.
@@ -51,8 +53,9 @@ def verdict(
     """Say what limits a loader.
 
     Args:
-        stats: `batches`, `samples`, `bytes`, `requests`, `hits`, `misses`, `wait_s`, `wall_s`,
-            `cpu_s` and `seconds` (by stage, summed over the hands), as `loader.stats()` has them.
+        stats: `batches`, `samples`, `bytes`, `requests`, `hits`, `misses`, `outage_s`, `wait_s`,
+            `wall_s`, `cpu_s` and `seconds` (by stage, summed over the hands), as `loader.stats()`
+            has them.
         hands: who made the batches.
         num_cores: cores that the hands may use.
         pin_memory: whether handing over copies batches into page-locked memory.
@@ -67,6 +70,12 @@ def verdict(
             "trainer",
             f"trainer-bound: the loader waited for the consumer {_percent(1 - waited)} of the "
             "time; it is fast enough",
+        )
+    if stats["outage_s"] > _OUT * wall_s:
+        return Verdict(
+            "read",
+            f"store-bound: a store did not answer for {stats['outage_s']:.0f} s of "
+            f"{wall_s:.0f} s; the log names it",
         )
     by_hands = {stage: seconds.get(stage, 0.0) for stage in _LOADING}
     by_caller = {"hand over": seconds["hand over"]}

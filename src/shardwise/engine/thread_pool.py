@@ -2,7 +2,7 @@
 
 The standard pool's threads are joined when the interpreter ends: one that is stuck in a read for
 ever would keep a program from ending after `StallError`. These are daemons; at the end they are
-given a moment to leave the C code that they are in. Imports the standard library only.
+given a moment to leave the C code that they are in.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from shardwise.storage import give_up_reads
+
 __all__ = ["ThreadPool"]
 
 # What a decoder takes for what it has begun; threads that take longer are left behind.
 _PATIENCE_S = 5.0
+# Between two looks whether a thread that is to end waits for a store.
+_LOOK_S = 0.05
 
 _Task = tuple[Future[None], Callable[..., None], tuple[Any, ...]]
 
@@ -93,5 +97,9 @@ def _end(
     deadline = None if patience_s is None else time.monotonic() + patience_s
     for thread in threads:
         # A pool may be dropped by one of its own threads.
-        if thread is not threading.current_thread():
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if thread is threading.current_thread():
+            continue
+        while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+            # A store that is away may be waited for for minutes.
+            give_up_reads(thread.ident or 0)
+            thread.join(_LOOK_S)

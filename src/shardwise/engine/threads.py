@@ -170,6 +170,7 @@ class ThreadExecutor:
             len(work.ids),
             self._num_active,
             light_row_bytes=self.maker.dataset.light_row_bytes,
+            reads_at_once=self.maker.dataset.reads_at_once,
         )
         pieces = [
             (start, pool.submit(self.maker.fill, draft, start, stop)) for start, stop in ranges

@@ -93,6 +93,11 @@ class Samples(Protocol):
         ...
 
     @property
+    def reads_at_once(self) -> bool:
+        """Whether the samples of a batch are one request to a store, if they are read together."""
+        ...
+
+    @property
     def one_thread_will_do(self) -> bool:
         """Whether one thread loads as quickly as several, unless reads have to wait."""
         ...

@@ -31,6 +31,8 @@ class Source(Protocol):
     - `holds_objects`, True: all fields are values, and nothing is gained by reading several samples
       together.
     - `asks_a_store`, True: a sample out of order is a request to a store.
+    - `reads_at_once`, True: all samples of one `read` are one request to that store, so that a
+      batch should be read by one call, and several batches at a time.
     - `counts_waits`, True: it reads by `shardwise.storage`, which counts reads that had to wait;
       besides, reading costs Python's time only.
     - `window_shape`, a `WindowShape`: how a window shuffle goes through the shards, for a source

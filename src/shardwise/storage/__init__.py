@@ -11,10 +11,12 @@ from shardwise.storage.atomic import atomic_write
 from shardwise.storage.counts import IO_COUNTS, IoCounts
 from shardwise.storage.fetch import read_files, read_payloads
 from shardwise.storage.local import LocalFile
-from shardwise.storage.open import is_local, local_path, open_file
+from shardwise.storage.open import is_local, local_path, open_file, takes_many_ranges
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.outage import outages
 from shardwise.storage.pool import FilePool, max_open_files
 from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.runtime import give_up_reads
 from shardwise.storage.urls import expand
 
 __all__ = [
@@ -27,10 +29,13 @@ __all__ = [
     "StorageOptions",
     "atomic_write",
     "expand",
+    "give_up_reads",
     "is_local",
     "local_path",
     "max_open_files",
     "open_file",
+    "outages",
     "read_files",
     "read_payloads",
+    "takes_many_ranges",
 ]

@@ -9,13 +9,26 @@ standard library, `shardwise.errors` and this package.
 from __future__ import annotations
 
 import configparser
+import contextlib
+import json
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import StorageError
 from shardwise.storage.checked import fault_of
 
-__all__ = ["ais_place", "aws_profile", "check_environment", "hub_place", "named_endpoint"]
+__all__ = [
+    "certificates",
+    "ais_place",
+    "aws_profile",
+    "check_environment",
+    "environment_digest",
+    "hub_place",
+    "named_endpoint",
+]
 
 # Any of these, and obstore finds the rest by itself.
 _AWS_KEYS = (
@@ -25,13 +38,22 @@ _AWS_KEYS = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_SKIP_SIGNATURE",
 )
+_OF_STORES = re.compile(
+    r"(AWS|AZURE|GOOGLE|GCS|HF|HUGGING_FACE|AIS|STORAGE_EMULATOR|SSL_CERT)_|.*_proxy$", re.I
+)
 _OF_PROFILE = {
     "aws_access_key_id": "aws_access_key_id",
     "aws_secret_access_key": "aws_secret_access_key",
     "aws_session_token": "aws_session_token",
     "region": "aws_region",
     "endpoint_url": "aws_endpoint",
+    "ca_bundle": "aws_root_certificate",
 }
+
+
+def environment_digest() -> int:
+    """What tells one environment from another, as far as stores are concerned."""
+    return hash(tuple(sorted(each for each in os.environ.items() if _OF_STORES.match(each[0]))))
 
 
 def aws_profile(name: str | None = None) -> dict[str, str]:
@@ -77,12 +99,36 @@ _OTHER_WAYS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
 
 
 def named_endpoint(scheme: str) -> str:
-    """The endpoint that the environment names for a family of stores ("s3", "az"), or ""."""
+    """The endpoint that the environment names for a family of stores ("s3", "az", "gs"), or ""."""
     names = {
         "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
         "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "gs": ("STORAGE_EMULATOR_HOST",),
     }.get(scheme, ())
-    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+    found = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    # Google's emulators are named by host and port alone, too.
+    return f"http://{found}" if scheme == "gs" and found and "://" not in found else found
+
+
+def certificates(settings: Mapping[str, Any], family: str) -> str:
+    """The PEM text of who may sign servers' certificates, or "" for the system's own.
+
+    It is the setting `root_certificate`, PEM text or a path, else for S3 the file that
+    AWS_CA_BUNDLE names. SSL_CERT_FILE is honoured by the clients themselves.
+
+    Raises:
+        StorageError: the file can't be read.
+    """
+    text = settings.get("root_certificate") or ""
+    if not text and family == "s3":
+        text = os.environ.get("AWS_CA_BUNDLE", "")
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else os.fspath(text)
+    if not text or "-----BEGIN" in text:
+        return text
+    try:
+        return Path(text).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"can't read the certificates in {text!r}: {error}") from None
 
 
 def check_environment(family: str) -> None:
@@ -116,11 +162,17 @@ def hub_place() -> tuple[str, str]:
 def ais_place() -> tuple[str, str]:
     """The URL of an AIStore gateway or "", and the user's token or "".
 
-    Source: the environment variables of AIStore's clients: AIS_ENDPOINT, AIS_AUTHN_TOKEN,
-    AIS_AUTHN_TOKEN_FILE.
+    Source: the environment variables of AIStore's clients, AIS_ENDPOINT, AIS_AUTHN_TOKEN and
+    AIS_AUTHN_TOKEN_FILE, and the file that `ais auth login` writes.
     """
-    token = os.environ.get("AIS_AUTHN_TOKEN") or _text(os.environ.get("AIS_AUTHN_TOKEN_FILE"))
-    return os.environ.get("AIS_ENDPOINT", "").rstrip("/"), token.strip()
+    token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
+    if not token:
+        default = Path.home() / ".config/ais/cli/auth.token"
+        token = _text(os.environ.get("AIS_AUTHN_TOKEN_FILE") or default).strip()
+        with contextlib.suppress(ValueError):
+            found = json.loads(token)
+            token = str(found.get("token", "")) if isinstance(found, dict) else token
+    return os.environ.get("AIS_ENDPOINT", "").rstrip("/"), token
 
 
 def _text(path: str | Path | None) -> str:

@@ -1,7 +1,7 @@
-"""Requests that end: attempts with a time limit, pauses between them, a second one for a late one.
+"""Requests that end: attempts, growing pauses between them, hedges for late ones.
 
-Keeps I6: what comes back is a whole reply of the version asked for, or one clear error within the
-request's budget. Runs in the event loop's thread. Imports this package only.
+Keeps I6: a request ends with a whole reply of the version asked for, or with one clear error
+within `request_timeout_s`. Runs in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol, Self, TypeVar
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
+from shardwise.shown import shown
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.failures import AttemptError, explained
+from shardwise.storage.getbatch import Range
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.outage import Outage
 from shardwise.storage.pace import Pace
 from shardwise.storage.protocol import FileStat
 
@@ -24,7 +28,11 @@ __all__ = ["Client", "Reply", "Requests"]
 T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 10.0
+# Replies with many ranges tell no versions: a look at one object for so many of them.
+_LOOK_EVERY = 8
+# How long an object that was there may be on its way between the servers of a store.
+_MOVING_S = 60.0
 # A late request gets a second one, then others, each after twice the time, unless one failed; so
 # many beside the first may be under way.
 _MOST_HEDGES = 3
@@ -52,6 +60,9 @@ class Reply(NamedTuple):
 class Client(Protocol):
     """What speaks to one store. Raises AttemptError; does not try again."""
 
+    moves_objects: bool
+    """Whether an object may be missing for seconds because the store moves it between servers."""
+
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """Bytes [start, stop) of an object: all of them, or fewer where it ends before.
 
@@ -76,6 +87,35 @@ class Client(Protocol):
         """
         ...
 
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Store an object whole; what was there is replaced at the end."""
+        ...
+
+
+@runtime_checkable
+class ManyRanges(Protocol):
+    """A client that reads ranges of many objects by one request, where `has_many` holds."""
+
+    has_many: bool
+
+    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
+        """The bytes of each range; None for each that did not come."""
+        ...
+
+
+class _Asked(NamedTuple):
+    """What a request is for.
+
+    Attributes:
+        url: what errors name.
+        verb: what is done with it, for errors.
+        is_known: whether the object was seen before.
+    """
+
+    url: str
+    verb: str
+    is_known: bool = False
+
 
 class Requests:
     """Requests to one store, with their attempts.
@@ -90,12 +130,19 @@ class Requests:
         self.client = client
         self.pace = Pace()
         self._options = options
+        self._outage = Outage(options.request_timeout_s)
         self._slots = slots
+        self._num_many = 0
+        self._looked_at: dict[str, int] = {}
         # Not the user's generator, which may be seeded, and all ranks alike.
         self._random = random.Random()  # noqa: S311 - spreads retries, nothing secret
 
-    async def get(self, url: str, key: str, start: int, stop: int, etag: str) -> Reply:
+    async def get(
+        self, url: str, key: str, start: int, stop: int, etag: str, *, is_known: bool = False
+    ) -> Reply:
         """Bytes of an object; see `Client.get`.
+
+        With `is_known`, the object was seen before: the store exists, and so did the object.
 
         Raises:
             MissingShardError: it is not there.
@@ -112,7 +159,39 @@ class Requests:
             return reply
 
         late_s = self.pace.late_s(stop - start) if self._options.hedge else None
-        return await self._insist(once, url, verb="read", late_s=late_s)
+        return await self._insist(once, _Asked(url, "read", is_known), late_s=late_s)
+
+    @property
+    def has_many(self) -> bool:
+        """Whether `get_many` may be one request."""
+        return isinstance(self.client, ManyRanges) and self.client.has_many
+
+    def due_for_a_look(self, keys: Collection[str]) -> str:
+        """Every eighth time, the key of these whose version was looked at longest ago; else ""."""
+        self._num_many += 1
+        if self._num_many % _LOOK_EVERY:
+            return ""
+        key = min(keys, key=lambda each: self._looked_at.get(each, 0))
+        self._looked_at[key] = self._num_many
+        return key
+
+    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
+        """Ranges within the sizes of their objects, by one request and one attempt.
+
+        Returns:
+            The bytes of each; None for each that did not come, which `get` asks for.
+        """
+        client = self.client
+        assert isinstance(client, ManyRanges)
+        IO_COUNTS.add(requests=1)
+        async with self._slots:
+            try:
+                found = await client.get_many(wanted)
+            except AttemptError:
+                IO_COUNTS.add(retries=1)
+                return [None] * len(wanted)
+        IO_COUNTS.add(bytes=sum(len(data) for data in found if data is not None))
+        return found
 
     async def stream(
         self,
@@ -150,7 +229,7 @@ class Requests:
             if at < stop:
                 num_broken += 1
                 part = min(stop, at + self.pace.part_bytes)
-                take(reply := await self.get(url, key, at, part, etag))
+                take(reply := await self.get(url, key, at, part, etag, is_known=True))
                 at += len(reply.data)
                 if at < part:
                     break
@@ -186,52 +265,90 @@ class Requests:
                 IO_COUNTS.add(retries=1)
         return at
 
-    async def head(self, url: str, key: str) -> FileStat:
+    async def head(self, url: str, key: str, *, is_known: bool = False) -> FileStat:
         """What lies under a key now; raises as `get` does."""
         late_s = self.pace.late_s(0) if self._options.hedge else None
-        return await self._insist(lambda: self.client.head(key), url, verb="look at", late_s=late_s)
+        asked = _Asked(url, "look at", is_known)
+        return await self._insist(lambda: self.client.head(key), asked, late_s=late_s)
 
     async def names(self, url: str, prefix: str, *, delimiter: bool) -> list[str]:
         """The keys under a prefix; raises as `get` does."""
         return await self._insist(
-            lambda: self.client.names(prefix, delimiter=delimiter), url, verb="list", late_s=None
+            lambda: self.client.names(prefix, delimiter=delimiter), _Asked(url, "list")
         )
 
+    async def put(self, url: str, key: str, source: bytes | Path) -> None:
+        """Store an object whole; what was there is replaced at the end. Raises StorageError."""
+
+        async def once() -> None:
+            try:
+                await self.client.put(key, source)
+            except AttemptError as error:
+                if error.kind != "missing":
+                    raise
+                # Not the object is missing, but the bucket for it.
+                raise AttemptError(error.cause, "refused") from None
+
+        await self._insist(once, _Asked(url, "write"))
+
     async def _insist(
-        self, once: Callable[[], Awaitable[T]], url: str, *, verb: str, late_s: float | None
+        self, once: Callable[[], Awaitable[T]], asked: _Asked, *, late_s: float | None = None
     ) -> T:
-        options = self._options
+        """Attempts, until one succeeds, fails for good, or the request's time is over."""
+        outage, attempt, is_out, is_back = self._outage, 0, False, False
         async with self._slots:
-            # Waiting for a slot is nobody's fault: time begins now.
+            # Waiting for a slot does not count: the request's time begins here.
             began = time.monotonic()
-            attempt = 0
-            while True:
-                attempt += 1
-                left = options.request_timeout_s - (time.monotonic() - began)
-                try:
-                    # The client ends an attempt that gets no byte for attempt_timeout_s; this is
-                    # for replies that trickle, and for clients that can't.
-                    async with asyncio.timeout(left):
-                        return await self._hedged(once, late_s)
-                except AttemptError as error:
-                    failed = error
-                except TimeoutError:
-                    failed = AttemptError("no answer in time", "passing")
-                took = time.monotonic() - began
-                left = options.request_timeout_s - took
-                pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1))
-                pause *= self._random.uniform(0.5, 1.5)
-                if failed.kind != "passing":
-                    raise explained(failed, url, verb=verb) from None
-                if attempt >= options.max_attempts or left <= pause:
-                    tries = (
-                        f" ({attempt} attempts in {took:.1f} s; the bounds are "
-                        f"max_attempts={options.max_attempts} and "
-                        f"request_timeout_s={options.request_timeout_s:g})"
-                    )
-                    raise explained(failed, url, verb=verb, tries=tries) from None
-                IO_COUNTS.add(retries=1)
-                await asyncio.sleep(pause)
+            try:
+                while True:
+                    attempt += 1
+                    end = began + outage.bound_s(is_known=asked.is_known)
+                    try:
+                        # The client ends an attempt that gets no byte for attempt_timeout_s; this
+                        # is for replies that trickle, and for clients that can't.
+                        async with asyncio.timeout(end - time.monotonic()):
+                            reply = await self._hedged(once, late_s)
+                    except AttemptError as error:
+                        failed = error
+                        outage.has_answered |= error.is_answer
+                    except TimeoutError:
+                        failed = AttemptError("no answer in time", "passing")
+                    else:
+                        outage.has_answered = is_back = True
+                        return reply
+                    pause_s = self._pause_s(failed, asked, attempt, began)
+                    if not is_out:
+                        is_out = True
+                        outage.begin(began)
+                    outage.failed(shown(asked.url), failed.cause)
+                    await asyncio.sleep(pause_s)
+                    IO_COUNTS.add(retries=1)
+            finally:
+                if is_out:
+                    outage.end(is_back=is_back)
+
+    def _pause_s(self, failed: AttemptError, asked: _Asked, attempt: int, began: float) -> float:
+        """Seconds until the next attempt; raises what a failure comes to that is not repeated."""
+        most, patience_s = self._options.max_attempts, self._options.request_timeout_s
+        bound_s = self._outage.bound_s(is_known=asked.is_known)
+        is_moving = failed.kind == "missing" and asked.is_known and self.client.moves_objects
+        if is_moving:
+            bound_s = min(bound_s, _MOVING_S)
+        elif failed.kind != "passing":
+            raise explained(failed, asked.url, verb=asked.verb)
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * float(2 ** min(attempt - 1, 10)))
+        pause_s *= self._random.uniform(0.5, 1.0)
+        took_s = time.monotonic() - began
+        if most is not None and attempt >= most:
+            bound = f"the bound is max_attempts={most}"
+        elif took_s + pause_s < bound_s:
+            return pause_s
+        elif bound_s < patience_s and not is_moving:
+            bound = f"a host that has never answered gets {bound_s:g} s: is its name right?"
+        else:
+            bound = f"the bound is request_timeout_s={patience_s:g}"
+        tries = f" ({attempt} attempts in {took_s:.1f} s; {bound})"
+        raise explained(failed, asked.url, verb=asked.verb, tries=tries)
 
     async def _hedged(self, once: Callable[[], Awaitable[T]], late_s: float | None) -> T:
         """One attempt, and more of the same while it is late: the first to succeed counts.

@@ -17,12 +17,17 @@ __all__ = ["in_thread"]
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """The result of `work()`, called in a thread of its own; what it raises is raised here."""
+async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | None = None) -> T:
+    """The result of `work()`, called in a thread of its own; what it raises is raised here.
+
+    `finally_` is called in the loop when `work` has returned, be it after this was given up.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
+        if finally_ is not None:
+            finally_()
         # Given up in the meantime, or the loop has ended.
         if future.done():
             return

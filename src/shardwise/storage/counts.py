@@ -22,6 +22,7 @@ _NAMES = (
     "damaged",
     "degraded",
     "waits",
+    "outage_ms",
 )
 
 
@@ -35,7 +36,8 @@ class IoCounts:
     - degraded: times that something went on without what it should have had, such as a cache on a
       full disk;
     - waits: reads that had to wait, because a file was not in the page cache, or bytes of a store
-      were not on their way.
+      were not on their way;
+    - outage_ms: milliseconds in which some request to a store failed and was tried again.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,15 @@ from typing import Literal
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import shown_in
 
-__all__ = ["CERTIFICATE", "AttemptError", "Kind", "explained", "from_obstore", "kind_of_status"]
+__all__ = [
+    "CERTIFICATE",
+    "AttemptError",
+    "Kind",
+    "explained",
+    "from_obstore",
+    "kind_of_status",
+    "said_by_s3",
+]
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
@@ -29,12 +37,19 @@ class AttemptError(Exception):
     Attributes:
         cause: what happened, for the user.
         kind: "passing" failures are worth another attempt; all others are final.
+        status: the HTTP status of a server that said so, or 0.
     """
 
-    def __init__(self, cause: str, kind: Kind) -> None:
+    def __init__(self, cause: str, kind: Kind, *, status: int = 0) -> None:
         super().__init__(cause)
         self.cause = cause
         self.kind: Kind = kind
+        self.status = status
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether there is a server, which said so."""
+        return self.status > 0 or self.kind != "passing"
 
 
 def explained(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
@@ -68,14 +83,18 @@ def kind_of_status(status: int) -> Kind:
     return "passing" if status in (408, 425, 429) or status >= 500 else "refused"
 
 
+def said_by_s3(text: str) -> list[str]:
+    """Code and message in the XML of an S3 interface's error, as far as they are there."""
+    return [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
+
+
 def from_obstore(error: Exception) -> AttemptError:
     """What an exception of obstore means. Its text has a debug part, which must not get out."""
     text = str(error)
     status = _STATUS.search(text)
     if status is not None:
-        said = [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
-        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said])
-        return AttemptError(cause, kind_of_status(int(status[1])))
+        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said_by_s3(text)])
+        return AttemptError(cause, kind_of_status(int(status[1])), status=int(status[1]))
     for sign, cause, kind in _SIGNS:
         if sign in text or sign == type(error).__name__:
             return AttemptError(cause, kind)
@@ -88,12 +107,12 @@ def from_obstore(error: Exception) -> AttemptError:
 
 
 CERTIFICATE = (
-    "the server's certificate is not trusted: give the one of its authority as PEM text in "
-    "storage={'root_certificate': ...}"
+    "the server's certificate is not trusted: give the one of its authority, a path or PEM "
+    "text, in storage={'root_certificate': ...} or SSL_CERT_FILE"
 )
 _NO_RANGES = (
-    "the server ignores the Range header: it can't send parts of a file, nor can `python -m "
-    "http.server`; serve the files by nginx, caddy or `rclone serve http`, or copy them here"
+    "the server answered HTTP 200, not 206, where a part of a file was asked for: it ignores the "
+    "Range header, as `python -m http.server` does; serve the files by nginx, caddy or `rclone serve http`, or copy them here"
 )
 # By the exception's name, or by what its text holds.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from shardwise.errors import StorageError
 from shardwise.storage.blocking import in_thread
-from shardwise.storage.objects import ObstoreClient
+from shardwise.storage.failures import AttemptError
+from shardwise.storage.objects import ObstoreClient, redirects_are_followed
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.web import Web, WebClient, json_page
 
@@ -68,6 +70,15 @@ class HubListing:
                 raise StorageError("the hub's listing goes on at another host: not followed")
         return sorted(name for name in names if name.startswith(prefix))
 
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Refuse: files of the hub belong to commits."""
+        del key, source
+        raise AttemptError(
+            "hf:// URLs can be read only: write to a local directory and upload it with the hub's "
+            "own tool",
+            "refused",
+        )
+
     def _page(self, url: str) -> Any:
         return json_page(url, web=self._web)
 
@@ -79,6 +90,11 @@ class HubClient(HubListing, ObstoreClient):
         super().__init__(store, options)
         self._endpoint = endpoint
         self._web = web
+
+    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+        if redirects_are_followed(key):
+            return None
+        return WebClient(self._endpoint, self._web), key
 
 
 class HubWebClient(HubListing, WebClient):

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.storage.attempts import Reply
+from shardwise.storage.attempts import Client, Reply
 from shardwise.storage.failures import AttemptError, from_obstore
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
@@ -22,8 +22,9 @@ from shardwise.storage.runtime import runtime
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-__all__ = ["ObstoreClient", "client_options"]
+__all__ = ["ObstoreClient", "client_options", "redirects_are_followed"]
 
+_BARE = frozenset("[]{}|\\^`")
 _CONNECT_S = 5.0
 _LIST_CHUNK = 1000
 # Stores take 10,000 parts at most.
@@ -42,6 +43,8 @@ class ObstoreClient:
             URLs often allow nothing else.
     """
 
+    moves_objects = False
+
     def __init__(self, store: Any, options: StorageOptions, *, asks_by_get: bool = False) -> None:
         import obstore
         from obstore.exceptions import BaseError
@@ -54,8 +57,14 @@ class ObstoreClient:
         self._attempt_s = options.attempt_timeout_s
         self._asks_by_get = asks_by_get
 
+    def _in_place_of_obstore(self, key: str) -> tuple[Client, str] | None:  # noqa: ARG002
+        """What reads a key that obstore can't, and how that is written there."""
+        return None
+
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
+        if other := self._in_place_of_obstore(key):
+            return await other[0].get(other[1], start, stop, etag)
         try:
             result, stat, head_s = await self._ask(key, start, stop, etag)
             data = memoryview(await self._native.result(result.bytes_async()))
@@ -70,6 +79,10 @@ class ObstoreClient:
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`."""
+        if other := self._in_place_of_obstore(key):
+            async for reply in other[0].stream(other[1], start, stop, etag, piece_bytes):
+                yield reply
+            return
         try:
             result, stat, head_s = await self._ask(key, start, stop, etag)
             first, last = result.range
@@ -108,6 +121,8 @@ class ObstoreClient:
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
+        if other := self._in_place_of_obstore(key):
+            return await other[0].head(other[1])
         try:
             async with asyncio.timeout(self._attempt_s):
                 return _stat(await self._native.result(self._obstore.head_async(self._store, key)))
@@ -155,6 +170,11 @@ class ObstoreClient:
         except self._errors as error:
             raise from_obstore(error) from None
         return sorted(name for name in names if name.startswith(prefix))
+
+
+def redirects_are_followed(key: str) -> bool:
+    """Whether obstore follows a redirect of a key: not from URLs with characters that stay bare."""
+    return _BARE.isdisjoint(key)
 
 
 def client_options(options: StorageOptions, given: dict[str, Any]) -> dict[str, Any]:

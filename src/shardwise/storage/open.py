@@ -13,7 +13,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["is_local", "local_path", "open_file"]
+__all__ = ["is_local", "local_path", "open_file", "takes_many_ranges"]
 
 
 def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = None) -> File:
@@ -44,6 +44,11 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
 def is_local(url: str | os.PathLike[str]) -> bool:
     """Whether a URL names a file of this machine."""
     return scheme_of(os.fspath(url)) in ("", "file")
+
+
+def takes_many_ranges(url: str) -> bool:
+    """Whether the store of a URL reads ranges of many objects by one request."""
+    return scheme_of(url) == "ais"
 
 
 def local_path(url: str | os.PathLike[str]) -> str:

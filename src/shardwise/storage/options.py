@@ -33,8 +33,9 @@ class StorageOptions:
             pickled.
         cache: the settings of a cache on disk; None for none.
         attempt_timeout_s: seconds that an attempt may wait for its next byte.
-        request_timeout_s: seconds that a request may take in all, with its attempts and pauses.
-        max_attempts: attempts at a request; the first one counts.
+        request_timeout_s: seconds that a request may take in all, with its attempts and pauses; a
+            host that has never answered gets 30 s at most.
+        max_attempts: attempts at a request, the first included; None bounds them by time alone.
         max_requests: requests in flight at a time in a process, hedges apart.
         prefetch_bytes: memory of a process for what is read ahead; 0 reads nothing ahead.
         hedge: whether a request that is later than 95 of 100 is sent a second time.
@@ -52,8 +53,8 @@ class StorageOptions:
     config: Credentials | Mapping[str, Any] = field(default_factory=lambda: Credentials({}))
     cache: CacheSettings | None = None
     attempt_timeout_s: float = 10.0
-    request_timeout_s: float = 60.0
-    max_attempts: int = 8
+    request_timeout_s: float = 300.0
+    max_attempts: int | None = None
     max_requests: int = 64
     prefetch_bytes: int = 256 << 20
     hedge: bool = True
@@ -67,13 +68,14 @@ class StorageOptions:
                 raise TypeError(f"config must be a mapping, not {type(config).__name__}")
             object.__setattr__(self, "config", Credentials(config))
         for name in ("attempt_timeout_s", "request_timeout_s", "max_attempts", "max_requests"):
-            check_number(name, getattr(self, name))
+            if name != "max_attempts" or self.max_attempts is not None:
+                check_number(name, getattr(self, name))
         if not isinstance(self.redirects, str) or self.redirects not in get_args(Redirects):
             raise ValueError(f"redirects={self.redirects!r}: one of {get_args(Redirects)}")
         check_number("prefetch_bytes", self.prefetch_bytes, least=0)
 
     def settings(self) -> dict[str, Any]:
-        """The store's own settings, in clear.
+        """A copy of the store's own settings, in clear.
 
         Raises:
             StorageError: the options were unpickled where the settings are not known.

@@ -16,23 +16,28 @@ from typing import Any, TypeVar
 
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
+from shardwise.storage.ambient import environment_digest
 from shardwise.storage.attempts import Reply, Requests
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.getbatch import Range
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pieces import Piece, copy_pieces
 from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.readahead import Readable, ReadAhead
 from shardwise.storage.runtime import Runtime, runtime
 from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
-from shardwise.storage.stores import open_client, place_of
+from shardwise.storage.stores import Place, open_client, place_of
 
-__all__ = ["RemoteFile", "open_remote", "read_remote"]
+__all__ = ["RemoteFile", "open_remote", "read_remote", "requests_to"]
 
 T = TypeVar("T")
 
 _FIRST_GAP = 128 << 10
 # Replies up to this length are handed on whole, longer ones as they come.
 _LONGEST_WHOLE = 8 << 20
+# Fewer ranges are as well off by themselves.
+_LEAST_MANY = 4
+_SMALL_GAP = 4 << 10
 
 
 def open_remote(url: str, options: StorageOptions) -> File:
@@ -43,6 +48,20 @@ def open_remote(url: str, options: StorageOptions) -> File:
 
     # A cache reads ahead by itself: twice would be one request too many a block and process.
     return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
+
+
+def requests_to(place: Place, options: StorageOptions, process: Runtime) -> Requests:
+    """The requests to a store: one set a process, options and environment. In the loop's thread."""
+
+    def make() -> Requests:
+        slots = process.get(
+            ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
+        )
+        return Requests(open_client(place, options), options, slots)
+
+    bare = replace(options, cache=None, prefetch_bytes=0)
+    # A token that is exported after a first refusal makes another client.
+    return process.get(("requests", place.root, bare, environment_digest()), make)
 
 
 class RemoteFile:
@@ -63,7 +82,7 @@ class RemoteFile:
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("_options", "_pinned", "_place", "_requests", "next_one", "url")
+    __slots__ = ("_is_known", "_options", "_pinned", "_place", "_requests", "next_one", "url")
 
     is_remote = True
 
@@ -72,6 +91,7 @@ class RemoteFile:
         self._options = options
         self._place = place_of(url)
         self._pinned: FileStat | None = None
+        self._is_known = False
         self._requests: tuple[Runtime, Requests] | None = None
         self.next_one: Callable[[], File | None] = _nothing
 
@@ -79,7 +99,7 @@ class RemoteFile:
         return f"RemoteFile({shown(self.url)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.url, self._options, self._pinned)
+        return _rebuild, (self.url, self._options, self._pinned, self._is_known)
 
     @property
     def gap_bytes(self) -> int:
@@ -99,6 +119,7 @@ class RemoteFile:
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only; see `File.pin`."""
+        self._is_known = True
         if stat.etag:
             self._pinned = stat
 
@@ -139,7 +160,9 @@ class RemoteFile:
         return runtime(obstore=bool(self._place.family))
 
     async def _stat(self) -> FileStat:
-        return await self._store().head(self.url, self._place.key)
+        found = await self._store().head(self.url, self._place.key, is_known=self._is_known)
+        self._is_known = True
+        return found
 
     def _store(self) -> Requests:
         """The requests to this file's store: one set a process. In the loop's thread."""
@@ -147,20 +170,15 @@ class RemoteFile:
         known = self._requests
         if known is not None and known[0] is process:
             return known[1]
-        options = self._options
-
-        def make() -> Requests:
-            slots = process.get(
-                ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
-            )
-            return Requests(open_client(self._place, options), options, slots)
-
-        key = ("requests", self._place.root, replace(options, cache=None, prefetch_bytes=0))
-        found = process.get(key, make)
+        found = requests_to(self._place, self._options, process)
         self._requests = (process, found)
         return found
 
     async def _read(self, spans: list[Span]) -> list[Piece]:
+        return await self._finish(*await self._begin(spans))
+
+    async def _begin(self, spans: list[Span]) -> tuple[list[Piece], list[Wanted]]:
+        """What is read ahead, and the parts that are to be fetched beside."""
         requests = self._store()
         ahead = self._ahead()
         pinned = self._pinned
@@ -172,9 +190,15 @@ class RemoteFile:
                 pieces, rest = await ahead.read(self._readable(pinned), known)
                 spans = rest + beyond
         pace = requests.pace
-        parts = join_spans(spans, gap_bytes=pace.gap_bytes, part_bytes=pace.part_bytes)
+        # Where many ranges are one request, only headers between fields are read along.
+        gap_bytes = _SMALL_GAP if requests.has_many else pace.gap_bytes
+        parts = join_spans(spans, gap_bytes=gap_bytes, part_bytes=pace.part_bytes)
         if parts:
             IO_COUNTS.add(waits=1)
+        return pieces, parts
+
+    async def _finish(self, pieces: list[Piece], parts: list[Wanted]) -> list[Piece]:
+        """Fetch what is left, each part by a request."""
         for brought in await together(self._bring(wanted) for wanted in parts):
             pieces += brought
         return pieces
@@ -208,15 +232,22 @@ class RemoteFile:
 
     async def _bring(self, wanted: Wanted) -> list[Piece]:
         reply = await self._get(wanted.start, wanted.stop)
-        return [
-            Piece(begin, reply.data[start - wanted.start : stop - wanted.start])
-            for start, stop, begin in wanted.spans
-        ]
+        return _cut(wanted, reply.data)
+
+    def _range(self, wanted: Wanted) -> Range | None:
+        """A part as a range of `Requests.get_many`, if it is within the size that is pinned."""
+        pinned = self._pinned
+        if pinned is None or wanted.stop > pinned.num_bytes:
+            return None
+        return Range(self._place.key, wanted.start, wanted.stop)
 
     async def _get(self, start: int, stop: int) -> Reply:
         """Bytes of the version that is pinned, all of them."""
         async with self._explained(start, stop):
-            reply = await self._store().get(self.url, self._place.key, start, stop, self._etag)
+            reply = await self._store().get(
+                self.url, self._place.key, start, stop, self._etag, is_known=self._is_known
+            )
+        self._is_known = True
         self._check(reply.stat)
         if len(reply.data) < stop - start:
             raise self._ended(start, stop, reply.stat.num_bytes)
@@ -310,11 +341,50 @@ def read_remote(
     processes = {file._runtime() for file, _ in works}
 
     async def read_all() -> list[Piece]:
-        found = await together(file._read(spans) for file, spans in works)
+        files = [file for file, _ in works]
+        begun = await together(file._begin(spans) for file, spans in works)
+        begun = await _at_once(files, begun)
+        found = await together(file._finish(*each) for file, each in zip(files, begun, strict=True))
         return [piece for pieces in found for piece in pieces]
 
     # One, unless a fork came between fsspec and obstore.
     return processes.pop().run(read_all())
+
+
+Begun = tuple[list[Piece], list[Wanted]]
+
+
+async def _at_once(files: list[RemoteFile], begun: list[Begun]) -> list[Begun]:
+    """Fetch the parts of one store by one request, where the store can do that."""
+    requests = files[0]._store()
+    asked = [
+        (number, wanted, each)
+        for number, (file, (_, parts)) in enumerate(zip(files, begun, strict=True))
+        if requests.has_many and file._store() is requests
+        for wanted in parts
+        if (each := file._range(wanted)) is not None
+    ]
+    if len(asked) < _LEAST_MANY:
+        return begun
+    found = await requests.get_many([each for *_, each in asked])
+    left = [(pieces, list(parts)) for pieces, parts in begun]
+    for (number, wanted, _), data in zip(asked, found, strict=True):
+        if data is not None:
+            pieces, parts = left[number]
+            pieces += _cut(wanted, data)
+            parts.remove(wanted)
+    # Such a reply does not tell versions.
+    if key := requests.due_for_a_look({each.key for *_, each in asked}):
+        file = next(file for file in files if file._place.key == key)
+        file._check(await file._stat())
+    return left
+
+
+def _cut(wanted: Wanted, data: memoryview) -> list[Piece]:
+    return [
+        Piece(begin, data[start - wanted.start : stop - wanted.start])
+        for start, stop, begin in wanted.spans
+    ]
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -336,9 +406,11 @@ def _nothing() -> None:
     """What is known of the file that will be read next."""
 
 
-def _rebuild(url: str, options: StorageOptions, pinned: FileStat | None) -> RemoteFile:
+def _rebuild(
+    url: str, options: StorageOptions, pinned: FileStat | None, is_known: bool
+) -> RemoteFile:
     file = RemoteFile(url, options)
-    file._pinned = pinned
+    file._pinned, file._is_known = pinned, is_known
     return file
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from shardwise.errors import StorageError
 from shardwise.storage.native import NativeCalls
 
-__all__ = ["Runtime", "is_cut_off", "runtime"]
+__all__ = ["Runtime", "give_up_reads", "is_cut_off", "runtime"]
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ class Runtime:
         self.native = NativeCalls()
         self.loop = asyncio.new_event_loop()
         self._is_ended = False
+        # By thread: each waits for one piece of work at most.
+        self._watches: dict[int, _Watch] = {}
         # Whatever is handed to the loop is handed to it before it is told to end.
         self._handing = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="shardwise-storage", daemon=True)
@@ -55,17 +57,26 @@ class Runtime:
         An exception in the waiting thread (Ctrl-C) ends the work first: nothing is written into
         the caller's buffers behind its back.
         """
-        watch = _Watch(self.loop)
+        watch = self._watches[threading.get_ident()] = _Watch(self.loop)
         try:
             with self._handing:
                 done = self._begin(watch.over(work))
             return done.result()
         except CancelledError:
             work.close()
-            raise StorageError("nothing can be read any more: the interpreter is ending") from None
+            why = "the interpreter is ending" if self._is_ended else "its reader was closed"
+            raise StorageError(f"nothing is read any more: {why}") from None
         except BaseException:
             watch.stop()
             raise
+        finally:
+            self._watches.pop(threading.get_ident(), None)
+
+    def give_up(self, thread: int) -> None:
+        """End what a thread (its identifier) waits for in `run`, if it does: StorageError there."""
+        watch = self._watches.get(thread)
+        if watch is not None and not self._is_ended:
+            self.post(watch.cancel)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._is_ended:
@@ -139,10 +150,11 @@ class _Watch:
         if not self._ended.is_set():
             # A loop that is closed has ended all work.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._cancel)
+                self._loop.call_soon_threadsafe(self.cancel)
                 self._ended.wait(_PATIENCE_S)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """End the work, in the loop's thread."""
         self._is_stopped = True
         if self._task is None:
             self._ended.set()
@@ -199,6 +211,13 @@ def runtime(*, obstore: bool) -> Runtime:
                 found = _Process.current = Runtime()
                 atexit.register(found.end)
     return found
+
+
+def give_up_reads(thread: int) -> None:
+    """End what a thread (its identifier) waits for from a store: StorageError there."""
+    found = _Process.current
+    if found is not None and found.pid == os.getpid():
+        found.give_up(thread)
 
 
 def is_cut_off() -> bool:

@@ -6,15 +6,16 @@ Imports this package; obstore when a store is opened.
 from __future__ import annotations
 
 import importlib.util
+import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from shardwise.errors import MissingExtraError, StorageError
 from shardwise.shown import shown
 from shardwise.storage import ambient
-from shardwise.storage.aistore import AisClient, AisWebClient, ais_key
+from shardwise.storage.aistore import AisClient
 from shardwise.storage.attempts import Client
 from shardwise.storage.checked import check_settings
 from shardwise.storage.foreign import FsspecClient, require_scheme
@@ -77,14 +78,18 @@ def place_of(url: str) -> Place:
     family = _FAMILIES.get(scheme, "")
     if not family:
         require_scheme(scheme, url)
-        return Place("", f"{scheme}://", url, "")
+        netloc = url.partition("://")[2].partition("/")[0]
+        if ":" in netloc.rpartition("@")[0]:
+            raise StorageError(
+                f"{scheme}://...@{netloc.rpartition('@')[2]}/... holds a password, which would be "
+                "written into states and messages: give it as storage={'password': ...}"
+            )
+        return Place("", f"{scheme}://{netloc}", url, "")
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtraError(f"{scheme}:// URLs need obstore", extra="remote")
     rest = url.partition("://")[2]
     if family == "hf":
         return Place(family, "hf://", hub_key(url), "hf://")
-    if family == "ais":
-        return Place(family, "ais://", ais_key(url), "ais://")
     host, _, key = rest.partition("/")
     if not host:
         raise StorageError(f"{url!r} names no host or bucket")
@@ -110,8 +115,6 @@ def url_of(place: Place, key: str) -> str:
         datasets, org, name, _, revision, path = key.split("/", 5)
         at = "" if revision == "main" else f"@{revision}"
         return f"hf://{datasets}/{org}/{name}{at}/{path}"
-    if place.family == "ais":
-        return f"ais://{key.split('/', 2)[2]}"
     return place.base + key
 
 
@@ -127,7 +130,7 @@ def open_client(place: Place, options: StorageOptions) -> Client:
             "hf and ais URLs"
         )
     if not place.family:
-        return FsspecClient(place.root.removesuffix("://"), options)
+        return FsspecClient(place.root, options)
     settings = options.settings()
     check_settings(settings)
     ambient.check_environment(place.family)
@@ -139,9 +142,17 @@ def open_client(place: Place, options: StorageOptions) -> Client:
             known = {name.removeprefix("aws_") for name in settings}
             found = ambient.aws_profile(profile)
             settings |= {k: v for k, v in found.items() if k.removeprefix("aws_") not in known}
-    client, config = _split(settings)
-    given = (str(v) for k, v in config.items() if k.endswith(("endpoint", "endpoint_url")))
-    endpoint = next(given, "") or ambient.named_endpoint(place.family)
+    client, config = _split(settings, place.family)
+    names = ("endpoint", "endpoint_url", "base_url")
+    endpoint = next((str(v) for k, v in config.items() if k.endswith(names)), "")
+    if not endpoint:
+        endpoint = ambient.named_endpoint(place.family)
+        if endpoint and place.family == "gs":
+            # obstore does not look at the variable; this is its way to an emulator, which takes
+            # any request.
+            emulator = {"gcs_base_url": endpoint, "disable_oauth": True}
+            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            config["google_service_account_key"] = json.dumps({**emulator, **nobody})
     # Who names such an endpoint wants it.
     allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
     import obstore.store
@@ -160,24 +171,35 @@ def open_client(place: Place, options: StorageOptions) -> Client:
 
 def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -> Client:
     """A web server, or what is reached like one."""
-    endpoint, headers = _server(place, settings)
-    client, rest = _split(settings)
+    endpoint, find_token = _server(place, settings)
+    headers = dict(settings.pop("headers", None) or {})
+    client, rest = _split(settings, place.family)
     if rest:
         raise StorageError(
             f"{', '.join(rest)} are no settings of {place.family} URLs: there are headers, token, "
             f"{'' if place.family == 'http' else 'endpoint, '}{', '.join(sorted(_CLIENT_SETTINGS))}"
         )
     headers = {**(client.pop("default_headers", None) or {}), **headers}
-    if options.redirects != "any" or not _STAYING.issuperset(map(str.lower, headers)):
+    by_hand = options.redirects != "any" or not _STAYING.issuperset(map(str.lower, headers))
+    allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
+    if place.family == "ais":
+        return AisClient(
+            place.root.removeprefix("ais://"),
+            options,
+            endpoint=endpoint,
+            client=allowed | client,
+            web=_web(options, headers, client if by_hand else {}),
+            find_token=find_token,
+            by_hand=by_hand,
+        )
+    if token := find_token():
+        headers["Authorization"] = f"Bearer {token}"
+    if by_hand:
         web = _web(options, headers, client)
-        if place.family == "hf":
-            return HubWebClient(endpoint, web)
-        return AisWebClient(endpoint, web) if place.family == "ais" else WebClient(endpoint, web)
+        return HubWebClient(endpoint, web) if place.family == "hf" else WebClient(endpoint, web)
     import obstore.store
 
-    given = {**client, "default_headers": headers} if headers else client
-    if endpoint.startswith("http://"):
-        given = {"allow_http": True, **given}
+    given = allowed | client | ({"default_headers": headers} if headers else {})
     try:
         store = obstore.store.HTTPStore(
             endpoint,
@@ -189,32 +211,27 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
     web = Web(headers, options.attempt_timeout_s)
     if place.family == "hf":
         return HubClient(store, options, endpoint=endpoint, web=web)
-    if place.family == "ais":
-        return AisClient(store, options, endpoint=endpoint, web=web)
     return ObstoreClient(store, options, asks_by_get=True)
 
 
-def _server(place: Place, settings: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """The URL of the server, and the headers for it; they are taken out of the settings."""
-    headers = dict(settings.pop("headers", None) or {})
+def _server(place: Place, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
+    """The URL of the server, and what looks for its token; both are taken out of the settings."""
     token = settings.pop("token", None)
-    endpoint, own_token = place.root, ""
-    if place.family == "hf":
-        endpoint, own_token = ambient.hub_place()
-    elif place.family == "ais":
-        endpoint, own_token = ambient.ais_place()
-    if place.family != "http":
-        named = str(settings.pop("endpoint", None) or endpoint).rstrip("/")
-        if not named:
-            raise StorageError(
-                "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
-                "storage={'endpoint': 'http://HOST:PORT'}"
-            )
-        if named != endpoint:
-            # The environment's token is for the environment's server, and for nobody else.
-            endpoint, own_token = named, ""
-    token = token or own_token
-    return endpoint, {**headers, "Authorization": f"Bearer {token}"} if token else headers
+    if place.family == "http":
+        return place.root, lambda: token or ""
+    look = ambient.hub_place if place.family == "hf" else ambient.ais_place
+    own = look()[0]
+    named = str(settings.pop("endpoint", None) or own).rstrip("/")
+    if not named:
+        raise StorageError(
+            "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
+            "storage={'endpoint': 'http://HOST:PORT'}"
+        )
+    if not urlsplit(named).hostname:
+        raise StorageError(f"the endpoint {named!r} names no host: give http://HOST:PORT")
+    # The environment's token is for the environment's server, and for nobody else.
+    is_own = named == own or not own
+    return named, lambda: token or (look()[1] if is_own else "")
 
 
 def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any]) -> Web:
@@ -239,7 +256,7 @@ def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any
     )
 
 
-def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(settings: Mapping[str, Any], family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the HTTP client, and those of the store."""
     client: dict[str, Any] = {}
     config: dict[str, Any] = {}
@@ -250,6 +267,8 @@ def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             client[bare] = value
         else:
             config[lower] = value
+    if trusted := ambient.certificates(client, family):
+        client["root_certificate"] = trusted
     return client, config
 
 

@@ -7,26 +7,19 @@ uploads"). Imports `shardwise.errors` and this package.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.errors import StorageError
-from shardwise.storage.failures import AttemptError, explained
-from shardwise.storage.foreign import FsspecClient
-from shardwise.storage.hub import HubListing
-from shardwise.storage.objects import ObstoreClient
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.remote import requests_to
 from shardwise.storage.runtime import runtime
-from shardwise.storage.stores import open_client, place_of
-from shardwise.storage.web import WebClient
+from shardwise.storage.stores import place_of
 
 __all__ = ["upload"]
 
 # A store puts the parts of a large object together before it answers.
 _LEAST_ATTEMPT_S = 60.0
 _LEAST_REQUEST_S = 300.0
-_PAUSE_S = 0.2
 
 
 def upload(url: str, source: bytes | Path, *, options: StorageOptions | None = None) -> None:
@@ -46,25 +39,7 @@ def upload(url: str, source: bytes | Path, *, options: StorageOptions | None = N
     )
 
     async def put() -> None:
-        client = open_client(place, patient)
-        if isinstance(client, HubListing) or not isinstance(
-            client, ObstoreClient | FsspecClient | WebClient
-        ):
-            raise StorageError(
-                f"can't write {url!r}: {place.family}:// URLs can be read only; write to a local "
-                "directory and upload it with the hub's own tool"
-            )
-        for attempt in range(1, options.max_attempts + 1):
-            try:
-                return await client.put(place.key, source)
-            except AttemptError as error:
-                failed = error
-            if failed.kind == "missing":
-                # No file is missing here, but the bucket for it.
-                failed = AttemptError(failed.cause, "refused")
-            if failed.kind != "passing":
-                raise explained(failed, url, verb="write")
-            await asyncio.sleep(_PAUSE_S * 2**attempt)
-        raise explained(failed, url, verb="write", tries=f" ({options.max_attempts} attempts)")
+        await requests_to(place, patient, process).put(url, place.key, source)
 
-    runtime(obstore=bool(place.family)).run(put())
+    process = runtime(obstore=bool(place.family))
+    process.run(put())

@@ -27,13 +27,14 @@ from urllib.parse import quote, urlsplit
 
 from shardwise.storage.attempts import Reply
 from shardwise.storage.blocking import in_thread
-from shardwise.storage.failures import CERTIFICATE, AttemptError, kind_of_status
+from shardwise.storage.failures import CERTIFICATE, AttemptError, kind_of_status, said_by_s3
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 
-__all__ = ["Web", "WebClient", "json_page"]
+__all__ = ["Web", "WebClient", "json_page", "put_file"]
 
 _MOST_BYTES = 256 << 20
+_MOST_ERROR = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 # What may stand in a path as it is; a % begins an escape that the caller made.
 _SAFE = "/%~!$&'()*+,;=:@"
@@ -64,8 +65,11 @@ class Web:
         method: str = "GET",
         body: bytes | IO[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
+        noted: list[str] | None = None,
     ) -> Any:
         """A reply with a status of success, whose body is to come.
+
+        With `noted`, no redirect is followed: where it leads is added to that list.
 
         Raises:
             AttemptError: there is none.
@@ -75,19 +79,37 @@ class Web:
         request = urllib.request.Request(  # noqa: S310 - the caller's scheme is http or https
             url, data=body, method=method, headers={**sent, **(headers or {})}
         )
-        handlers: list[Any] = [_Redirects(self), urllib.request.HTTPSHandler(context=self.context)]
+        handlers: list[Any] = [
+            _Redirects(self, noted),
+            urllib.request.HTTPSHandler(context=self.context),
+        ]
         if self.proxy is not None:
             handlers.append(urllib.request.ProxyHandler(dict.fromkeys(_SCHEMES, self.proxy)))
         try:
             return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             with error:
-                cause = f"HTTP {error.code} {error.reason}"
-            raise AttemptError(cause, kind_of_status(error.code)) from None
+                said = said_by_s3(error.read(_MOST_ERROR).decode("utf-8", "replace"))
+            cause = ": ".join([f"HTTP {error.code} {error.reason}", *said])
+            raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
         except urllib.error.URLError as error:
             raise _unreachable(error.reason) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise AttemptError(f"the reply failed ({type(error).__name__})", "passing") from None
+
+    def redirect_of(self, url: str, *, method: str) -> str:
+        """Where a request without a body is sent on to; "" where it is answered.
+
+        Raises:
+            AttemptError: it is refused.
+        """
+        noted: list[str] = []
+        try:
+            self.open(url, method=method, body=b"", noted=noted).close()
+        except AttemptError:
+            if not noted:
+                raise
+        return noted[0] if noted else ""
 
 
 _SCHEMES = ("http", "https")
@@ -105,8 +127,9 @@ def _unreachable(reason: object) -> AttemptError:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects with the body, but with the user's headers to the same place only."""
 
-    def __init__(self, web: Web) -> None:
+    def __init__(self, web: Web, noted: list[str] | None) -> None:
         self._web = web
+        self._noted = noted
 
     def redirect_request(  # noqa: PLR0917 - the base class's
         self,
@@ -129,6 +152,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             )
         if before.scheme == "https" and after.scheme != "https":
             raise AttemptError(f"HTTP {code}: a redirect from https to {after.scheme}", "refused")
+        if self._noted is not None:
+            self._noted.append(newurl)
+            raise AttemptError(f"HTTP {code}: a redirect", "refused", status=code)
         # Refuses what is no GET or HEAD; it leaves the body out.
         follow = super().redirect_request(req, fp, code, msg, headers, newurl)
         if follow is None:
@@ -175,7 +201,9 @@ class WebClient:
 
     def __init__(self, root: str, web: Web) -> None:
         self._root = root
-        self._web = web
+        self.web = web
+
+    moves_objects = False
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
@@ -208,9 +236,10 @@ class WebClient:
 
     async def put(self, key: str, source: bytes | Path) -> None:
         """Store a file whole, by one request."""
-        await in_thread(partial(self._put, key, source))
+        await in_thread(partial(put_file, self.web, self.url(key), source))
 
-    def _url(self, key: str) -> str:
+    def url(self, key: str) -> str:
+        """The URL of a key."""
         return f"{self._root}/{quote(key, safe=_SAFE)}" if key else self._root
 
     def _get(self, key: str, start: int, stop: int, etag: str) -> Reply:
@@ -218,7 +247,7 @@ class WebClient:
         if etag and not etag.startswith("W/"):
             asked["If-Match"] = etag
         began = time.monotonic()
-        with closing(self._web.open(self._url(key), headers=asked)) as reply:
+        with closing(self.web.open(self.url(key), headers=asked)) as reply:
             head_s = time.monotonic() - began
             sent = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
             if reply.status != 206 or sent is None:
@@ -241,13 +270,15 @@ class WebClient:
         stat = FileStat(num_bytes, _mtime_ns(reply), reply.headers.get("ETag") or "")
         return Reply(memoryview(data), stat, head_s)
 
-    def _put(self, key: str, source: bytes | Path) -> None:
-        if isinstance(source, bytes):
-            self._web.open(self._url(key), method="PUT", body=source).close()
-            return
-        with source.open("rb") as file:
-            length = {"Content-Length": str(source.stat().st_size)}
-            self._web.open(self._url(key), method="PUT", body=file, headers=length).close()
+
+def put_file(web: Web, url: str, source: bytes | Path) -> None:
+    """Send bytes, or a local file, by one request. Raises AttemptError."""
+    if isinstance(source, bytes):
+        web.open(url, method="PUT", body=source).close()
+        return
+    with source.open("rb") as file:
+        length = {"Content-Length": str(source.stat().st_size)}
+        web.open(url, method="PUT", body=file, headers=length).close()
 
 
 _PIECE = 8 << 20

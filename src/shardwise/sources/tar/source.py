@@ -30,7 +30,7 @@ from shardwise.sources.tar.lost import expand_shards
 from shardwise.sources.tar.reader import read_one, read_rows
 from shardwise.sources.tar.scratch import Scratch
 from shardwise.sources.tar.shards import ShardSet, open_shards
-from shardwise.storage import FilePool, StorageOptions, is_local
+from shardwise.storage import FilePool, StorageOptions, is_local, takes_many_ranges
 
 __all__ = ["TarSource"]
 
@@ -96,6 +96,11 @@ class TarSource:
     def asks_a_store(self) -> bool:
         """Whether samples out of order are requests: the shards are remote, without a cache."""
         return self._pool.options.cache is None and not all(map(is_local, self.urls))
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether the store takes the ranges of a whole batch by one request."""
+        return self.asks_a_store and all(map(takes_many_ranges, self.urls))
 
     @property
     def manifest(self) -> Manifest:

@@ -187,6 +187,8 @@ def read_cached(wanted: Sequence[Wanted], buffer: memoryview) -> None:
         cache, version = file._cache, file._known()
         pieces, last = _pieces(offsets, ends, begin, cache.settings.block_bytes)
         if not version.id or last > version.num_bytes:
+            if not version.id:
+                cache.pass_by(file.url)
             # The file itself says what is wrong with a range behind its end.
             read_direct([(file._file, offsets, ends, begin)], view)
             continue

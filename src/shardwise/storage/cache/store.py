@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from shardwise.shown import shown
 from shardwise.storage.cache.blocks import (
     BlockInfo,
     chunk_digests,
@@ -80,7 +81,7 @@ class Cache:
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._room = Room(self._blocks, self._parts)
         self._ledger: Ledger | None = None
-        self._is_warned = False
+        self._is_warned = self._is_passed_by = False
         self._resume_at = 0.0
         self._hits = 0
 
@@ -296,6 +297,17 @@ class Cache:
             books.damaged += 1
         IO_COUNTS.add(damaged=1)
         _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
+
+    def pass_by(self, url: str) -> None:
+        """Count a read of a file without a version, which can't be kept, and say so once."""
+        IO_COUNTS.add(degraded=1)
+        if not self._is_passed_by:
+            self._is_passed_by = True
+            _logger.warning(
+                "%r is not cached: its store tells neither an ETag nor a time of change, so that a "
+                "replaced file could not be told from this one",
+                shown(url),
+            )
 
     def _degrade(self, error: OSError) -> None:
         """Read past the cache for a while, and say so once."""

@@ -1,0 +1,130 @@
+"""A store that goes away for a while: the epoch waits, stays exact, and can be ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.sources.tar.build import build_indexes
+from shardwise.storage import StorageOptions, outages
+from tests.support.fault_proxy import FaultProxy
+from tests.support.remote_shards import put_shards
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "waits.py"
+NUM_SAMPLES, NUM_BYTES = 60, 200_000
+
+
+@pytest.fixture(scope="module")
+def urls(s3):
+    made = put_shards(s3, "away", [25, 35], num_bytes=NUM_BYTES)
+    build_indexes(made, options=StorageOptions(config=s3.config))
+    return made
+
+
+def take_ctrl_c():
+    """In a child before exec: tests that run in the background ignore SIGINT, and so would it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def reading(proxy, s3, launcher, mode, urls):
+    """A program that reads through the proxy."""
+    env = {**os.environ, **s3.behind(proxy.url).environment, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, *launcher, PROGRAM, mode, *urls],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**env, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        preexec_fn=take_ctrl_c,  # noqa: PLW1509 - one system call
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def wait_for(process, word, times=1):
+    """Read its stderr up to the line that is `word`; what came before that."""
+    lines = []
+    while times:
+        line = process.stderr.readline()
+        assert line, "".join(lines)
+        lines.append(line)
+        times -= line.strip() == word
+    return "".join(lines)
+
+
+def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls):
+    # Thin, so that the epoch is not over before the store goes away.
+    with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+        with reading(proxy, s3, [*launcher, "--nproc-per-node=2"], "ranks", urls) as process:
+            wait_for(process, "begun", times=2)
+            proxy.leave()
+            # Longer than any count of quick attempts lasts, and than the time of the warning.
+            time.sleep(14)
+            proxy.come_back()
+            out, err = process.communicate(timeout=240)
+            assert process.returncode == 0, err
+    ranks = [json.loads(line) for line in out.splitlines()]
+    assert sorted(i for rank in ranks for i in rank["ids"]) == list(range(NUM_SAMPLES))
+    assert all(rank["sizes"] == [NUM_BYTES] for rank in ranks)
+    assert all(rank["outage_s"] > 5 for rank in ranks)
+    away = re.findall(r"the store of .* has not answered for 1\d s \((.*)\): trying .*", err)
+    # One a process that reads, not one a request.
+    assert len(away) == 2, err
+    assert err.count("answers again") == 2, err
+
+
+def test_a_program_that_waits_for_a_store_ends_at_ctrl_c(s3, urls):
+    with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
+        with reading(proxy, s3, [], "alone", urls) as process:
+            wait_for(process, "begun")
+            proxy.leave()
+            wait_for(process, "waits")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode in (1, 130, -signal.SIGINT), err
+            assert "KeyboardInterrupt" in err
+
+
+def test_a_loader_with_a_shorter_timeout_names_the_store(s3, urls):
+    with FaultProxy(s3.endpoint, bandwidth=1e6) as proxy:
+        data = sw.tar(urls, storage={**s3.behind(proxy.url).config, "prefetch_bytes": 0})
+        loader = sw.DataLoader(data, batch_size=4, num_threads=2, timeout=3, output="numpy")
+        batches = iter(loader)
+        next(batches)
+        proxy.leave()
+        with pytest.raises(sw.StallError, match=r"waiting for 's3://.*': connection refused"):
+            list(batches)
+        loader.close()
+
+
+@pytest.mark.parametrize("executor", [{"num_threads": 2}, {"num_workers": 1}], ids=str)
+def test_close_does_not_wait_for_a_store(s3, urls, executor):
+    with FaultProxy(s3.endpoint, bandwidth=1e6) as proxy:
+        data = sw.tar(urls, storage={**s3.behind(proxy.url).config, "prefetch_bytes": 0})
+        loader = sw.DataLoader(data, batch_size=4, output="numpy", **executor)
+        batches = iter(loader)
+        next(batches)
+        proxy.leave()
+        if "num_threads" in executor:
+            while not outages():
+                time.sleep(0.02)
+        began = time.monotonic()
+        loader.close()
+        # Far from the 300 s of a request; a bound that a busy machine meets.
+        assert time.monotonic() - began < 30

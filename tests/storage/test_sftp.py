@@ -1,0 +1,109 @@
+"""SFTP by fsspec, against OpenSSH's server; and file systems that do not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+import shardwise as sw
+from shardwise.errors import MissingShardError, StaleIndexError, StorageError
+from shardwise.storage import StorageOptions, open_file
+from tests.support.remote_shards import check_epoch, loader, put_shards
+from tests.support.sftp_server import sftp_server
+
+
+@pytest.fixture(scope="module")
+def sftp(tmp_path_factory):
+    with sftp_server(tmp_path_factory.mktemp("sftp") / "files") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+
+
+@pytest.mark.parametrize("executor", [{"num_threads": 8}, {"num_workers": 2}], ids=str)
+def test_an_epoch_is_exact_with_any_threads_and_workers(sftp, executor):
+    urls = put_shards(sftp, "exact", [30, 40, 20])
+    data = sw.tar(urls, storage=sftp.config).decode(cls=int)
+    with loader(data, shuffle="full", **executor) as made:
+        check_epoch(made, 90)
+
+
+def test_a_local_index_serves_the_same_file_by_sftp(sftp):
+    urls = put_shards(sftp, "both", [10])
+    # The server tells seconds of a time that the disk has in nanoseconds.
+    assert len(sw.tar(sftp.folder / "both")) == 10
+    assert len(sw.tar(urls, storage=sftp.config)) == 10
+
+
+def test_a_replaced_file_is_told(sftp):
+    url = sftp.put("replaced.bin", b"a" * 1000)
+    file = open_file(url, options=StorageOptions(config=sftp.config, prefetch_bytes=0))
+    file.pin(file.stat())
+    assert file.read(0, 3) == b"aaa"
+    deadline = time.monotonic() + 60
+    with pytest.raises(StaleIndexError):
+        while time.monotonic() < deadline:
+            # Of the same length; its time has whole seconds.
+            sftp.put("replaced.bin", b"b" * 1000)
+            assert file.read(0, 3) == b"aaa"
+
+
+def test_what_is_wrong_is_told(sftp, tmp_path):
+    options = StorageOptions(config=sftp.config)
+    with pytest.raises(MissingShardError):
+        open_file(sftp.url("none.tar"), options=options).read(0, 1)
+    wrong = {**sftp.config, "key_filename": None, "password": "S3CRET"}
+    with pytest.raises(StorageError, match="login was refused") as caught:
+        open_file(sftp.url("none.tar"), options=StorageOptions(config=wrong)).read(0, 1)
+    assert "S3CRET" not in str(caught.value)
+    with pytest.raises(StorageError, match="holds a password") as caught:
+        open_file("sftp://me:S3CRET@127.0.0.1/x").read(0, 1)
+    assert "S3CRET" not in str(caught.value)
+
+
+def test_a_file_system_that_never_answers_leaves_a_bounded_number_of_threads():
+    released = threading.Event()
+
+    class Silent(MemoryFileSystem):
+        protocol = "silent"
+        cachable = False
+
+        def info(self, path, **options):
+            released.wait()
+            return super().info(path)
+
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    options = StorageOptions(attempt_timeout_s=0.02, request_timeout_s=120, hedge=False)
+
+    def stuck():
+        return sum(thread.name == "shardwise-blocking" for thread in threading.enumerate())
+
+    failures, most = [], []
+
+    def read(number):
+        try:
+            open_file(f"silent://d/{number}.tar", options=options).read(0, 1)
+        except StorageError as error:
+            failures.append(str(error))
+
+    readers = [threading.Thread(target=read, args=(i,)) for i in range(16)]
+    try:
+        for reader in readers:
+            reader.start()
+        while any(reader.is_alive() for reader in readers):
+            most.append(stuck())
+            time.sleep(0.01)
+        assert len(failures) == 16
+        assert all("64 calls to silent:// have not returned" in said for said in failures)
+        assert 32 < max(most) <= 64
+    finally:
+        released.set()
+        for reader in readers:
+            reader.join()
