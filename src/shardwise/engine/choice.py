@@ -98,10 +98,9 @@ def choose_executor(
     if num_threads == 0:
         raise ValueError("executor='threads' needs num_threads of 1 or more, or None")
     is_fixed = num_threads is not None or not maker.dataset.one_thread_will_do
-    if num_threads is None and maker.dataset.reads_at_once:
-        # They wait for replies; each has a request on its way.
-        num_threads = _STORE_THREADS
-    num_threads = num_threads or min(_MAX_THREADS, cores)
+    # Threads that wait for replies need no core.
+    chosen = _STORE_THREADS if maker.dataset.reads_at_once else min(_MAX_THREADS, cores)
+    num_threads = num_threads or chosen
     return ThreadExecutor(
         maker,
         num_threads=num_threads,
