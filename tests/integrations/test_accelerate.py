@@ -61,6 +61,7 @@ def test_gathered_rows_are_the_dataset_in_its_order(
     ("name", "words"),
     [
         ("plain", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
+        ("facade alone", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
         ("uneven", "10 and 9 rows in the last batch"),
         ("iterable", "use shardwise.torch.StatefulDataLoader around it"),
         ("iterable with workers", "use shardwise.torch.StatefulDataLoader around it"),
