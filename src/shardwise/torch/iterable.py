@@ -18,11 +18,11 @@ from shardwise.engine.choice import choose_executor
 from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
-from shardwise.frameworks import refuse_beside_accelerate
 from shardwise.held_ranks import HeldRanks
 from shardwise.loader import plan_for
 from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
 from shardwise.remainder import DropNotice
+from shardwise.torch.order import refuse_second_division
 from shardwise.torch.shared import Place, Run, SharedPlace
 from shardwise.torch.tensors import to_tensors
 
@@ -116,7 +116,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             remainder=remainder,
             epoch_size=epoch_size,
         )
-        self.is_announced = False  # whether a StatefulDataLoader tells frameworks of it
         self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
         # workers still start can't split them. Workers that live on read the shared one.
@@ -136,8 +135,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            self._require_announcement()
         self._num_passes += 1
         # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
         seed = 0 if worker is None else worker.seed - worker.id
@@ -151,6 +148,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 self._place = self._shared.read()
             self._lives_on = True
         place, rank, plan = self._place, self._ranks.certain().rank, self.plan
+        refuse_second_division(self, plan.world_size)
         was_read = self._shared.was_read(place) and not self._is_loaded
         self._is_loaded = False
         if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
@@ -199,7 +197,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         The epoch that a loaded state stands in goes on at its position; any other begins at 0.
         What is being iterated goes on unchanged.
         """
-        self._require_announcement()
+        # Accelerate calls this on all ranks, also where one alone is to read.
+        refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
         if epoch == self._place.epoch and not self._shared.was_read(self._place):
             self._move(epoch, self._place.start)
@@ -297,13 +296,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                     yield to_tensors(batch.data)
                 else:
                     yield batch.data
-
-    def _require_announcement(self) -> None:
-        # Accelerate would have one rank read for all, and hang where that fails, or divide again.
-        if not self.is_announced:
-            refuse_beside_accelerate(
-                "this IterableDataset", use="shardwise.torch.StatefulDataLoader around it"
-            )
 
     def _move(self, epoch: int, start: int) -> None:
         self._place = Place(epoch, start, self._place.times_set + 1)

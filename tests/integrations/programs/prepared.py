@@ -132,7 +132,7 @@ REFUSED = {
 def message(fails):
     try:
         fails(new_accelerator())
-    except (sw.FrameworkError, ValueError) as error:
+    except (sw.ShardwiseError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
