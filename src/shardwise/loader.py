@@ -7,6 +7,7 @@ run ahead of the user, but the state counts the batches that were handed out.
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -48,13 +49,14 @@ __all__ = ["DataLoader", "EpochSampler", "plan_for"]
 class _Run:
     """One pass over an epoch: which one, where it began, what was handed out."""
 
-    __slots__ = ("epoch", "num_given", "plan", "start")
+    __slots__ = ("epoch", "num_given", "pid", "plan", "start")
 
     def __init__(self, epoch: int, start: int, plan: Plan) -> None:
         self.epoch = epoch
         self.start = start
         self.plan = plan
         self.num_given = 0
+        self.pid = os.getpid()
 
     @property
     def is_whole(self) -> bool:
@@ -271,9 +273,10 @@ class DataLoader:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # An instance has the mark of the class itself once somebody sees to its state.
         is_known = "_is_accelerate_prepared" in vars(self)
-        return announced(self._batches(), lambda: self.pass_plan, is_known=is_known)
+        return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
+        self._leave_forked()
         last = self._run
         if last is not None and last.is_whole:
             # Programs that count steps take the last batch and never ask for the end.
@@ -312,6 +315,7 @@ class DataLoader:
     @property
     def plan(self) -> Plan:
         """Who gets what: of the ranks of this process, but never others within a pass."""
+        self._leave_forked()
         is_under_way = self._run is not None and not self._run.is_whole
         world_size = self._plan.world_size if is_under_way else self.world_size
         if world_size != self._plan.world_size:
@@ -346,10 +350,10 @@ class DataLoader:
     @property
     def num_steps_left(self) -> int:
         """Batches that the pass under way, or else the next one, has still to hand out."""
-        return self.pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+        return self._pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
 
     @property
-    def pass_plan(self) -> Plan:
+    def _pass_plan(self) -> Plan:
         """The plan of the pass under way, or else the next one, from its first batch on."""
         return self.plan.resumed(self._start) if self._run is None else self._run.plan
 
@@ -417,15 +421,10 @@ class DataLoader:
 
         return TorchDataLoader(self)
 
-    def pad(self) -> None:
-        """Fill the last batch with repeats where it would be uneven: for frameworks that gather."""
-        if self._plan.remainder == "uneven":
+    def _pad(self, *, only_default: bool) -> None:
+        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        if self._plan.remainder == "uneven" and (self._remainder is None or not only_default):
             self._plan = self._plan.padded()
-
-    def pad_by_default(self) -> None:
-        """As `pad`, unless `remainder` was given."""
-        if self._remainder is None:
-            self.pad()
 
     def close(self) -> None:
         """End threads and processes with what is under way; iterating starts them anew."""
@@ -444,6 +443,11 @@ class DataLoader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _leave_forked(self) -> None:
+        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
+        if self._run is not None and self._run.pid != os.getpid():
+            (self._epoch, self._start), self._run = self._run.position(), None
 
     def _position(self) -> tuple[int, int]:
         return (self._epoch, self._start) if self._run is None else self._run.position()

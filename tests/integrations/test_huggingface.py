@@ -104,6 +104,12 @@ def test_an_evaluation_that_would_leave_samples_out_is_refused(tmp_path: Path) -
         mine.evaluate(short)
 
 
+def test_an_evaluation_that_would_not_gather_all_ranks_is_refused(tmp_path: Path) -> None:
+    half = loader(rank=0, world_size=2, shuffle=False)
+    with pytest.raises(ValueError, match=r"gathers from 1 processes, .* has world_size=2"):
+        trainer(tmp_path, None).evaluate(half)
+
+
 @pytest.mark.parametrize("remove_unused_columns", [True, False])
 def test_the_model_gets_its_columns_and_no_label_twice(
     tmp_path: Path, remove_unused_columns: bool

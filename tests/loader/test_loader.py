@@ -13,6 +13,7 @@ import shardwise as sw
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError, RankError, StateError
+from shardwise.plan import SequentialSampler
 from shardwise.testing import assert_batches_equal, check_resume
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -194,9 +195,9 @@ def test_the_length_stays_that_of_the_epoch_after_a_resume():
         next(iterator)
     resumed = make(batch_size=4)
     resumed.load_state_dict(loader.state_dict())
-    assert len(resumed) == 26
+    assert len(resumed) == 27
     assert len(ids(resumed)) == 21
-    assert len(resumed) == 26
+    assert len(resumed) == 27
 
 
 def test_after_the_last_batch_the_state_stands_at_the_next_epoch():
@@ -230,7 +231,7 @@ def test_setting_the_epoch_that_was_loaded_keeps_the_position():
     resumed = make(batch_size=4)
     resumed.load_state_dict(loader.state_dict())
     resumed.sampler.set_epoch(0)
-    assert len(ids(resumed)) == 25
+    assert len(ids(resumed)) == 26
     resumed.load_state_dict(loader.state_dict())
     resumed.set_epoch(1)
     assert len(ids(resumed)) == 26
@@ -282,7 +283,7 @@ def test_a_world_size_without_a_rank_is_refused(monkeypatch):
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 1000}, "remainder='pad'"),
+        ({"batch_size": 1000, "remainder": "drop"}, "remainder='pad'"),
         ({"shuffle": "random"}, "shuffle"),
         ({"remainder": "keep"}, "remainder"),
         ({"output": "jax"}, "output"),
@@ -314,9 +315,41 @@ def test_padding_is_marked_and_counted():
 
 
 def test_dropping_is_counted():
-    loader = make(batch_size=50)
+    loader = make(batch_size=50, remainder="drop")
     assert len(list(loader)) == 2
     assert loader.stats()["dropped"] == 5
+
+
+def test_by_default_each_sample_comes_once_where_nothing_is_shuffled(caplog):
+    for options in ({}, {"sampler": SequentialSampler(NUM_SAMPLES)}, {"epoch_size": 33}):
+        loader = make(batch_size=50, **options)
+        assert (loader.plan.remainder, loader.drop_last) == ("uneven", False)
+    loader = make(batch_size=50)
+    assert [i for batch in ids(loader) for i in batch] == list(range(NUM_SAMPLES))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("options", "num_lines"),
+    [
+        ({}, 1),
+        ({"remainder": "drop"}, 0),
+        ({"drop_last": True}, 0),
+        ({"batch_size": 35}, 0),  # nothing is left over
+        ({"rank": 1, "world_size": 2}, 0),  # rank 0 says it
+    ],
+)
+def test_what_the_default_drops_is_said_once_with_the_number_and_the_knob(
+    caplog, options, num_lines
+):
+    loader = make(**{"batch_size": 50, "shuffle": True, **options})
+    assert (loader.plan.remainder, loader.drop_last) == ("drop", True)
+    for _ in range(2):
+        ids(loader)
+    assert len(caplog.messages) == num_lines
+    for line in caplog.messages:
+        assert "leaves out 5 of 105 samples" in line
+        assert "remainder='pad'" in line
 
 
 def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
@@ -391,7 +424,7 @@ def test_what_the_users_collate_returns_is_handed_on():
 
 
 def test_stats_tell_what_was_handed_out():
-    loader = make(batch_size=10, num_threads=2)
+    loader = make(batch_size=10, num_threads=2, remainder="drop")
     for _ in range(2):
         for _ in loader:
             pass
@@ -407,7 +440,7 @@ def test_frameworks_find_what_they_look_for():
     loader = make(batch_size=4)
     assert not isinstance(loader, torch.utils.data.DataLoader)
     assert len(loader.dataset) == NUM_SAMPLES
-    assert (loader.batch_sampler, loader.batch_size, loader.drop_last) == (None, 4, True)
+    assert (loader.batch_sampler, loader.batch_size, loader.drop_last) == (None, 4, False)
     assert (loader.num_workers, loader.pin_memory, loader.multiprocessing_context) == (
         0,
         False,

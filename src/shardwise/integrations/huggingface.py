@@ -81,7 +81,7 @@ class LoaderMixin:
         self._train_loader, self._eval_loader = train_loader, eval_loader
         # The Trainer looks whether there are datasets before it asks for loaders.
         if train_loader is not None:
-            train_loader.pad_by_default()
+            train_loader._pad(only_default=True)
             kwargs.setdefault("train_dataset", train_loader.dataset)
         if eval_loader is not None:
             _fill_for_evaluation(eval_loader)
@@ -146,6 +146,8 @@ class LoaderMixin:
             num_items_in_batch=num_items_in_batch,
             **kwargs,
         )
+        if share == 1:
+            return result
         return (result[0] * share, *result[1:]) if return_outputs else result * share
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
@@ -180,6 +182,13 @@ class LoaderMixin:
             loader = None
         if loader is not None:
             _fill_for_evaluation(loader)
+            num_processes = self.args.world_size  # type: ignore[attr-defined]
+            if loader.world_size != num_processes:
+                raise ValueError(
+                    f"the evaluation gathers from {num_processes} processes, and the loader has "
+                    f"world_size={loader.world_size}: samples would be missing, or count more than "
+                    "once; make it without group=, rank= and world_size="
+                )
         return loader
 
     def _adapted(self, loader: DataLoader, *, is_training: bool) -> TrainerLoader:
@@ -243,4 +252,4 @@ def _fill_for_evaluation(loader: DataLoader) -> None:
             f"remainder='drop' leaves {loader.plan.num_dropped} of {loader.plan.num_samples} "
             "samples out of the evaluation: make the loader with remainder='pad'"
         )
-    loader.pad()
+    loader._pad(only_default=False)

@@ -88,7 +88,7 @@ class TrainerLoader:
         return batch
 
     def _for_model(self, columns: Mapping[str, Any]) -> Batch:
-        loader, plan = self._loader, self._loader.pass_plan
+        loader, plan = self._loader, self._loader._pass_plan
         batch = Batch(
             (name, value)
             for name, value in columns.items()

@@ -18,12 +18,12 @@ from shardwise.engine.choice import choose_executor
 from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
-from shardwise.frameworks import refuse_beside_accelerate
 from shardwise.held_ranks import HeldRanks
 from shardwise.loader_arguments import plan_for, seed_of
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.remainder import DropNotice
-from shardwise.torch.shared import Place, SharedPlace
+from shardwise.torch.order import refuse_second_division
+from shardwise.torch.shared import Place, Run, SharedPlace
 from shardwise.torch.tensors import to_tensors
 
 if TYPE_CHECKING:
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["IterableDataset"]
 
 _OUTPUTS = ("torch", "numpy")
-
-
-class _Run:
-    """One pass over an epoch in this process: how many batches of it were yielded here."""
-
-    __slots__ = ("num_given",)
-
-    def __init__(self, num_given: int = 0) -> None:
-        self.num_given = num_given
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
@@ -128,7 +119,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             epoch_size=epoch_size,
             sampler=sampler,
         )
-        self.is_announced = False  # whether a StatefulDataLoader tells frameworks of it
         seed = seed_of(sampler, seed)
         self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
@@ -136,10 +126,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._place = Place()
         self._shared = SharedPlace()
         self._lives_on = False
-        self._run: _Run | None = None
+        self._run: Run | None = None
         # Batches of its own that a worker leaves out of the next pass, by a state of its own.
         self._num_skipped = 0
         self._is_loaded = False
+        self._num_passes = 0
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -148,17 +139,20 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            self._require_announcement()
-        run = _Run(self._num_skipped)
+        self._num_passes += 1
+        # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
+        seed = 0 if worker is None else worker.seed - worker.id
+        name = hash((seed, self._num_passes)) or 1
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        run = Run(number, num_workers, name, self._num_skipped)
         if worker is not None:
             self._run, self._num_skipped = run, 0
             self._shared.mark_workers()
             if self._lives_on:
                 self._place = self._shared.read()
             self._lives_on = True
-        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         place, rank, plan = self._place, self._ranks.certain().rank, self.plan
+        refuse_second_division(self, plan.world_size)
         was_read = self._shared.was_read(place) and not self._is_loaded
         self._is_loaded = False
         if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
@@ -171,8 +165,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             DropNotice(is_default=self._is_default).say(plan, rank)
         if was_read:
             place = self._place = place._replace(start=0)
-        self._shared.mark_beginning(place)
-        return self._batches(place, plan.resumed(place.start), rank, (number, num_workers), run)
+        self._shared.mark_begun(run, place)
+        return self._batches(place, plan.resumed(place.start), rank, run)
 
     @property
     def plan(self) -> Plan:
@@ -207,7 +201,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         The epoch that a loaded state stands in goes on at its position; any other begins at 0.
         What is being iterated goes on unchanged.
         """
-        self._require_announcement()
+        # Accelerate calls this on all ranks, also where one alone is to read.
+        refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
         if epoch == self._place.epoch and not self._shared.was_read(self._place):
             self._move(epoch, self._place.start)
@@ -274,19 +269,17 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """Rank, world size and place travel (I10); what was yielded here was not yielded there."""
         return {**self.__dict__, "_plan": self.plan, "_run": None}
 
-    def _batches(
-        self, place: Place, plan: Plan, rank: int, worker: tuple[int, int], run: _Run
-    ) -> Generator[Any, None, None]:
+    def _batches(self, place: Place, plan: Plan, rank: int, run: Run) -> Generator[Any, None, None]:
         self._run = run
-        number, num_workers = worker
-        if not plan.num_steps:
-            self._shared.mark_end(place)
+        steps = run.steps_left(plan.num_steps)
+        if not steps:
+            self._shared.mark_done(run, place)
         works = epoch_works(
             plan,
             epoch=place.epoch,
             rank=rank,
-            first_step=number + run.num_given * num_workers,
-            stride=num_workers,
+            first_step=steps.start,
+            stride=steps.step,
         )
         executor = choose_executor(
             self._maker,
@@ -299,21 +292,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         )
         with closing(executor), closing(executor.run(works)) as batches:
             for batch in batches:
-                if number + run.num_given * num_workers == plan.num_steps - 1:
-                    # Before it is taken: the end need not be asked for.
-                    self._shared.mark_end(place)
                 run.num_given += 1
+                if not run.steps_left(plan.num_steps):
+                    # Before the last one is taken: the end need not be asked for.
+                    self._shared.mark_done(run, place)
                 if self.output == "torch" and isinstance(batch.data, dict):
                     yield to_tensors(batch.data)
                 else:
                     yield batch.data
-
-    def _require_announcement(self) -> None:
-        # Accelerate would have one rank read for all, and hang where that fails, or divide again.
-        if not self.is_announced:
-            refuse_beside_accelerate(
-                "this IterableDataset", use="shardwise.torch.StatefulDataLoader around it"
-            )
 
     def _move(self, epoch: int, start: int) -> None:
         self._place = Place(epoch, start, self._place.times_set + 1)

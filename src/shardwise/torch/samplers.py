@@ -19,7 +19,7 @@ from shardwise.engine.schedule import epoch_works
 from shardwise.held_ranks import HeldRanks
 from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
 from shardwise.remainder import DropNotice, default_remainder
-from shardwise.torch.order import Cursor, check_count, order_of, shuffle_of
+from shardwise.torch.order import Cursor, check_count, order_of, refuse_second_division, shuffle_of
 
 __all__ = ["BatchSampler", "DistributedSampler"]
 
@@ -102,7 +102,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's indices of the epoch, from where a loaded state stands."""
-        self._ranks.certain()
+        refuse_second_division(self, self._ranks.certain().world_size)
         cursor = self._cursor = self._cursor.again()
         return self._indices(cursor)
 
@@ -141,6 +141,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        refuse_second_division(self, self.num_replicas)
         self._cursor = self._cursor.moved_to(epoch)
         self.epoch = self._cursor.epoch
 
@@ -293,6 +294,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's batches of the epoch, from where a loaded state stands."""
         plan, rank = self.plan, self.rank
+        refuse_second_division(self, plan.world_size)
         self._drop_notice.say(plan, rank)
         cursor = self._cursor = self._cursor.again()
         plan = plan.resumed(cursor.start)
@@ -320,6 +322,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        refuse_second_division(self, self.world_size)
         self._cursor = self._cursor.moved_to(epoch)
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
