@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "DataError",
+    "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
     "MissingTorchError",
@@ -151,3 +152,7 @@ class MissingTorchError(MissingExtraError):
             "tensors need torch, which is not installed: pip install torch, or take arrays with "
             "sw.DataLoader(..., output='numpy')",
         )
+
+
+class FrameworkError(ShardwiseError, RuntimeError):
+    """A training framework would not treat a loader right; the message names what to use."""

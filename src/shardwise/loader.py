@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from shardwise.engine.choice import ExecutorName, choose_executor
 from shardwise.engine.cores import usable_cores
@@ -20,6 +21,9 @@ from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.ragged import Ragged
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Executor
+from shardwise.errors import RankError
+from shardwise.frameworks import EpochSampler, announced, no_such_attribute, sampler_of
+from shardwise.held_ranks import HeldRanks
 from shardwise.loader_arguments import (
     as_dataset,
     check_options,
@@ -31,27 +35,14 @@ from shardwise.loader_arguments import (
 from shardwise.markup import table
 from shardwise.output import Output
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
-from shardwise.ranks import discover, local_world_size
+from shardwise.ranks import local_world_size
+from shardwise.remainder import DropNotice, default_remainder
 from shardwise.torch_arguments import TorchArguments, translate
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 __all__ = ["DataLoader", "EpochSampler", "plan_for"]
-
-
-class EpochSampler:
-    """What frameworks look for under `loader.sampler`: a way to set the epoch."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch."""
-        self._loader.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return len(self._loader) * self._loader.batch_size
 
 
 class _Run:
@@ -91,7 +82,8 @@ class DataLoader:
         remainder: what becomes of samples that do not fill a global batch. "drop" leaves them
             out of this epoch; "pad" repeats samples and marks the repeats False in "__valid__";
             "uneven" gives each exactly once, and the last batch of some ranks is shorter,
-            possibly empty.
+            possibly empty. None is "uneven" where nothing is shuffled, and "drop" where it is,
+            with a line in the log on rank 0 if that leaves samples out.
         rank: this process's rank; found, together with world_size, when both are None.
         world_size: how many ranks share the data.
         group: a process group or one dimension of a device mesh to take both from.
@@ -177,7 +169,9 @@ class DataLoader:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
         )
-        remainder = remainder or "drop"
+        self._remainder = remainder
+        self._drop_notice = DropNotice(is_default=remainder is None)
+        remainder = remainder or default_remainder(shuffle, sampler)
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         check_options(
             output=output,
@@ -190,10 +184,8 @@ class DataLoader:
         names = checked_names(
             as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
         )
-        ranks = discover(rank, world_size, group=group)
+        self._ranks = HeldRanks(rank, world_size, group=group)
         self.batch_size = batch_size
-        self.rank = ranks.rank
-        self.world_size = ranks.world_size
         self.drop_last = remainder == "drop"
         self.pin_memory = pin_memory
         self.prefetch_factor = prefetch_factor
@@ -207,13 +199,12 @@ class DataLoader:
             as_tuple=names if collate is None else None,
         )
         self.device = self._output.device
-        self.sampler = EpochSampler(self)
         self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
-        self.plan = plan_for(
+        self._plan = plan_for(
             self.dataset,
             batch_size=batch_size,
-            world_size=self.world_size,
+            world_size=self._ranks.now().world_size,
             shuffle=shuffle,
             seed=seed,
             remainder=remainder,
@@ -229,20 +220,22 @@ class DataLoader:
             ragged=ragged,
             on_error=on_error,
         )
-        self._executor: Executor = choose_executor(
+        self._choose = partial(
+            choose_executor,
             maker,
             executor=executor,
             num_workers=num_workers,
             num_threads=num_threads,
-            num_ranks=local_world_size(),
             prefetch_factor=prefetch_factor,
             timeout=timeout,
         )
+        self._num_local = local_world_size()
+        self._executor: Executor = self._choose(num_ranks=self._num_local)
         self.num_workers = self._executor.hands.num_workers
         # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
         is_plain = collate is None and on_error == "raise"
         # Out of order, each sample of a store is a request: no batch should wait for others'.
-        is_plain = is_plain and (is_in_order(self.plan) or not self.dataset.asks_a_store)
+        is_plain = is_plain and (is_in_order(self._plan) or not self.dataset.asks_a_store)
         self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
         self._epoch = 0
         self._start = 0
@@ -256,12 +249,16 @@ class DataLoader:
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def _facts(self) -> list[tuple[str, object]]:
+        """What people want to see of it; changes nothing."""
+        try:
+            ranks = self._ranks.now()
+        except RankError as error:
+            return [("rank", str(error))]
+        plan = self._plan.divided(ranks.world_size)
+        names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
         return [
-            *((name, getattr(self, name)) for name in ("batch_size", "rank", "world_size")),
-            ("remainder", self.plan.remainder),
-            ("num_steps", len(self)),
-            ("num_dropped", self.plan.num_dropped),
-            ("sampler", self.plan.sampler),
+            ("rank", ranks.rank),
+            *((name, getattr(plan, name)) for name in names),
             ("executor", str(self._executor.hands)),
             ("epoch", self.epoch),
         ]
@@ -272,12 +269,20 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        # An instance has the mark of the class itself once somebody sees to its state.
+        is_known = "_is_accelerate_prepared" in vars(self)
+        return announced(self._batches(), lambda: self.pass_plan, is_known=is_known)
+
+    def _batches(self) -> Generator[Any, None, None]:
         last = self._run
         if last is not None and last.is_whole:
             # Programs that count steps take the last batch and never ask for the end.
             self._end(last)
-        run = self._run = _Run(self._epoch, self._start, self.plan.resumed(self._start))
-        works = epoch_works(run.plan, epoch=run.epoch, rank=self.rank)
+        self._run = None
+        rank, plan = self._ranks.certain().rank, self.plan
+        self._drop_notice.say(plan, rank)
+        run = self._run = _Run(self._epoch, self._start, plan.resumed(self._start))
+        works = epoch_works(run.plan, epoch=run.epoch, rank=rank)
         self._counts.begin()
         made = batches_in_groups(self._executor, works, self._group_size)
         with closing(self._output.ahead(made)) as batches:
@@ -305,6 +310,35 @@ class DataLoader:
         self._counts.end_epoch(run.plan)
 
     @property
+    def plan(self) -> Plan:
+        """Who gets what: of the ranks of this process, but never others within a pass."""
+        is_under_way = self._run is not None and not self._run.is_whole
+        world_size = self._plan.world_size if is_under_way else self.world_size
+        if world_size != self._plan.world_size:
+            self._plan = self._plan.divided(world_size)
+            if not self._ranks.has_travelled:
+                self._executor.close()
+            # Launchers that say nothing of a machine's ranks start them on one machine.
+            self._num_local = local_world_size(default=world_size)
+            self._executor = self._choose(num_ranks=self._num_local)
+            self.num_workers = self._executor.hands.num_workers
+        return self._plan
+
+    @property
+    def rank(self) -> int:
+        """This process's rank.
+
+        Raises:
+            RankError: it can't be told yet, or is not what was given.
+        """
+        return self._ranks.certain().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._ranks.now().world_size
+
+    @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
         return self._epoch if self._run is None else self._run.epoch
@@ -312,16 +346,27 @@ class DataLoader:
     @property
     def num_steps_left(self) -> int:
         """Batches that the pass under way, or else the next one, has still to hand out."""
-        if self._run is None:
-            return self.plan.resumed(self._start).num_steps
-        return self._run.plan.num_steps - self._run.num_given
+        return self.pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+
+    @property
+    def pass_plan(self) -> Plan:
+        """The plan of the pass under way, or else the next one, from its first batch on."""
+        return self.plan.resumed(self._start) if self._run is None else self._run.plan
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """A way to set the epoch, which frameworks look for here."""
+        return sampler_of(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iterator goes through, from its beginning.
 
-        Naming the epoch that a loaded state stands in, or that is under way, changes nothing.
+        Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
+        whose last batch was handed out is over: naming it begins it anew.
         """
         epoch = checked_epoch(epoch)
+        if self._run is not None and self._run.is_whole:
+            self._end(self._run)
         if epoch != self._epoch:
             self._epoch, self._start, self._run = epoch, 0, None
 
@@ -360,7 +405,7 @@ class DataLoader:
             `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
             the loader, as a word and as a line. JSON.
         """
-        num_cores = usable_cores(num_ranks=local_world_size())
+        num_cores = usable_cores(num_ranks=self._num_local)
         stats = self._counts.to_dict(self._executor.hands, num_cores=num_cores)
         if reset:
             self._counts.clear()
@@ -372,6 +417,16 @@ class DataLoader:
 
         return TorchDataLoader(self)
 
+    def pad(self) -> None:
+        """Fill the last batch with repeats where it would be uneven: for frameworks that gather."""
+        if self._plan.remainder == "uneven":
+            self._plan = self._plan.padded()
+
+    def pad_by_default(self) -> None:
+        """As `pad`, unless `remainder` was given."""
+        if self._remainder is None:
+            self.pad()
+
     def close(self) -> None:
         """End threads and processes with what is under way; iterating starts them anew."""
         self._executor.close()
@@ -380,6 +435,9 @@ class DataLoader:
         """Rank, world size and position travel with a pickled loader (I10)."""
         epoch, position = self._position()
         return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        no_such_attribute(type(self), name)
 
     def __enter__(self) -> DataLoader:
         return self
@@ -392,7 +450,7 @@ class DataLoader:
 
     @property
     def _order(self) -> Order:
-        return Order(self.dataset.fingerprint, self.plan.sampler)
+        return Order(self.dataset.fingerprint, self._plan.sampler)
 
 
 _OPTIONS = tuple(name for name in inspect.signature(DataLoader).parameters if name != "torch_names")

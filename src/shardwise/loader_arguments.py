@@ -13,6 +13,7 @@ from shardwise.dataset import Dataset
 from shardwise.engine.ragged import Ragged, mask_of
 from shardwise.hints import call_for
 from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.remainder import default_remainder
 
 __all__ = [
     "as_dataset",
@@ -67,11 +68,13 @@ def plan_for(
     world_size: int,
     shuffle: Shuffle,
     seed: int,
-    remainder: Remainder,
+    remainder: Remainder | None,
     epoch_size: int | None,
     sampler: Sampler | None = None,
 ) -> Plan:
     """Make the plan of a dataset; True shuffles in the way that suits its source.
+
+    A remainder of None is "uneven" where nothing is shuffled and "drop" where it is.
 
     Raises:
         ValueError: an option is not usable, or no rank would get a single batch.
@@ -85,7 +88,7 @@ def plan_for(
         world_size=world_size,
         seed=seed,
         shuffle=shuffle,
-        remainder=remainder,
+        remainder=remainder or default_remainder(shuffle, sampler),
         shard_sizes=dataset.shard_sizes if shuffle == "window" and sampler is None else None,
         window_shape=dataset.window_shape,
         epoch_size=epoch_size,

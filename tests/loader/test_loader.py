@@ -37,7 +37,7 @@ def ids(loader):
 
 
 def global_batches(world_size, *, epoch=0, **options):
-    """Valid ids by step, over all ranks, in the global order: rank r holds r, r + W, ..."""
+    """Valid ids by step, of all ranks behind one another: the global order."""
     ranks = []
     for rank in range(world_size):
         loader = make(rank=rank, world_size=world_size, **options)
@@ -48,10 +48,7 @@ def global_batches(world_size, *, epoch=0, **options):
             batches.append(batch["__index__"][kept].tolist())
         ranks.append(batches)
     assert len({len(batches) for batches in ranks}) == 1, "ranks differ in their steps"
-    return [
-        [ranks[i % world_size][step][i // world_size] for i in range(sum(map(len, rows)))]
-        for step, rows in enumerate(zip(*ranks, strict=True))
-    ]
+    return [[i for batch in step for i in batch] for step in zip(*ranks, strict=True)]
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
@@ -164,8 +161,7 @@ def test_any_chain_of_world_sizes_gives_the_uninterrupted_order(cuts, worlds, sh
         assert all(other == states[0] for other in states), "ranks have different states"
         state = states[0]
         for step in zip(*rows, strict=True):
-            total = sum(map(len, step))
-            given.append([step[i % world_size][i // world_size] for i in range(total)])
+            given.append([i for batch in step for i in batch])
     assert given == whole[: len(given)]
     if state["epoch"] == 1:
         assert given == whole

@@ -131,7 +131,7 @@ def test_steps_may_be_asked_for_in_any_order_and_by_threads() -> None:
 def test_indices_are_the_samplers_at_the_positions() -> None:
     plan = Plan(100_000, batch_size=1000, world_size=3, shuffle="full", remainder="pad")
     for step in (0, 3, 4, plan.num_steps - 1):
-        positions, valid = plan.positions(step, 1)
+        positions, valid = plan.positions(5, range(step, step + 1), 1)
         assert np.array_equal(plan.indices(5, step, 1), plan.sampler.indices(5, positions))
         assert np.array_equal(plan.valid(5, step, 1), valid)
 

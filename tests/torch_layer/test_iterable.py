@@ -69,15 +69,9 @@ def global_order(dataset, epoch=0, **options):
     return [i for batch in loader for i in batch["__index__"].tolist()]
 
 
-def take_turns(batches_by_rank):
-    """All ranks' batches as one sequence, ranks taking turns within each step."""
-    return [
-        i
-        for step in zip(*batches_by_rank, strict=True)
-        for turn in itertools.zip_longest(*step)
-        for i in turn
-        if i is not None
-    ]
+def gathered(batches_by_rank):
+    """All ranks' batches as one sequence, rank after rank within each step."""
+    return [i for step in zip(*batches_by_rank, strict=True) for batch in step for i in batch]
 
 
 # Batches
@@ -258,12 +252,12 @@ def test_a_state_is_taken_up_by_other_ranks_batch_sizes_and_workers(
         it.set_epoch(4)
         later.append(ids(loader))
     assert (
-        take_turns(taken)
+        gathered(taken)
         == global_order(dataset, 3, shuffle=True, seed=2)[: 5 * before[0] * before[1]]
     )
-    everything = sorted(take_turns(taken) + take_turns(rest))
+    everything = sorted(gathered(taken) + gathered(rest))
     assert everything == list(range(NUM_SAMPLES))
-    assert take_turns(later) == global_order(dataset, 4, shuffle=True, seed=2)
+    assert gathered(later) == global_order(dataset, 4, shuffle=True, seed=2)
 
 
 def test_without_workers_the_state_counts_by_itself(dataset):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.markup import table
 from shardwise.plan.arguments import whole
+from shardwise.plan.lanes import lanes_of, shift_of
 from shardwise.plan.own_sampler import check_ids, check_sampler
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.sampler import Sampler, make_sampler
@@ -51,7 +52,7 @@ class Plan:
 
     >>> plan = Plan(10, batch_size=2, world_size=2)
     >>> plan.num_steps, plan.indices(0, 1, rank=0)
-    (2, array([4, 6]))
+    (2, array([4, 5]))
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Plan:
             whole("world_size", world_size),
             remainder,
             whole("start", start),
+            lanes_of(sampler),
         )
         self._block: tuple[Any, NDArray[np.int64], NDArray[np.bool_]] | None = None
 
@@ -146,9 +148,11 @@ class Plan:
         """Rows over all ranks that repeat a sample to fill the last batch."""
         return self.partition.num_padded
 
-    def positions(self, step: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """One rank's positions at one step, and which of them count: see `Partition.positions`."""
-        return self.partition.positions(step, rank)
+    def positions(
+        self, epoch: int, steps: range, rank: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """One rank's positions at these steps, and which of them count: see `Partition.block`."""
+        return self.partition.block(steps, rank, shift=shift_of(self.sampler, epoch))
 
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
@@ -176,6 +180,19 @@ class Plan:
         plan._block = None
         return plan
 
+    def divided(self, world_size: SupportsIndex) -> Plan:
+        """The plan of the same order and batch size for this number of ranks.
+
+        Raises:
+            ValueError: there would be no batch for each of them.
+        """
+        if world_size == self.world_size:
+            return self
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, world_size=whole("world_size", world_size))
+        plan._block = None
+        return plan.require_steps()
+
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at some positions of an epoch, int64 `[k]`.
 
@@ -186,6 +203,13 @@ class Plan:
         if self._is_own:
             check_ids(self.sampler, ids, len(positions), self._num_ids)
         return ids
+
+    def padded(self) -> Plan:
+        """The plan with repeats to fill the last batch, whatever became of it otherwise."""
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, remainder="pad")
+        plan._block = None
+        return plan
 
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
@@ -215,7 +239,7 @@ class Plan:
         kept = self._block
         if kept is None or kept[0] != (epoch, first, rank):
             last = min(first + steps, self.num_steps)
-            positions, valid = self.partition.block(first, last, rank)
+            positions, valid = self.positions(epoch, range(first, last), rank)
             # In one piece: a thread that reads while another writes sees one or the other.
             kept = (epoch, first, rank), self.ids(epoch, positions), valid
             self._block = kept

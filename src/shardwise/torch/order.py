@@ -16,12 +16,19 @@ class Cursor:
     """Where a sampler is: the epoch, where the epoch began, and what was yielded since.
 
     One for each pass, so that an iterator that was left behind counts for nothing.
+
+    Attributes:
+        epoch: the epoch of the pass.
+        start: the position that the pass begins at.
+        num_given: what was yielded.
+        is_whole: whether that is all; the end need not have been asked for.
     """
 
     def __init__(self, epoch: int = 0, start: int = 0) -> None:
         self.epoch = epoch
         self.start = start
         self.num_given = 0
+        self.is_whole = False
 
     @classmethod
     def at(cls, state: LoaderState) -> Cursor:
@@ -29,13 +36,18 @@ class Cursor:
         return cls(state.epoch, state.position)
 
     def again(self) -> Cursor:
-        """The same place, with nothing yielded."""
-        return Cursor(self.epoch, self.start)
+        """The next pass of the same epoch: from the same place, after a whole pass from 0."""
+        return Cursor(self.epoch, 0 if self.is_whole else self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
-        """The beginning of another epoch; the same epoch goes on."""
+        """The beginning of another epoch, or of one that is over; else the same epoch goes on."""
         epoch = checked_epoch(epoch)
-        return self if epoch == self.epoch else Cursor(epoch)
+        return self if epoch == self.epoch and not self.is_whole else Cursor(epoch)
+
+    def give(self, num_steps: int) -> None:
+        """Count one step, of this many that the pass has."""
+        self.num_given += 1
+        self.is_whole = self.num_given >= num_steps
 
 
 def order_of(dataset: object, sampler: Sampler) -> Order:

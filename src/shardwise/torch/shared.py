@@ -13,7 +13,7 @@ import torch
 
 __all__ = ["Place", "SharedPlace"]
 
-_EPOCH, _START, _TIMES_SET, _TIMES_SET_AT_END, _WARNED, _HAS_WORKERS, _NUM_CELLS = range(7)
+_EPOCH, _START, _TIMES_SET, _TIMES_SET_AT_END, _BEGAN, _WARNED, _TOLD, _HAS_WORKERS = range(8)
 
 
 class Place(NamedTuple):
@@ -36,7 +36,7 @@ class SharedPlace:
     """
 
     def __init__(self) -> None:
-        self._cells = _shared(torch.zeros(_NUM_CELLS, dtype=torch.int64))
+        self._cells = _shared(torch.zeros(_HAS_WORKERS + 1, dtype=torch.int64))
         self._cells[_TIMES_SET_AT_END] = -1
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -50,6 +50,7 @@ class SharedPlace:
     def write(self, place: Place) -> None:
         """Set the place that workers go to when they begin anew."""
         self._cells[: _TIMES_SET + 1] = torch.tensor(place)
+        self.mark_beginning(place)
 
     def mark_workers(self) -> None:
         """Note that worker processes read this dataset."""
@@ -63,13 +64,31 @@ class SharedPlace:
         """Note that this place was read to the end of its epoch."""
         self._cells[_TIMES_SET_AT_END] = place.times_set
 
-    def first_repeat(self, place: Place) -> bool:
-        """Whether this place was read to the end before; True once only."""
-        repeats = int(self._cells[_TIMES_SET_AT_END]) == place.times_set
-        first = repeats and not self._cells[_WARNED]
-        if first:
-            self._cells[_WARNED] = 1
-        return first
+    def was_read(self, place: Place) -> bool:
+        """Whether this place was read to the end of its epoch."""
+        return int(self._cells[_TIMES_SET_AT_END]) == place.times_set
+
+    def mark_beginning(self, place: Place) -> None:
+        """Note where in the epoch a pass begins, unless another place was set since."""
+        if int(self._cells[_TIMES_SET]) == place.times_set:
+            self._cells[_BEGAN] = place.start
+
+    def beginning(self) -> int:
+        """Where the newest pass began, or the next one will."""
+        return int(self._cells[_BEGAN])
+
+    def first_repeat(self) -> bool:
+        """True once."""
+        return self._first(_WARNED)
+
+    def first_notice(self) -> bool:
+        """True once."""
+        return self._first(_TOLD)
+
+    def _first(self, cell: int) -> bool:
+        is_first = not self._cells[cell]
+        self._cells[cell] = 1
+        return is_first
 
 
 def _shared(cells: torch.Tensor) -> torch.Tensor:
