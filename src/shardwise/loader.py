@@ -201,7 +201,7 @@ class DataLoader:
             as_tuple=names if collate is None else None,
         )
         self.device = self._output.device
-        self._counts = Counts(self.dataset)
+        self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
         self._plan = plan_for(
             self.dataset,

@@ -291,6 +291,24 @@ def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
             program.communicate()
 
 
+def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):
+    program = PROGRAM.replace("signal.default_int_handler", "signal.SIG_IGN")
+    program = (
+        program.replace("numbered_samples(100000)", "numbered_samples(2000)")
+        + """
+    os.killpg(0, signal.SIGINT)
+    given = []
+    for batch in loader:
+        given += batch["twice"].tolist()
+        os.killpg(0, signal.SIGINT)
+    assert given == list(range(0, 4000, 2))
+    """
+    )
+    made = run_program(program, tmp_path=tmp_path)
+    out, err = made.communicate(timeout=120)
+    assert (made.returncode, out, err) == (0, "", "")
+
+
 def test_workers_do_not_import_torch(tmp_path):
     program = PROGRAM.replace(
         '{"twice": 2 * sample["cls"]}', '{"torch": "torch" in __import__("sys").modules}'

@@ -88,6 +88,8 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
         """
         import asyncio, os, signal, threading
         from shardwise.storage.runtime import runtime
+        # Of a process that was started in the background it may be ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         started, ended = threading.Event(), []
 
         async def forever():

@@ -224,6 +224,8 @@ class _Started:
         self.pool = WorkerPool(
             executor.maker, num_workers=executor.num_workers, num_threads=executor.num_threads
         )
+        # A loader that is dropped, and the interpreter's end, end the processes.
+        self._end = weakref.finalize(executor, _end, self.pid, self.pool)
         self.layout = dict(executor.maker.dataset.layout())
         self.spare: dict[str, Layout] = {}
         maker = executor.maker
@@ -233,8 +235,6 @@ class _Started:
         self._slots: SlotPool | None = None
         self._slot_rows = 0
         self._slot_numbers = itertools.count()
-        # A loader that is dropped, and the interpreter's end, end the processes.
-        self._end = weakref.finalize(executor, _end, self.pid, self.pool)
 
     def require_own(self) -> None:
         """Refuse a process that was forked from the one that started the workers."""
