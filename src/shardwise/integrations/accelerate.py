@@ -82,8 +82,9 @@ def followed(
     if not is_known:
         raise FrameworkError(
             "there is an Accelerator that does not know this loader, so that its checkpoints would "
-            "lack the position: use shardwise.integrations.accelerate.prepare(accelerator, loader), "
-            "or in Hugging Face's Trainer LoaderMixin of shardwise.integrations.huggingface"
+            "lack the position: use shardwise.integrations.accelerate.prepare(accelerator, "
+            "loader), or in Hugging Face's Trainer LoaderMixin of "
+            "shardwise.integrations.huggingface"
         )
     gradients, active = GradientState(), None
     with closing(batches):
