@@ -34,7 +34,7 @@ def group(monkeypatch):
 @pytest.fixture
 def travel(monkeypatch):
     """Makes what is used from then on be in another process than what was made before."""
-    return lambda: monkeypatch.setattr(module, "_TOKEN", "another process")
+    return lambda: monkeypatch.setattr(module, "_TOKEN", b"another process")
 
 
 def pair(ranks):

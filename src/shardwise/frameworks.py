@@ -20,7 +20,6 @@ __all__ = [
     "EpochSampler",
     "announced",
     "no_such_attribute",
-    "refuse_beside_accelerate",
     "sampler_of",
 ]
 
@@ -67,18 +66,6 @@ def announced(
     from shardwise.integrations.accelerate import followed
 
     return followed(batches, rest, is_known=is_known)
-
-
-def refuse_beside_accelerate(what: str, *, use: str) -> None:
-    """Refuse what Accelerate would take for its own to divide, if there is an Accelerator.
-
-    Raises:
-        FrameworkError: names what to use.
-    """
-    if "accelerate.state" in sys.modules:
-        from shardwise.integrations.accelerate import refuse_unknown
-
-        refuse_unknown(what, use)
 
 
 def no_such_attribute(kind: type, name: str) -> NoReturn:

@@ -7,7 +7,6 @@ started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
 from __future__ import annotations
 
 import os
-import secrets
 from typing import Any
 
 from shardwise.errors import RankError
@@ -16,7 +15,7 @@ from shardwise.ranks import Ranks, discover, inherited, loader_worker, ranks_of_
 __all__ = ["HeldRanks"]
 
 # Of this interpreter and what is forked from it; a process that was spawned has another.
-_TOKEN = secrets.token_hex(8)
+_TOKEN = os.urandom(8)
 
 
 class HeldRanks:
@@ -98,6 +97,6 @@ class HeldRanks:
             )
 
 
-def _home() -> tuple[str, int]:
+def _home() -> tuple[bytes, int]:
     """Which process this is; in a worker of torch's DataLoader, which process it works for."""
     return _TOKEN, os.getppid() if loader_worker() else os.getpid()

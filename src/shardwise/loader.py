@@ -22,6 +22,7 @@ from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.ragged import Ragged
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Executor
+from shardwise.errors import RankError
 from shardwise.frameworks import EpochSampler, announced, no_such_attribute, sampler_of
 from shardwise.held_ranks import HeldRanks
 from shardwise.loader_arguments import (
@@ -250,12 +251,16 @@ class DataLoader:
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def _facts(self) -> list[tuple[str, object]]:
+        """What people want to see of it; changes nothing."""
+        try:
+            ranks = self._ranks.now()
+        except RankError as error:
+            return [("rank", str(error))]
+        plan = self._plan.divided(ranks.world_size)
+        names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
         return [
-            *((name, getattr(self, name)) for name in ("batch_size", "rank", "world_size")),
-            ("remainder", self.plan.remainder),
-            ("num_steps", len(self)),
-            ("num_dropped", self.plan.num_dropped),
-            ("sampler", self.plan.sampler),
+            ("rank", ranks.rank),
+            *((name, getattr(plan, name)) for name in names),
             ("executor", str(self._executor.hands)),
             ("epoch", self.epoch),
         ]

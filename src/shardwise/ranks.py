@@ -1,9 +1,9 @@
-"""Rank and world size: found once, in the process that builds the loader, or refused.
+"""Rank and world size: found in the process that builds the loader, or refused.
 
-Keeps I10, no surprise ranks. What is found travels with the pickled loader, so that a worker,
-however it was started, never looks again. Where the signs don't settle it, `RankError` says which
-values were seen and what to set: reading everything on every rank is the one mistake that nobody
-notices.
+Keeps I10, no surprise ranks. What is found travels with the pickled loader, and `held_ranks` holds
+it against the process group where reading begins. Where the signs don't settle it, `RankError` says
+which values were seen and what to set: reading everything on every rank is the one mistake that
+nobody notices.
 
 The only module that reads environment variables. It imports the standard library and
 `shardwise.errors`; torch is looked at where the program has imported it already, never imported

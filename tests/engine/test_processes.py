@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from shardwise import DataLoader
+from shardwise.codecs import array
 from shardwise.dataset import Dataset
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.processes import ProcessExecutor
@@ -64,6 +65,17 @@ def test_rows_that_workers_fill_in_place_are_those_of_the_reference():
     expected = batches(num_workers=0, num_threads=0)
     for options in ({"num_workers": 1, "num_threads": 3}, {"num_workers": 3}):
         assert_batches_equal(expected, batches(**options))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4])
+def test_batches_of_a_few_bytes_that_grow_into_groups_keep_memory_of_their_own(batch_size):
+    # A group of several batches may need no more memory than one: rows are aligned.
+    data = Dataset(MemorySource(numbered_samples(60))).decode(bin=array("uint8", (8,)))
+    data = data.select("bin")
+    options = {"batch_size": batch_size, "rank": 0, "world_size": 1, "output": "numpy"}
+    expected = list(DataLoader(data, num_threads=0, **options))
+    with DataLoader(data, num_workers=1, **options) as loader:
+        assert_batches_equal(list(loader), expected)
 
 
 def test_a_user_who_keeps_every_batch_has_right_data_and_no_deadlock():

@@ -61,9 +61,13 @@ def test_gathered_rows_are_the_dataset_in_its_order(
     ("name", "words"),
     [
         ("plain", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
+        ("facade alone", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
         ("uneven", "10 and 9 rows in the last batch"),
-        ("iterable", "use shardwise.torch.StatefulDataLoader around it"),
-        ("iterable with workers", "use shardwise.torch.StatefulDataLoader around it"),
+        ("iterable", "give accelerator.prepare a shardwise.torch.StatefulDataLoader around"),
+        (
+            "iterable with workers",
+            "give accelerator.prepare a shardwise.torch.StatefulDataLoader around",
+        ),
         ("skipped", "without Accelerate's skip_first_batches"),
     ],
 )
@@ -111,3 +115,14 @@ def test_a_version_without_the_private_names_is_refused(
     words = rf"accelerate {accelerate.__version__} has no .* tested with 1.15.0"
     with pytest.raises(sw.FrameworkError, match=words):
         prepare(accelerator, sw.DataLoader(sw.wrap(range(8)), batch_size=2))
+
+
+def test_a_version_that_divides_with_other_classes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import accelerate
+
+    accelerate.Accelerator(cpu=True)
+    monkeypatch.delattr("accelerate.data_loader.BatchSamplerShard")
+    with pytest.raises(sw.FrameworkError, match=r"has no accelerate.data_loader.BatchSamplerShard"):
+        next(iter(sw.torch.BatchSampler(range(8), 2, rank=0, world_size=2)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import math
 import mmap
 import os
@@ -17,7 +18,7 @@ import resource
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -162,7 +163,7 @@ class Slot:
     """One anonymous file, mapped.
 
     Attributes:
-        number: names the slot among all of its pool, for ever.
+        number: names the slot among all that its workers ever see.
         descriptor: the file, to be sent to workers.
         memory: uint8 `[num_bytes]`, its bytes.
         retired: it must not be lent again: someone who was forgotten may still write into it.
@@ -195,15 +196,19 @@ class SlotPool:
     Args:
         num_bytes: bytes of each slot.
         max_idle: slots that are kept for reuse; more are given back to the system.
+        numbers: the numbers of new slots. Workers know a slot by its number: pools that follow one
+            another, for the same workers, share one count.
     """
 
-    def __init__(self, num_bytes: int, *, max_idle: int) -> None:
+    def __init__(
+        self, num_bytes: int, *, max_idle: int, numbers: Iterator[int] | None = None
+    ) -> None:
         self._num_bytes = num_bytes
         self._max_idle = min(max_idle, max_slots())
         # Arrays may die in any thread, also inside the garbage collector while the lock is held.
         self._lock = threading.RLock()
         self._idle: list[Slot] = []
-        self._next = 0
+        self._numbers = itertools.count() if numbers is None else numbers
         self._lent: set[Slot] = set()
         self._closed = False
         _Pools.every.add(self)
@@ -213,8 +218,7 @@ class SlotPool:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-            number = self._next
-            self._next += 1
+            number = next(self._numbers)
         descriptor = anonymous_file(self._num_bytes)
         try:
             return Slot(number, descriptor, self._num_bytes)

@@ -9,6 +9,7 @@ Batches are bit by bit those of the inline executor (I5).
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import weakref
@@ -234,6 +235,7 @@ class _Started:
         self._max_idle = executor.num_prefetch + 2
         self._slots: SlotPool | None = None
         self._slot_rows = 0
+        self._slot_numbers = itertools.count()
 
     def require_own(self) -> None:
         """Refuse a process that was forked from the one that started the workers."""
@@ -263,7 +265,7 @@ class _Started:
             if self._slots is not None:
                 self._slots.close()
             num_bytes = layout.num_bytes(num_rows)
-            self._slots = SlotPool(num_bytes, max_idle=self._max_idle)
+            self._slots = SlotPool(num_bytes, max_idle=self._max_idle, numbers=self._slot_numbers)
             self._slot_rows = num_rows
         slot = self._slots.take()
         return slot, layout.views(self._slots.lend(slot), num_rows)

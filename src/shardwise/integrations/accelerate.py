@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import accelerate
-from accelerate import Accelerator, checkpointing
+from accelerate import Accelerator, checkpointing, data_loader
 from accelerate.state import GradientState, PartialState, is_initialized
 
 from shardwise.errors import FrameworkError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardwise.loader import DataLoader
     from shardwise.plan import Plan
 
-__all__ = ["followed", "prepare", "refuse_unknown"]
+__all__ = ["check_dividers", "followed", "prepare"]
 
 _TESTED = "1.15.0"
 
@@ -80,8 +80,11 @@ def followed(
         return
     _check_names()
     if not is_known:
-        refuse_unknown(
-            "this loader", "shardwise.integrations.accelerate.prepare(accelerator, loader)"
+        raise FrameworkError(
+            "there is an Accelerator that does not know this loader, so that its checkpoints would "
+            "lack the position: use shardwise.integrations.accelerate.prepare(accelerator, "
+            "loader), or in Hugging Face's Trainer LoaderMixin of "
+            "shardwise.integrations.huggingface"
         )
     gradients, active = GradientState(), None
     with closing(batches):
@@ -95,20 +98,6 @@ def followed(
         finally:
             if active is not None:
                 gradients._remove_dataloader(active)
-
-
-def refuse_unknown(what: str, call: str) -> None:
-    """Refuse to iterate what no Accelerator was told of, if there is one.
-
-    Raises:
-        FrameworkError: there is an Accelerator; names the call that it is told by.
-    """
-    if is_initialized():
-        raise FrameworkError(
-            f"there is an Accelerator that does not know {what}, so that its checkpoints would "
-            f"lack the position: use {call}, or in Hugging Face's Trainer LoaderMixin of "
-            "shardwise.integrations.huggingface"
-        )
 
 
 class _Active:
@@ -138,6 +127,17 @@ class _Active:
     def end_of_dataloader(self) -> bool:
         """Whether the batch in hand is the last one."""
         return self.num_left == 0
+
+
+def check_dividers(*names: str) -> None:
+    """Refuse a version, where it is in use, that divides data with something else than these.
+
+    Raises:
+        FrameworkError: `accelerate.data_loader` lacks one of the names.
+    """
+    if is_initialized():
+        version = f"accelerate {accelerate.__version__}"
+        require(data_loader, *names, found=version, tested=_TESTED)
 
 
 def _check_names() -> None:

@@ -61,9 +61,11 @@ class TorchDataLoader(torch.utils.data.DataLoader[Any]):
         kind = DividedSampler if is_shuffled else StorageOrderDividedSampler
         super().__init__(loader.dataset, batch_size=None, sampler=kind(loader))  # type: ignore[arg-type]
         self.loader = loader
-        loader._is_accelerate_prepared = True  # by this object, whose state Accelerate saves
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if "_is_accelerate_prepared" in vars(self):
+            # Accelerator.prepare marks what it saves the state of.
+            self.loader._is_accelerate_prepared = True
         return iter(self.loader)
 
     def __len__(self) -> int:

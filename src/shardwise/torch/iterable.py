@@ -18,7 +18,6 @@ from shardwise.engine.choice import choose_executor
 from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
-from shardwise.frameworks import refuse_beside_accelerate
 from shardwise.held_ranks import HeldRanks
 from shardwise.loader_arguments import plan_for, seed_of
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
@@ -120,7 +119,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             epoch_size=epoch_size,
             sampler=sampler,
         )
-        self.is_announced = False  # whether a StatefulDataLoader tells frameworks of it
         seed = seed_of(sampler, seed)
         self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
@@ -141,8 +139,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            self._require_announcement()
         self._num_passes += 1
         # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
         seed = 0 if worker is None else worker.seed - worker.id
@@ -207,7 +203,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         # Accelerate calls this on all ranks, also where one alone is to read.
         refuse_second_division(self, self.world_size)
-        self._require_announcement()
         epoch = checked_epoch(epoch)
         if epoch == self._place.epoch and not self._shared.was_read(self._place):
             self._move(epoch, self._place.start)
@@ -305,13 +300,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                     yield to_tensors(batch.data)
                 else:
                     yield batch.data
-
-    def _require_announcement(self) -> None:
-        # Accelerate would have one rank read for all, and hang where that fails, or divide again.
-        if not self.is_announced:
-            refuse_beside_accelerate(
-                "this IterableDataset", use="shardwise.torch.StatefulDataLoader around it"
-            )
 
     def _move(self, epoch: int, start: int) -> None:
         self._place = Place(epoch, start, self._place.times_set + 1)

@@ -82,8 +82,6 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         for keeper in (dataset, self.batch_sampler, self.sampler):
             if isinstance(keeper, (IterableDataset, BatchSampler, DistributedSampler)):
                 self._keeper = keeper
-                if isinstance(keeper, IterableDataset):
-                    keeper.is_announced = True
                 return
         raise TypeError(
             f"{type(dataset).__name__} with sampler={self.sampler!r}: give a "

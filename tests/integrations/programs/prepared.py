@@ -101,6 +101,10 @@ def prepared_plain(accelerator):
     list(accelerator.prepare(sw.DataLoader(DATA, batch_size=BATCH_SIZE)))
 
 
+def facade_alone(_):
+    list(sw.DataLoader(DATA, batch_size=BATCH_SIZE).as_torch_dataloader())
+
+
 def uneven(accelerator):
     for batch in prepare(accelerator, sw.DataLoader(DATA, batch_size=12, remainder="uneven")):
         accelerator.gather_for_metrics(batch["value"])
@@ -117,6 +121,7 @@ def skipped(accelerator):
 
 REFUSED = {
     "plain": prepared_plain,
+    "facade alone": facade_alone,
     "uneven": uneven,
     "iterable": iterable,
     "iterable with workers": lambda accelerator: iterable(accelerator, num_workers=1),
@@ -127,7 +132,7 @@ REFUSED = {
 def message(fails):
     try:
         fails(new_accelerator())
-    except (sw.FrameworkError, ValueError) as error:
+    except (sw.ShardwiseError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
