@@ -205,7 +205,7 @@ def _decoded_column(block: Block, field: Field, out: NDArray[Any] | None) -> Col
     if (field.required or field.layout is not None) and not whole:
         row = next(row for row, value in enumerate(column) if value is None)
         # Of a decoder that raises on a row before, that error is the first.
-        for before in range(row if out is None else 0):
+        for before in range(row):
             _decoded(block, before, field, _owned(column[before : before + 1])[0])
         raise _missing(block, row, field)
     if out is not None:
@@ -227,7 +227,8 @@ def _first_error(block: Block, error: DataError, fields: Sequence[Field]) -> Dat
 
     No decoder is called twice for a row.
     """
-    row = int(np.flatnonzero(block.ids == error.index)[0])
+    rows = np.flatnonzero(block.ids == error.index)
+    row = int(rows[0]) if len(rows) else 0
     for field in fields:
         for before, value in enumerate(_owned(block.columns.fields[field.name])[:row]):
             try:
