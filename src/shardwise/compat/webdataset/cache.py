@@ -258,7 +258,7 @@ class FileCache:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            warnings.warn(f"no room in the cache {self.cache_dir!r}, {shown(url)} is read directly: "
+            warnings.warn(f"no room in the cache {self.cache_dir!r}, {shown(url)} is read without: "
                           f"{error}", stacklevel=3)  # fmt: skip
             return {"url": url, "stream": gopen(url)}
         return {"url": url, "stream": stream, "local_path": path}
