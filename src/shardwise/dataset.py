@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -21,6 +22,7 @@ from shardwise.fields import (
     Block,
     Field,
     Layout,
+    copied,
     decode_columns,
     decode_row,
     decode_rows,
@@ -432,6 +434,12 @@ class Dataset:
                 rows = np.flatnonzero(source_ids == error.index)
                 error.index = int(ids[rows[0]]) if len(rows) else None
             raise
+        if self._holds_objects:
+            # A program that writes into what it gets must not change the dataset for the next
+            # epoch, or for this worker alone.
+            own = columns.fields if self._recipe.transforms else self._recipe.decoders
+            copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
+            columns = replace(columns, fields={**columns.fields, **copies})
         return Block(ids, columns, self._url_in_source)
 
     def _samples(self, block: Block) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ __all__ = [
     "Block",
     "Field",
     "Layout",
+    "copied",
     "decode_columns",
     "decode_row",
     "decode_rows",
@@ -178,12 +179,15 @@ def decode_columns(
     A column is an array `[rows, ...]` where the decoder makes one, or the source has one and there
     is no decoder; the array of `out` where there is one for the field; else a list with None for
     samples that lack the field.
+
+    Raises:
+        DataError: a sample lacks a field that was asked for, or that is an array in other batches.
     """
     decoded: dict[str, Column] = {"__key__": list(block.columns.keys)}
     for field in fields:
         column = block.columns.fields[field.name]
         whole = _is_whole(column)
-        if (field.required or field.layout is not None) and not whole:
+        if not whole and (field.required or field.layout is not None):
             row = next(row for row, value in enumerate(column) if value is None)
             raise _missing(block, row, field)
         if field.name in out:
@@ -220,6 +224,19 @@ def _owned(column: Column) -> list[Any]:
 def _own(column: NDArray[Any]) -> NDArray[Any]:
     """An array that may be written to: a source may hand out views of what it holds."""
     return column if column.flags.writeable else column.copy()
+
+
+def copied(value: Any) -> Any:
+    """An object of the user's as one that may be written to: arrays and containers are copied."""
+    if isinstance(value, np.ndarray | bytearray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    if type(value) is dict:
+        return {name: copied(each) for name, each in value.items()}
+    if hasattr(value, "clone") and hasattr(value, "detach"):  # torch's, which is not imported here
+        return value.clone()
+    return value
 
 
 def _missing(block: Block, row: int, field: Field) -> DataError:

@@ -177,6 +177,7 @@ def lance(
     columns: Sequence[str] | None = None,
     filter: str | None = None,  # noqa: A002 - what Lance calls it
     version: int | str | None = None,
+    fill: Any = None,
     memory_bytes: int = 256 << 20,
     storage: StorageOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
@@ -191,10 +192,11 @@ def lance(
         uri: a directory or a URL of an object store, or an open table of Lance or LanceDB, whose
             version is taken. Its storage options are not: give `storage`.
         columns: the columns to read, as `select` takes them, where a struct's name stands for all
-            its fields; None for all.
+            its fields; None for all. "_rowid" and "_rowaddr" are Lance's own numbers of a row.
         filter: keep the rows for which this holds, in SQL as Lance takes it. It is worked out once
             and kept as 4 bytes a row; it has to give the same rows on every rank.
         version: a number or a tag; None for the latest.
+        fill: as for `parquet`.
         memory_bytes: rows that will be asked for soon, kept in a process.
         storage: how an object store is reached: options, or its own settings, which Lance gets.
 
@@ -215,7 +217,12 @@ def lance(
         version = uri.version if version is None else version
         uri = uri.uri
     source = LanceSource(
-        str(uri), condition=filter, version=version, memory_bytes=memory_bytes, storage=storage
+        str(uri),
+        condition=filter,
+        version=version,
+        fill=fill,
+        memory_bytes=memory_bytes,
+        storage=storage,
     )
     dataset = Dataset(source)
     return dataset if columns is None else dataset.select(*source.expand(columns))
@@ -226,15 +233,17 @@ def wrap(dataset: Any) -> Dataset:
 
     Items that are dicts keep their names, tuples and lists become the fields "0", "1", ...,
     anything else the field "value". The key is the item's "__key__" or its index. Decoders are
-    applied to the values as they are. The fingerprint knows the dataset's type and length, not its
-    content. Threads may ask for items side by side: the dataset must allow it.
+    applied to the values as they are; before a `map`, and decoders, arrays and lists are copied, so
+    that writing into them leaves the dataset as it is. The fingerprint is the own one of a Hugging
+    Face dataset, else made of type, length, the indices of a `Subset`, and the first, middle and
+    last sample. Threads may ask for items side by side: the dataset must allow it.
 
     A Hugging Face dataset (`datasets.Dataset`) without a format, a transform, structs and columns
     that it decodes is read by the columns of its Arrow table: numbers and lists of numbers are
     arrays then, and rows are taken many at a time. Any other one is read row by row.
 
     Raises:
-        TypeError: it has no length or can't be indexed.
+        TypeError: it has no length or can't be indexed, or is a table or a dict of datasets.
 
     Example:
         >>> import shardwise as sw
@@ -244,8 +253,9 @@ def wrap(dataset: Any) -> Dataset:
     # By name: neither package is imported for it, and no other class is called so.
     kind = type(dataset)
     if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):
-        from shardwise.sources.huggingface import HuggingFaceSource, is_columnar
+        from shardwise.sources.huggingface import HuggingFaceSource, is_columnar, undecoded
 
         if is_columnar(dataset):
             return Dataset(HuggingFaceSource(dataset))
+        return Dataset(WrapSource(dataset, undecoded=undecoded))
     return Dataset(WrapSource(dataset))

@@ -111,6 +111,49 @@ def test_images_are_what_the_dataset_decodes_them_to():
     assert (ds[0]["image"] == pixels).all()
 
 
+@pytest.mark.parametrize("decode", [True, False])
+def test_stored_images_are_decoded_by_our_decoders_from_their_bytes(tmp_path, decode):
+    pixels = [np.full((4, 5, 3), 9 * i, np.uint8) for i in range(3)]
+    Image.fromarray(pixels[2]).save(tmp_path / "2.png")
+    images = [Image.fromarray(pixels[0]), Image.fromarray(pixels[1]), str(tmp_path / "2.png"), None]
+    features = datasets.Features(
+        {"image": datasets.Image(decode=decode), "n": datasets.Value("int8")}
+    )
+    hf = datasets.Dataset.from_dict({"image": images, "n": range(4)}, features=features)
+    ds = sw.wrap(hf).decode(image=sw.image(layout="HWC")).subset([2, 0, 1])
+    assert (ds.load(np.arange(3))["image"] == np.array(pixels)[[2, 0, 1]]).all()
+    assert (ds[0]["image"] == pixels[2]).all()
+    assert ds.manifest.fingerprint == sw.wrap(hf).fingerprint
+    with pytest.raises(DataError, match="no field 'image'"):
+        sw.wrap(hf).decode(image=sw.image())[3]
+
+
+@pytest.mark.parametrize("name", ["arrow", "pandas"])
+def test_formats_whose_rows_are_tables_are_refused(hf, name):
+    with pytest.raises(
+        TypeError, match=r"format '.*': give .* wrap\(dataset.with_format\(None\)\)"
+    ):
+        sw.wrap(hf.with_format(name))
+
+
+def test_a_dict_of_splits_asks_for_one(hf):
+    with pytest.raises(TypeError, match=r"one of its splits, such as wrap\(dataset\['train'\]\)"):
+        sw.wrap(datasets.DatasetDict({"train": hf}))
+
+
+def test_a_state_is_not_taken_up_by_the_dataset_in_another_order(hf):
+    wrapped = [
+        sw.wrap(each)
+        for each in (hf, hf.shuffle(seed=0), hf.shuffle(seed=1), hf.with_format("numpy"))
+    ]
+    words = [ds.fingerprint for ds in wrapped]
+    assert len({*words[:3]}) == 3
+    assert words[1] == sw.wrap(hf.shuffle(seed=0)).fingerprint
+    state = sw.DataLoader(wrapped[1], batch_size=10, rank=0, world_size=1).state_dict()
+    with pytest.raises(sw.StateError, match="fingerprint"):
+        sw.DataLoader(wrapped[2], batch_size=10, rank=0, world_size=1).load_state_dict(state)
+
+
 def test_an_empty_dataset_has_no_rows(hf):
     check_source(sw.wrap(hf.select([])).source, expected=[])
 
@@ -118,6 +161,8 @@ def test_an_empty_dataset_has_no_rows(hf):
 def test_a_null_is_a_field_that_the_row_lacks():
     ds = sw.wrap(datasets.Dataset.from_dict({"n": [1, None, 3]}))
     assert ds[1] == {"__key__": "1"}
+    with pytest.raises(DataError, match="no value of 'n', and an array can't hold a null"):
+        ds.load(np.arange(3))
     with pytest.raises(DataError, match="'n'") as caught:
         ds.select("n").load(np.arange(3))
     assert caught.value.index == 1

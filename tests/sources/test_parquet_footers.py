@@ -98,8 +98,11 @@ def test_a_flipped_bit_names_file_and_row_group_and_its_rows_can_be_skipped(tmp_
 READ_MUTATED = """
 import os, random, sys
 import shardwise as sw
+from shardwise.storage.local import LocalFile
 
 path, scratch, begin, end = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+if sys.argv[5] == "together":
+    LocalFile.is_remote = True
 data = open(path, "rb").read()
 length = int.from_bytes(data[-8:-4], "little")
 list(sw.parquet(path))  # what is imported for it is imported here
@@ -129,10 +132,12 @@ sys.exit(set(codes) != {0, 1})
 """
 
 
-def test_no_damaged_footer_ends_the_process_or_raises_anything_but_a_data_error(tmp_path):
+@pytest.mark.parametrize("way", ["together", "one by one"])
+def test_no_damaged_footer_ends_the_process_or_raises_anything_but_a_data_error(tmp_path, way):
+    # A store is asked for the columns of a row group together.
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(ROWS), path, row_group_size=20)
-    done = run(READ_MUTATED, path, tmp_path / "damaged.parquet", 0, 250)
+    done = run(READ_MUTATED, path, tmp_path / "damaged.parquet", 0, 250, way)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

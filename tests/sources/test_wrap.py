@@ -1,13 +1,17 @@
 """Any map-style dataset as a source."""
 
 import pickle
+import random
 import subprocess
 import sys
 from collections import UserDict, namedtuple
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 
 import shardwise as sw
 from shardwise.errors import DataError
@@ -195,10 +199,153 @@ def test_what_has_no_length_or_no_items_is_refused(data, lacks):
         sw.wrap(data)
 
 
-def test_the_fingerprint_knows_type_and_length():
-    assert sw.wrap(Squares(3)).fingerprint == sw.wrap(Squares(3)).fingerprint
-    seen = {sw.wrap(d).fingerprint for d in (Squares(3), Squares(4), Batched(3), [1, 2, 3])}
-    assert len(seen) == 4
+class Flipped(torch.utils.data.Dataset):
+    """Arrays that are flipped by a coin, of a generator of its own or of the global ones."""
+
+    def __init__(self, coin):
+        self.coin = coin
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return (np.arange(3) + i)[:: -1 if self.coin() < 0.5 else 1].copy(), i
+
+
+COINS = {
+    "numpy": np.random.rand,
+    "python": random.random,
+    "torch": lambda: torch.rand(1).item(),
+}
+
+
+def splits(seed):
+    data = [{"x": np.full(3, i), "y": f"text {i}"} for i in range(100)]
+    generator = torch.Generator().manual_seed(seed)
+    return torch.utils.data.random_split(data, [50, 50], generator)
+
+
+def with_middle(value):
+    """The first and the last of three lists of arrays are equal."""
+    return [[np.zeros(3)], [np.full(3, value)], [np.ones(3)]]
+
+
+DATASETS = {
+    "types": lambda: [Squares(3), Batched(3), [(0, 0), (1, 1), (2, 4)]],
+    "lengths": lambda: [Squares(3), Squares(4)],
+    "splits": lambda: [*splits(0), *splits(1)],
+    "middles": lambda: [with_middle(1), with_middle(1.5), with_middle(np.float32(1))],
+    "values": lambda: [[{"a": v}] for v in (1, 1.0, "1", b"1", True, None, [1], (1,), {"b": 1})],
+    "concat": lambda: [
+        torch.utils.data.ConcatDataset([splits(seed)[0], splits(0)[1]]) for seed in (0, 1)
+    ],
+    "stack": lambda: [
+        torch.utils.data.StackDataset(**{name: splits(seed)[0]})
+        for name, seed in (("a", 0), ("a", 1), ("b", 0))
+    ],
+    "ours": lambda: [sw.wrap(Squares(9)).subset(taken) for taken in ([1, 3], [1, 4])],
+    "tensors": lambda: [torch.utils.data.TensorDataset(torch.arange(3) + i) for i in range(2)],
+    "pictures": lambda: [[Image.new("RGB", (4, 4), (i, 0, 0)).resize((4, 4))] for i in (0, 200)],
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_fingerprint_tells_datasets_apart_and_is_the_same_each_time(name):
+    words = [sw.wrap(data).fingerprint for data in DATASETS[name]()]
+    assert len(set(words)) == len(words)
+    assert words == [sw.wrap(data).fingerprint for data in DATASETS[name]()]
+
+
+def test_a_state_of_one_split_is_not_taken_up_by_another():
+    state = sw.DataLoader(sw.wrap(splits(0)[0]), batch_size=5, rank=0, world_size=1).state_dict()
+    same = sw.DataLoader(sw.wrap(splits(0)[0]), batch_size=5, rank=0, world_size=1)
+    same.load_state_dict(state)
+    for other in (splits(0)[1], splits(1)[0]):
+        loader = sw.DataLoader(sw.wrap(other), batch_size=5, rank=0, world_size=1)
+        with pytest.raises(sw.StateError, match="fingerprint"):
+            loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", COINS)
+def test_random_augmentation_does_not_change_the_fingerprint_nor_the_programs_generators(name):
+    draws = lambda: (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: E731
+    for seed in range(20):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        found = sw.wrap(Flipped(COINS[name])).fingerprint
+        drawn = draws()
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        assert drawn == draws()
+        assert found == sw.wrap(Flipped(COINS[name])).fingerprint
+
+
+def test_a_dataset_that_draws_by_itself_or_raises_has_its_type_and_length():
+    words = {sw.wrap(Flipped(np.random.default_rng(seed).random)).fingerprint for seed in range(10)}
+    assert len(words) == 1
+    assert sw.wrap(Squares(bad=9)).fingerprint == sw.wrap(Squares(bad=0)).fingerprint
+    assert sw.wrap(Squares(bad=9)).fingerprint != sw.wrap(Squares(11, bad=9)).fingerprint
+
+
+def test_the_content_is_looked_at_only_when_a_state_is_asked_for():
+    data = Squares(10)
+    loader = sw.DataLoader(sw.wrap(data).select("0"), batch_size=5, rank=0, world_size=1)
+    assert data.asked == [0]
+    loader.state_dict()
+    assert {*data.asked} == {0, 5, 9}
+
+
+def write_into(sample):
+    sample["a"] += 1000
+    sample["t"] += 1
+    sample["l"].append(1)
+    sample["d"]["b"][:] = 7
+    return {name: sample[name] for name in "at"} | {"l": len(sample["l"])}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"executor": "inline"},
+        {"executor": "threads", "num_threads": 2},
+        {"executor": "processes", "num_workers": 2, "num_threads": 1},
+    ],
+)
+def test_a_map_that_writes_into_arrays_gives_the_same_in_every_epoch(options):
+    items = [
+        {"a": np.full(3, i), "t": torch.full((2,), i), "l": [], "d": {"b": np.zeros(2)}}
+        for i in range(12)
+    ]
+    ds = sw.wrap(items).map(write_into)
+    with sw.DataLoader(ds, batch_size=6, rank=0, world_size=1, **options) as loader:
+        for _ in range(3):
+            for batch in loader:
+                ids = batch["__index__"]
+                assert torch.equal(batch["a"][:, 0], ids + 1000)
+                assert torch.equal(batch["t"][:, 0], ids + 1)
+                assert batch["l"].tolist() == [1] * 6
+    assert items[5]["a"].tolist() == [5, 5, 5]
+    assert items[5]["l"] == []
+    assert items[5]["d"]["b"].tolist() == [0, 0]
+    decoded = sw.wrap(items).decode(a=lambda a: a.__iadd__(1))
+    assert [decoded[3]["a"].tolist() for _ in range(2)] == [[4, 4, 4]] * 2
+    assert sw.wrap(items)[3]["a"] is items[3]["a"]
+
+
+@pytest.mark.parametrize(
+    ("table", "remedy"),
+    [
+        (pa.table({"x": [1, 2]}), r"wrap\(table\.to_pylist\(\)\)"),
+        (pd.DataFrame({"x": [1, 2]}), r"wrap\(df\.to_dict\('records'\)\)"),
+    ],
+)
+def test_a_table_in_memory_is_refused_with_the_way_out(table, remedy):
+    with pytest.raises(TypeError, match=remedy):
+        sw.wrap(table)
+    with pytest.raises(TypeError, match=r"urls is a .* table in memory.*sw\.wrap"):
+        sw.parquet(table)
 
 
 def test_it_pickles_with_the_dataset():

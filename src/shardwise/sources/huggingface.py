@@ -2,15 +2,15 @@
 
 Row by row, as any map-style dataset, a row costs some 5 µs; by its table a fraction of one. Only
 where both give the same names: with a format or a transform set, columns that are decoded on
-the way (images, audio) or structs, it is a map-style dataset like others. Imports columns, the
-manifest, errors, and the Arrow conversion.
+the way (images, audio) or structs, it is a map-style dataset like others.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,11 +25,12 @@ from shardwise.sources.arrow import (
     field_types,
     gather,
     layouts,
+    no_values,
     value_fields,
 )
 from shardwise.sources.manifest import Manifest, Shard
 
-__all__ = ["HuggingFaceSource", "is_columnar"]
+__all__ = ["HuggingFaceSource", "is_columnar", "undecoded"]
 
 _KEY = "__key__"
 
@@ -64,6 +65,47 @@ def _has_struct(kind: Any, pa: Any) -> bool:
     )
 
 
+def undecoded(dataset: Any, names: Sequence[str]) -> Any:
+    """A dataset whose images and audio under these names are the bytes that are stored.
+
+    The dataset itself where there are none, or where a format or a transform is set.
+    """
+    if dataset.format["type"] is not None:
+        return dataset
+    stored = [name for name in names if _is_stored(dataset.features.get(name))]
+    for name in stored:
+        if dataset.features[name].decode:
+            dataset = dataset.cast_column(name, type(dataset.features[name])(decode=False))
+    return _Stored(dataset, tuple(stored)) if stored else dataset
+
+
+def _is_stored(feature: Any) -> bool:
+    """Whether it is stored as bytes and a path, which it decodes unless told not to."""
+    return hasattr(feature, "decode") and hasattr(feature, "decode_example")
+
+
+class _Stored:
+    """Rows of a dataset, of which some fields are the bytes of {"bytes": ..., "path": ...}."""
+
+    def __init__(self, dataset: Any, names: tuple[str, ...]) -> None:
+        self._dataset = dataset
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row: dict[str, Any] = self._dataset[index]
+        return row | {name: _payload(row[name]) for name in self._names}
+
+
+def _payload(stored: Mapping[str, Any] | None) -> bytes | None:
+    """The bytes, or those of the file that the dataset names in their place."""
+    if stored is None or stored["bytes"] is not None or stored["path"] is None:
+        return None if stored is None else stored["bytes"]
+    return Path(stored["path"]).read_bytes()
+
+
 class HuggingFaceSource:
     """A `datasets.Dataset` by its Arrow table; any row is as near as another.
 
@@ -82,7 +124,8 @@ class HuggingFaceSource:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         kind = type(dataset).__name__
-        self.manifest = Manifest("wrap", [Shard(f"wrap:{kind}", len(dataset), 0)])
+        shards = [Shard(f"wrap:{kind}", len(dataset), 0)]
+        self.manifest = Manifest(f"wrap {dataset._fingerprint}", shards)
         schema = dataset.data.schema
         self.fields = tuple(name for name in field_types(schema) if name != _KEY)
         self.value_fields = value_fields(schema) - {_KEY}
@@ -123,8 +166,9 @@ class HuggingFaceSource:
                 names, batches, rows, lambda batch: table.held(batch, names), error=error
             )
         else:
-            empty = self.dataset.data.schema.empty_table()
-            columns = {name: convert(empty.column(name)).take(slice(None)) for name in names}
+            kinds = self.dataset.data.schema
+            empty = {name: convert(no_values(kinds.field(name).type)) for name in names}
+            columns = {name: column.take(slice(None)) for name, column in empty.items()}
         found = columns.pop(_KEY) if self._has_keys else ids.tolist()
         return Columns(ids, list(map(str, found)), columns)
 

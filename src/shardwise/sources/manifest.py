@@ -8,8 +8,9 @@ local copy resumes on the bucket. Imports numpy and
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +41,24 @@ class Manifest:
         sizes: int64 `[shards]`, samples a shard.
         ends: int64 `[shards]`, the id after each shard's last.
         num_samples: their sum.
-        fingerprint: 16 hex digits.
+
+    Args:
+        kind: the format, and what else tells one dataset from another; a function if that is
+            dear: it is called when the fingerprint is asked for.
+        shards: the shards.
     """
 
-    def __init__(self, kind: str, shards: Sequence[Shard]) -> None:
+    def __init__(self, kind: str | Callable[[], str], shards: Sequence[Shard]) -> None:
         self.kind = kind
         self.shards = tuple(shards)
         self.sizes: NDArray[np.int64] = np.array([s.num_samples for s in shards], dtype=np.int64)
         self.ends: NDArray[np.int64] = np.cumsum(self.sizes, dtype=np.int64)
         self.num_samples = int(self.ends[-1]) if len(shards) else 0
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits."""
+        kind = self.kind if isinstance(self.kind, str) else self.kind()
         digest = hashlib.sha256(f"shardwise manifest 1 {kind}\n".encode())
         for shard in self.shards:
             url = shard.url
@@ -57,7 +67,7 @@ class Manifest:
                 url = url.partition("?")[0]
             name = url.rstrip("/").rpartition("/")[2]
             digest.update(f"{name}\0{shard.num_samples}\0{shard.num_bytes}\n".encode())
-        self.fingerprint = digest.hexdigest()[:16]
+        return digest.hexdigest()[:16]
 
     def check(self, ids: NDArray[np.int64]) -> None:
         """Refuse ids that are not samples'.

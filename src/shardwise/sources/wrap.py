@@ -1,13 +1,12 @@
 """Any map-style dataset as a source: whatever has `__len__` and `__getitem__`.
 
 Its values are objects, not stored bytes, so that columns are lists. Sample i is item i: the order,
-the counts and the ranks are ours, the reading is the dataset's own. Imports columns, errors and
-the manifest.
+the counts and the ranks are ours, the reading is the dataset's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +15,19 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.errors import DataError, MissingExtraError, StorageError
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.wrap_identity import identity_of
 
 __all__ = ["WrapSource"]
+
+
+class _Kind:
+    """What a dataset's fingerprint is made of; found out when it is asked for."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __call__(self) -> str:
+        return f"wrap {identity_of(self._dataset)}"
 
 
 class WrapSource:
@@ -27,12 +37,14 @@ class WrapSource:
     anything else is the one field "value". A sample's key is the item's own "__key__", else its
     index in decimal digits. A value None counts as a field that the sample lacks.
 
-    The fields are those of item 0. The fingerprint is made of the dataset's type name and length:
-    its content is not looked at. `__getitems__` is used where the dataset has it. Several threads
-    may read at once, as with any source: the dataset's `__getitem__` must allow it.
+    The fields are those of item 0. The fingerprint is made of the dataset's type name, its length,
+    and what `wrap_identity` finds out about its content. `__getitems__` is used where the dataset
+    has it. Several threads may read at once, as with any source: the dataset's `__getitem__` must
+    allow it.
 
     Args:
         dataset: has `__len__` and `__getitem__`, and pickles if worker processes are used.
+        undecoded: from the dataset and names of fields to a dataset that has these fields as bytes.
 
     Raises:
         TypeError: it lacks one of the two.
@@ -42,7 +54,10 @@ class WrapSource:
     holds_objects = True
     default_shuffle: Literal["full"] = "full"
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(
+        self, dataset: Any, *, undecoded: Callable[[Any, Sequence[str]], Any] | None = None
+    ) -> None:
+        _refuse_table(dataset)
         kind = type(dataset).__name__
         for method in ("__len__", "__getitem__"):
             if not hasattr(dataset, method):
@@ -53,7 +68,8 @@ class WrapSource:
         self.dataset = dataset
         self._kind = kind
         self._fields: tuple[str, ...] | None = None
-        self.manifest = Manifest("wrap", [Shard(f"wrap:{kind}", len(dataset), 0)])
+        self._undecoded = undecoded
+        self.manifest = Manifest(_Kind(dataset), [Shard(f"wrap:{kind}", len(dataset), 0)])
 
     def __repr__(self) -> str:
         return f"WrapSource({self._kind}, {self.manifest.num_samples} samples)"
@@ -67,6 +83,17 @@ class WrapSource:
             else:
                 self._fields = ()
         return self._fields
+
+    def undecoded(self, names: Sequence[str]) -> WrapSource:
+        """The same samples with these fields as bytes, if the dataset can give them so."""
+        if self._undecoded is None or not names:
+            return self
+        raw = self._undecoded(self.dataset, names)
+        if raw is self.dataset:
+            return self
+        source = WrapSource(raw, undecoded=self._undecoded)
+        source.manifest, source._kind = self.manifest, self._kind
+        return source
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Get items by index; see the protocol.
@@ -142,3 +169,25 @@ class WrapSource:
     ) -> DataError:
         url = self.manifest.shards[0].url
         return DataError(message, url=url, key=str(i) if key is None else key, field=field, index=i)
+
+
+def _refuse_table(dataset: Any) -> None:
+    """Say what to do with what has a length and items, and whose items are no samples."""
+    package, name = type(dataset).__module__.partition(".")[0], type(dataset).__name__
+    remedy = {
+        ("pandas", "DataFrame"): "its records, wrap(df.to_dict('records')), or write it by "
+        "df.to_parquet('rows.parquet') for sw.parquet",
+        ("polars", "DataFrame"): "its rows, wrap(df.to_dicts()), or write it by "
+        "df.write_parquet('rows.parquet') for sw.parquet",
+        ("pyarrow", "Table"): "its rows, wrap(table.to_pylist()), or write it by "
+        "pyarrow.parquet.write_table(table, 'rows.parquet') for sw.parquet",
+    }.get((package, name))
+    if package == "datasets":
+        if name == "DatasetDict":
+            first = next(iter(dataset), "train")
+            remedy = f"one of its splits, such as wrap(dataset[{first!r}])"
+        elif name == "Dataset" and dataset.format["type"] in ("arrow", "pandas", "polars"):
+            remedy = "the dataset without its format, wrap(dataset.with_format(None))"
+            name = f"Dataset with the format {dataset.format['type']!r}"
+    if remedy is not None:
+        raise TypeError(f"wrap() needs a dataset of samples, not a {package} {name}: give {remedy}")

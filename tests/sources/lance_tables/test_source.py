@@ -119,7 +119,7 @@ def test_blobs_come_as_bytes(tmp_path, kind):
         {"__key__": k, "id": i, "img": b} for i, (k, b) in enumerate(zip(keys, BLOBS, strict=True))
     ]
     source = LanceSource(path)
-    assert source.value_fields == {"id"}
+    assert source.value_fields.intersection(source.fields) == {"id"}
     check_source(source, expected=rows)
     found = sw.lance(path, filter="id > 2", columns=("img",)).decode(img=len)
     assert [sample["img"] for sample in found] == [256 * 400, 1]
@@ -138,6 +138,47 @@ def test_nulls_are_fields_that_a_sample_lacks(tmp_path):
     assert sw.Dataset(source)[1] == {"__key__": "0:1", "id": 1}
     with pytest.raises(DataError, match=r"no field 'n'.*key '0:1'"):
         sw.lance(tmp_path / "t.lance", columns=("n",))[1]
+    with pytest.raises(DataError, match=r"no value of 'n'.*fill=.*key '0:1'"):
+        sw.Dataset(source).load(np.arange(3))
+    filled = sw.lance(tmp_path / "t.lance", fill={"n": -1, "st.x": 7, "s": "?"})
+    assert filled[1] == {"__key__": "0:1", "id": 1, "n": -1, "s": "?", "st.x": 7}
+    assert filled.load(np.arange(3))["n"].tolist() == [1, -1, 3]
+    with pytest.raises(ValueError, match="fill= names 'x'"):
+        sw.lance(tmp_path / "t.lance", fill={"x": 0})[1]
+
+
+def test_lances_own_numbers_of_rows_are_columns_that_can_be_named(tmp_path):
+    path = tmp_path / "t.lance"
+    image = [{"bytes": bytes([i]), "path": f"{i}.png"} for i in range(20)]
+    data = pa.table({"id": range(20), "image": image})
+    lance.write_dataset(data, str(path), max_rows_per_file=8)
+    lance.dataset(str(path)).delete("id % 5 = 1")
+    ds = sw.lance(path)
+    assert ds.fields == ("id", "image")
+    assert ds[3] == {"__key__": "0:3", "id": 4, "image": b"\x04"}
+    scanned = lance.dataset(str(path)).scanner(["id"], with_row_id=True, with_row_address=True)
+    wanted = scanned.to_table().to_pylist()
+    for named in (
+        sw.lance(path, columns=["id", "_rowid", "_rowaddr", "image.path"]),
+        ds.select("id", "_rowid", "_rowaddr", "image.path"),
+    ):
+        assert named.layout()["_rowid"] == ((), np.dtype(np.uint64))
+        with sw.DataLoader(named, batch_size=5, shuffle=True, rank=0, world_size=1) as loader:
+            rows = [
+                dict(zip(("id", "_rowid", "_rowaddr", "path"), row, strict=True))
+                for batch in loader
+                for row in zip(
+                    batch["id"].tolist(),
+                    batch["_rowid"].tolist(),
+                    batch["_rowaddr"].tolist(),
+                    batch["image.path"],
+                    strict=True,
+                )
+            ]
+        assert len(rows) == 15
+        for row in rows:
+            assert row.pop("path") == f"{row['id']}.png"
+            assert row in wanted
 
 
 def test_a_column_of_keys_names_the_samples(tmp_path):

@@ -54,6 +54,7 @@ class LanceSource:
         uri: a local directory or an object store's URL.
         condition: keep the rows for which this holds, in SQL as Lance takes it; None for all.
         version: a number or a tag; None for the latest at the first use.
+        fill: what stands for a null: name -> value, or one value for all columns of its kind.
         storage: what `StorageOptions.of` takes; its settings go to Lance by these names.
         memory_bytes: memory of a process for rows that will be asked for soon.
     """
@@ -67,6 +68,7 @@ class LanceSource:
         *,
         condition: str | None = None,
         version: int | str | None = None,
+        fill: Any = None,
         storage: StorageOptions | Mapping[str, Any] | None = None,
         memory_bytes: int = 256 << 20,
     ) -> None:
@@ -75,6 +77,7 @@ class LanceSource:
         self.uri = uri
         self._condition = condition
         self._version = version
+        self._fill = fill
         self._storage = StorageOptions.of(storage)
         self._memory_bytes = memory_bytes
         self._plan: TablePlan | None = None
@@ -121,6 +124,11 @@ class LanceSource:
         return self._form.fields
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Fields that are read only when they are named: "_rowid", "image.bytes"."""
+        return self._form.parts
+
+    @property
     def value_fields(self) -> frozenset[str]:
         """The fields whose columns are values; the other ones hold bytes."""
         return self._form.values
@@ -136,6 +144,12 @@ class LanceSource:
 
         return TableForm(self.plan.about, self.uri)
 
+    @cached_property
+    def _fills(self) -> dict[str, Any]:
+        from shardwise.sources.arrow import fills_of
+
+        return fills_of(self._fill, self._form.types)
+
     def expand(self, columns: Sequence[str]) -> tuple[str, ...]:
         """The fields of columns: a struct stands for all its parts.
 
@@ -144,14 +158,14 @@ class LanceSource:
         """
         from shardwise.sources.arrow import expand_names
 
-        return expand_names(columns, self.fields, url=self.uri)
+        return expand_names(columns, tuple(self._form.types), url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; only the fields asked for are read. Any thread may call this.
 
         Args:
             ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields`; None for all.
+            fields: the fields to read, each one of `self.fields` or `self.parts`; None for all.
 
         Raises:
             DataError: rows do not decode, or a file of the table is missing.
@@ -159,13 +173,13 @@ class LanceSource:
             IndexError: an id is out of range.
             ValueError: a field is not there.
         """
-        from shardwise.sources.arrow import check_names, to_columns
+        from shardwise.sources.arrow import check_names, filled, to_columns
         from shardwise.sources.lance.form import KEY
 
         plan, form = self.plan, self._form
         ids = np.asarray(ids, dtype=np.int64)
         names = form.fields if fields is None else tuple(fields)
-        check_names(names, form.fields, url=self.uri)
+        check_names(names, form.types, url=self.uri)
         plan.manifest.check(ids)
         keys = [] if form.has_keys else plan.keys(ids)
         plain = [name for name in names if name not in form.blobs]
@@ -190,6 +204,9 @@ class LanceSource:
                 error.url, error.index = self._url(ids), int(ids[0])
                 error.key = keys[0] if keys else None
             raise
+        for name, value in self._fills.items():
+            if name in columns:
+                columns[name] = filled(columns[name], value)
         if form.has_keys:
             keys = list(map(str, columns.pop(KEY)))
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardwise.errors import DataError, ShardwiseError, StaleIndexError
-from shardwise.sources.arrow_types import field_types
+from shardwise.sources.arrow import field_types
 from shardwise.sources.parquet.table_file import FileInfo
 from shardwise.storage import File, FileStat
 
@@ -31,6 +31,8 @@ __all__ = ["ParquetFile", "check_version"]
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 # What is read at the end of a file before it is known how long its footer is.
 _TAIL_BYTES = 64 << 10
+# The header of a page of -1 bytes. Zeros would be no header, for which a longer one is tried.
+_NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
 # What pyarrow raises for bytes that it does not understand.
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
 
@@ -93,7 +95,8 @@ class ParquetFile:
         """
         check_version(self._file, self._stat)
         footer = self._footer()
-        segments, num_bytes = self._fetch(footer, group, names)
+        # On this machine a read for each column is quicker than to find out what can be joined.
+        segments = self._fetch(footer, group, names) if self._file.is_remote else []
         source = _Segments(self._file, self._stat.num_bytes, segments)
         try:
             table = _decode(source, footer, group, names)
@@ -114,7 +117,7 @@ class ParquetFile:
                 f"row group {group} has {len(table)} rows, its footer says {num_rows}",
                 url=self._file.url,
             )
-        return table, num_bytes
+        return table, source.num_read
 
     def _footer(self) -> pq.FileMetaData:
         if self._metadata is None:
@@ -123,10 +126,10 @@ class ParquetFile:
 
     def _fetch(
         self, footer: pq.FileMetaData, group: int, names: Sequence[str]
-    ) -> tuple[list[tuple[int, memoryview]], int]:
+    ) -> list[tuple[int, memoryview]]:
         """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
         asked = _Asked(self._stat.num_bytes)
-        # pyarrow reads all columns before it decodes the first one, and no page header is zeros.
+        # pyarrow reads all columns before it decodes the first one, which can't be done here.
         # Whatever else is wrong is told where the bytes are decoded.
         with contextlib.suppress(*_BROKEN):
             _decode(asked, footer, group, names)
@@ -140,11 +143,10 @@ class ParquetFile:
         buffer = np.empty(total, np.uint8).data
         ends = np.cumsum([end - begin for begin, end in merged]).tolist()
         self._file.read_spans([begin for begin, _ in merged], ends, buffer, 0)
-        segments = [
+        return [
             (begin, buffer[stop - (end - begin) : stop])
             for (begin, end), stop in zip(merged, ends, strict=True)
         ]
-        return segments, total
 
 
 def check_version(file: File, stat: FileStat) -> None:
@@ -239,7 +241,7 @@ class _Readable(io.RawIOBase):
 
 
 class _Asked(_Readable):
-    """Zeros, and a record of which bytes were asked for.
+    """No column that can be decoded, and a record of which bytes were asked for.
 
     Attributes:
         spans: (begin, end) in the file, in the order of the reads.
@@ -251,12 +253,14 @@ class _Asked(_Readable):
         self._left = num_bytes
 
     def read_at(self, at: int, size: int) -> Any:
-        """Zeros, which take no memory before they are looked at; no more than the file has."""
+        """A page that is refused at once, and zeros, which take no memory; never too many."""
         self._left -= size
         if self._left < 0:  # a damaged footer: columns lie over each other
             return b""
         self.spans.append((at, at + size))
-        return np.zeros(size, np.uint8).data
+        column = np.zeros(size, np.uint8)
+        column[: len(_NO_PAGE)] = _NO_PAGE[:size]
+        return column.data
 
 
 class _Segments(_Readable):
@@ -266,16 +270,21 @@ class _Segments(_Readable):
         file: where everything else is read.
         num_bytes: its length.
         segments: (place in the file, bytes), ascending.
+
+    Attributes:
+        num_read: bytes of the file that were read, those segments among them.
     """
 
     def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
         super().__init__(num_bytes)
         self._file = file
         self._segments = segments
+        self.num_read = sum(len(data) for _, data in segments)
 
     def read_at(self, at: int, size: int) -> Any:
         """What is in memory is not copied."""
         for begin, data in self._segments:
             if begin <= at and at + size <= begin + len(data):
                 return data[at - begin : at - begin + size]
+        self.num_read += size
         return self._file.read(at, size)

@@ -238,7 +238,7 @@ class ParquetSource:
                     raise
                 held[name] = convert(column)
             # What is mapped takes no memory of this process.
-            size = 0 if tables.mapped else table.nbytes
+            size = 0 if tables.mapped and not tables.casts else table.nbytes
             return held, size + _ROW_BYTES * num_rows * len(names)
 
         return self._groups.get((group, names), decode)

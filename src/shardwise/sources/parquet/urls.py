@@ -45,14 +45,22 @@ def find_tables(
         MissingShardError: nothing is there under a name.
         DataError: a directory holds the splits of a dataset, which are tables of their own.
         ValueError: nothing was named, or one file twice.
+        TypeError: it is a table in memory.
     """
+    if hasattr(urls, "columns"):
+        package = type(urls).__module__.partition(".")[0]
+        raise TypeError(
+            f"urls is a {package} table in memory, not files: write it to a file, or give its "
+            "rows as dicts to sw.wrap"
+        )
     is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
     items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     named: list[str | os.PathLike[str]] = []
     for item in items:
         text = path_text("each of urls", item)
-        if text and is_local(text) and (path := Path(local_path(text))) and os.path.isdir(path):  # noqa: PTH112
-            named += _in_directory(path)
+        # os.path: a name that is too long is no directory, and no OSError.
+        if text and is_local(text) and os.path.isdir(local_path(text)):  # noqa: PTH112
+            named += _in_directory(Path(local_path(text)))
         elif not is_local(text) and text.endswith("/"):
             found = expand(text, suffixes=SUFFIXES, options=options)
             _refuse_splits(found, text)
