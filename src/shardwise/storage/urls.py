@@ -104,7 +104,7 @@ def _expand_one(
     if scheme_of(text) not in ("", "file"):
         names = expand_braces(text)
         return [url for name in names for url in _match_remote(name, suffixes, options)]
-    path = os.path.expanduser(strip_file_scheme(text))
+    path = path_text("each of urls", os.path.expanduser(strip_file_scheme(text)))
     if not os.path.isabs(path):
         _require_current_directory(path)
     if os.path.exists(path):

@@ -28,6 +28,7 @@ from shardwise.compat.webdataset.images import (
     imagespecs,
 )
 from shardwise.compat.webdataset.media import torch_audio, torch_video
+from shardwise.shown import shown
 
 __all__ = [
     "IMAGE_EXTENSIONS",
@@ -200,7 +201,8 @@ class DecodingError(Exception):
         if self.key is None and self.k is None:
             # torch's DataLoader makes the error again in the parent, with the text alone.
             return "a sample can't be decoded" if self.url is None else str(self.url)
-        text = f"can't decode the field {self.k!r} of the sample {self.key!r} in {self.url}"
+        url = shown(str(self.url))
+        text = f"can't decode the field {self.k!r} of the sample {self.key!r} in {url}"
         cause = self.__cause__
         return text if cause is None else f"{text}: {type(cause).__name__}: {cause}"
 

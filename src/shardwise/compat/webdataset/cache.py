@@ -41,6 +41,7 @@ from shardwise.compat.webdataset.tar_check import (
 )
 from shardwise.compat.webdataset.tariterators import expand_samples
 from shardwise.compat.webdataset.utils import obsolete
+from shardwise.shown import shown
 
 __all__ = [
     "FileCache",
@@ -96,7 +97,7 @@ def download(url: str, dest: str, chunk_size: int = _CHUNK_BYTES, verbose: bool 
     """Read a URL into a file, which gets its name when all of it is there."""
     path = Path(dest)
     if verbose:
-        sys.stderr.write(f"# downloading {url} to {dest}\n")
+        sys.stderr.write(f"# downloading {shown(url)} to {dest}\n")
     with temporary_file(path.parent, path.name) as file:
         _copy(url, file, chunk_size)
         Path(file.name).replace(path)
@@ -151,7 +152,7 @@ class StreamingOpen:
 
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
-            sys.stderr.write(f"# opening {url}\n")
+            sys.stderr.write(f"# opening {shown(url)}\n")
         path = local_name(url)
         if path is None:
             return {"url": url, "stream": gopen(url)}
@@ -226,7 +227,7 @@ class FileCache:
         places[0].parent.mkdir(parents=True, exist_ok=True)
         sweep(places[0].parent)
         if self.verbose:
-            sys.stderr.write(f"# downloading {url} to {places[0]}\n")
+            sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
         with temporary_file(places[0].parent, places[0].name) as file:
             _copy(url, file)
             self._validate(file.name, url)
@@ -244,7 +245,8 @@ class FileCache:
         with open(fname, "rb") as file:
             head = file.read(200)
         raise ValueError(
-            f"what was downloaded from {url} is not a tar archive, or not a whole one: {reason}; "
+            f"what was downloaded from {shown(url)} is not a tar archive, or not a whole one: "
+            f"{reason}; "
             f"{Path(fname).stat().st_size} bytes, which begin with {head!r}"
         )
 
@@ -258,7 +260,7 @@ class FileCache:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            warnings.warn(f"no room in the cache {self.cache_dir!r}, {url} is read without it: "
+            warnings.warn(f"no room in the cache {self.cache_dir!r}, {shown(url)} is read without: "
                           f"{error}", stacklevel=3)  # fmt: skip
             return {"url": url, "stream": gopen(url)}
         return {"url": url, "stream": stream, "local_path": path}

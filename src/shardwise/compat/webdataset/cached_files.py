@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from shardwise.shown import shown
+
 __all__ = [
     "candidates",
     "claim",
@@ -49,7 +51,9 @@ def candidates(directory: Path, name: str, url: str) -> list[Path]:
     own = f"{digest(url)[:16]}-{name.rpartition('/')[2][-128:]}"
     parts = name.split("/")
     if name.startswith("/") or ".." in parts[:-1]:
-        raise ValueError(f"the cache name {name!r} of {url!r} leads out of the cache directory")
+        raise ValueError(
+            f"the cache name {name!r} of {shown(url)!r} leads out of the cache directory"
+        )
     if parts[-1] in ("", ".", "..") or parts[-1].startswith(_TEMPORARY):
         return [directory / own]
     return [directory / name, (directory / name).with_name(own)]

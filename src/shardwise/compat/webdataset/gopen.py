@@ -65,9 +65,11 @@ def _program(
     command = read if mode[0] == "r" else write
     if command is None:
         verb = "read from" if mode[0] == "r" else "write to"
-        raise ValueError(f"can't {verb} {url!r}: there is no program for it; copy by a local file")
+        raise ValueError(
+            f"can't {verb} {shown(url)!r}: there is no program for it; copy by a local file"
+        )
     if shutil.which(command[0]) is None:
-        raise OSError(f"{url!r} needs the program {command[0]!r}, which is not installed")
+        raise OSError(f"{shown(url)!r} needs the program {command[0]!r}, which is not installed")
     ignored = _READER_GONE if mode[0] == "r" else _WRITER_GONE
     pipe = Pipe(list(command), mode=mode, bufsize=bufsize, ignore_status=ignored)
     pipe.label = f"{command[0]!r} for {shown(url)!r}"
@@ -126,7 +128,7 @@ def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
 def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     """Read `htgs://`, another name for `gs://`."""
     if mode[0] != "r":
-        raise ValueError(f"can't write to {url!r}: write to gs://")
+        raise ValueError(f"can't write to {shown(url)!r}: write to gs://")
     return gopen_storage(re.sub(r"(?i)^htgs://", "gs://", url), mode, bufsize)
 
 
@@ -141,7 +143,7 @@ def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a han
     """
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
     raise ValueError(
-        f"{url}: no gopen handler defined; there are {known}, and "
+        f"{shown(url)}: no gopen handler defined; there are {known}, and "
         "webdataset.gopen_schemes[scheme] = function adds one"
     )
 

@@ -28,6 +28,7 @@ from shardwise.compat.webdataset.grouping import (
     two_members,
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.shown import shown
 
 __all__ = [
     "DamagedShardError",
@@ -310,7 +311,7 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 
 def _about(error: Exception, shard: dict[str, Any]) -> Exception:
     """Say which shard an error is about, where it does not say so itself."""
-    url = str(shard["url"])
+    url = shown(str(shard["url"]))
     if url not in str(error) and not re.search(re.escape(url), "".join(_notes(error))):
         error.add_note(f"in the shard {url}")
     return error

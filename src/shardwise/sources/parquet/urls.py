@@ -58,8 +58,9 @@ def find_tables(
     named: list[str | os.PathLike[str]] = []
     for item in items:
         text = path_text("each of urls", item)
-        if text and is_local(text) and (path := Path(local_path(text))) and os.path.isdir(path):  # noqa: PTH112
-            named += _in_directory(path)
+        # os.path: a name that is too long is no directory, and no OSError.
+        if text and is_local(text) and os.path.isdir(local_path(text)):  # noqa: PTH112
+            named += _in_directory(Path(local_path(text)))
         elif not is_local(text) and text.endswith("/"):
             found = expand(text, suffixes=SUFFIXES, options=options)
             _refuse_splits(found, text)

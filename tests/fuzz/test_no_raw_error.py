@@ -1,0 +1,206 @@
+"""Whatever is given to the public names: a result, or an error that was meant.
+
+Meant are the library's own errors, ValueError and TypeError; those of the doors to data also name
+the argument.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import shardwise as sw
+from tests.support.commands import CliRunner, cli
+
+MEANT = (sw.ShardwiseError, ValueError, TypeError)
+# Nothing that leads out of the test's directory, or to a server.
+TEXTS = st.text(st.characters(exclude_characters="/~"), max_size=8)
+HOSTILE = st.one_of(
+    st.sampled_from([
+        None, True, 0, -1, 1, 7, 2**31, 2**63, 2**64, 10**40, -(2**70), float("nan"), float("inf"),
+        "", "\0", "\ud800", "a\0b", "../x", "s3://", "http://", "http://[", "file:///%00",
+        "pipe:ls", "nothing://x?y=z", "{", "}", "{a,b", "{" * 3000, "{a,b}" * 40, "[", "*", "**",
+        "~nobody/x", "x" * 5000, b"x", [], [None], ["x", "x"], {}, {"a": 1}, {1: 2}, (), set(),
+        np.int64(3), np.array([1, 2]), np.array([[1.5]]), np.array(["a"]), np.float32(2), range(3),
+        1j, ..., int, len, Exception, object(), iter([]), "rgb", "full", "window",
+    ]),
+    TEXTS, st.integers(), st.floats(), st.binary(max_size=8), st.lists(TEXTS | st.integers()),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data(tmp_path_factory):
+    """Runs in a directory of its own, with data that is sound."""
+    folder = tmp_path_factory.mktemp("doors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        with sw.TarWriter("sound.tar") as writer:
+            for number in range(7):
+                writer.write({"__key__": f"{number}", "cls": number, "txt": "a"})
+        pq.write_table(pa.table({"n": [1, 2, 3]}), "sound.parquet")
+        (folder / "sound.csv").write_text("path,n\nsound.tar,1\n")
+        yield folder
+
+
+def dataset() -> sw.Dataset:
+    return sw.tar("sound.tar").decode(cls=int, txt=str)
+
+
+def load(**options: Any) -> None:
+    base = {"dataset": dataset(), "batch_size": 2, "rank": 0, "world_size": 1, "num_workers": 0}
+    with sw.DataLoader(**(base | options)) as loader:
+        next(iter(loader), None)
+        assert len(loader) >= 0
+        loader.state_dict()
+
+
+def resume(**state: Any) -> None:
+    with sw.DataLoader(dataset(), batch_size=2, rank=0, world_size=1, num_workers=0) as loader:
+        whole = state.pop("state", loader.state_dict() | state)
+        loader.load_state_dict(whole)
+        next(iter(loader), None)
+
+
+def begin(epoch: Any) -> None:
+    with sw.DataLoader(dataset(), batch_size=2, rank=0, world_size=1, num_workers=0) as loader:
+        loader.set_epoch(epoch)
+        next(iter(loader), None)
+
+
+def plan(epoch: Any = 0, step: Any = 0, rank: Any = 0, **options: Any) -> None:
+    made = sw.Plan(**({"num_samples": 10, "batch_size": 2, "world_size": 2} | options))
+    made.indices(epoch, step, rank)
+
+
+def write(sample: Any = None, **options: Any) -> None:
+    # Closing it is part of it: the index is made there.
+    fields = {name: options.pop(name) for name in FIELDS if name in options}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        base = {"pattern": f"{folder}/out-{{shard}}.tar"}
+        with sw.TarWriter(**(base | options)) as writer:
+            writer.write({"__key__": "a", "cls": 1, **fields} if sample is None else sample)
+
+
+FIELDS = ("__key__", "cls", "json", "txt", "npy", "jpg", "bin", "a/b", "")
+
+
+def first(make: Callable[..., sw.Dataset], **base: Any) -> Callable[..., None]:
+    def door(**options: Any) -> None:
+        found = make(**(base | options))
+        if len(found):
+            found[0]
+
+    return door
+
+
+def of(function: Any, *left_out: str) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name not in left_out]
+
+
+# What is called, with which arguments, and whether an error names the argument.
+DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
+    "tar": (first(sw.tar, urls="sound.tar"), of(sw.tar), True),
+    "parquet": (first(sw.parquet, urls="sound.parquet"), ["urls", "cache", "storage"], True),
+    "files": (first(sw.files, root_or_manifest="sound.csv"), of(sw.files), True),
+    "TarWriter": (write, of(sw.TarWriter, "index", "digests", "overwrite"), True),
+    "CacheSettings": (lambda **o: sw.CacheSettings(**({"directory": "c"} | o)),
+                      of(sw.CacheSettings, "_"), True),
+    "StorageOptions": (sw.StorageOptions, of(sw.StorageOptions, "hedge"), True),
+    "storage": (lambda storage: sw.tar("sound.tar", storage=storage), ["storage"], True),
+    "lance": (sw.lance, ["uri"], False),
+    "wrap": (lambda dataset: sw.wrap(dataset)[0], ["dataset"], False),
+    "DataLoader": (load, of(sw.DataLoader, "dataset", "num_workers", "num_threads"), False),
+    "resume": (resume, ["state", "version", "epoch", "position", "fingerprint", "num_samples",
+                        "order"], False),
+    "set_epoch": (begin, ["epoch"], False),
+    "Plan": (plan, [*of(sw.Plan, "sampler"), "epoch", "step", "rank"], False),
+    "write": (write, ["sample", *FIELDS], False),
+    "select": (lambda name: dataset().select(name), ["name"], False),
+    "subset": (lambda ids: dataset().subset(ids), ["ids"], False),
+    "decode": (lambda decoder: dataset().decode(cls=decoder)[0], ["decoder"], False),
+    "map": (lambda fn: dataset().map(fn)[0], ["fn"], False),
+    "index": (lambda index: dataset()[index], ["index"], False),
+    "image": (lambda **o: sw.image(**o)(b"no picture"), of(sw.image), False),
+    "array": (lambda **o: sw.array(**({"dtype": "u1"} | o))(b"abcd"), of(sw.array), False),
+}  # fmt: skip
+CALLS = [(door, argument) for door, (_, names, _) in DOORS.items() for argument in names]
+
+
+@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(CALLS), HOSTILE)
+def test_a_hostile_argument_is_an_error_that_was_meant(call, value):
+    name, argument = call
+    function, _, is_named = DOORS[name]
+    what = f"{name}({argument}={value!r:.60})"
+    # Of an index, IndexError is what Python expects.
+    meant = (*MEANT, IndexError) if name in ("index", "subset", "wrap") else MEANT
+    told = ""
+    try:
+        function(**{argument: value})
+    except sw.ShardwiseError:
+        pass
+    except meant as error:
+        told = str(error)
+    except Exception as error:
+        raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+    known = [argument, argument.rstrip("s"), "url", "directory", "path", repr(value)[1:40]]
+    known += map(repr, value) if isinstance(value, list) else []
+    if told and is_named and not any(each in told for each in known):
+        raise AssertionError(f"{what} names no argument: {told}")
+
+
+@pytest.mark.parametrize("make", [
+    sw.image, sw.text, sw.json, sw.npy, lambda: sw.array("<f4"), lambda: sw.array("u1", (2, 2)),
+], ids=["image", "text", "json", "npy", "array", "shaped"])  # fmt: skip
+def test_a_decoder_of_hostile_bytes_raises_a_value_error(make):
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }\n"
+    shapes = (b"True,", b"1e9,", b"-1,", b"2**70, 0", b"9" * 40 + b",", b"None,", b"(1,),")
+    bodies = [header % shape for shape in shapes]
+    npy = [b"\x93NUMPY\x01\0" + len(b).to_bytes(2, "little") + b + b"\0" * 4 for b in bodies]
+    heads = [b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP"]
+    seeds = [*npy, *heads, b"[" * 5000, b'{"a": 1e999}', b"9" * 5000, b"\xff\xfe", b"\0" * 7]
+    decoder = make()
+
+    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(seeds), st.binary(max_size=40))
+    def attempt(seed: bytes, more: bytes) -> None:
+        for given_bytes in (seed, seed + more):
+            try:
+                decoder(given_bytes)
+            except ValueError:
+                continue
+
+    attempt()
+
+
+COMMANDS = ("index", "info", "plan", "verify", "doctor", "bench", "cache", "nothing")
+OPTIONS = ("--json", "--index", "--batch-size", "--world-size", "--num-samples", "--shuffle", "-h",
+           "--max-batches", "--seed", "--epoch", "--clean", "--digests", "--decode")  # fmt: skip
+WORDS = st.one_of(
+    st.sampled_from(["sound.tar", "sound.csv", "", "none.tar", "{", "*", "s3://", "http://", "-1",
+                     "1", "1e9", "99999999999999999999", "\ud800", "a\nb", "\x1b[31m", "x" * 5000]),
+    st.text(st.characters(exclude_characters="/~\0-"), max_size=5),
+)  # fmt: skip
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(COMMANDS), st.lists(st.sampled_from(OPTIONS) | WORDS, max_size=4))
+def test_a_command_ends_with_a_message_and_a_code(command, words):
+    # A benchmark of a minute is none of what is tested here.
+    assume(command != "bench" or "sound.tar" not in words)
+    done = CliRunner().invoke(cli, [command, *words], prog_name="shardwise")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise AssertionError(f"shardwise {command} {words}") from done.exception
+    assert done.exit_code in (0, 1, 2)
+    assert "Traceback" not in done.output
+    assert done.exit_code == 0 or done.output
