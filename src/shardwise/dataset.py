@@ -152,7 +152,8 @@ class Dataset:
         Raises:
             ValueError: a field is not there, or a `map()` comes before.
         """
-        return Dataset(self._source, _recipe=self._recipe.select(fields, self.fields))
+        known = (*self.fields, *self._parts)
+        return Dataset(self._source, _recipe=self._recipe.select(fields, known))
 
     def decode(self, /, **decoders: Callable[[Any], Any] | Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
@@ -167,11 +168,19 @@ class Dataset:
             TypeError: a decoder can't be called.
         """
         values = self._values
-        if decoders:
-            recipe = self._recipe.decode(decoders, self.fields, values=values)
-        else:
-            recipe = self._recipe.decode_by_default(self.fields, values=values)
-        return Dataset(self._source, _recipe=recipe)
+        source, recipe, fields = self._source, self._recipe, self.fields
+        if not decoders:
+            return Dataset(source, _recipe=recipe.decode_by_default(fields, values=values))
+        parts = [name for name in decoders if name in self._parts]
+        if parts:
+            recipe = recipe.with_parts(parts, fields)
+            fields = recipe.selected or ()
+        recipe = recipe.decode(decoders, fields, values=values)
+        undecoded = getattr(source, "undecoded", None)
+        if undecoded is not None:
+            of_bytes = [name for name in decoders if not is_plain_function(recipe.decoders[name])]
+            source = undecoded(of_bytes)
+        return Dataset(source, _recipe=recipe)
 
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
         """Transform samples: fn(sample) -> sample, or fn(sample, rng) if it has a parameter `rng`.
@@ -359,6 +368,11 @@ class Dataset:
             return self._source.fields
         values: Collection[str] = getattr(self._source, "value_fields", ())
         return values
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        """Fields that are not read yet, and may be named."""
+        return () if self._recipe.selected is not None else getattr(self._source, "parts", ())
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:

@@ -183,7 +183,7 @@ def decode_columns(
     for field in fields:
         column = block.columns.fields[field.name]
         whole = _is_whole(column)
-        if field.required and not whole:
+        if (field.required or field.layout is not None) and not whole:
             row = next(row for row, value in enumerate(column) if value is None)
             raise _missing(block, row, field)
         if field.name in out:
@@ -223,10 +223,16 @@ def _own(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _missing(block: Block, row: int, field: Field) -> DataError:
+    if field.required:
+        told = (
+            f"no field {field.name!r}, which select() or decode() names: leave the field out there"
+        )
+    else:  # an array, in all batches without a null
+        told = f"no value of {field.name!r}, and an array can't hold a null: leave the field out"
+    fill = "" if field.layout is None else f", give a table fill={{{field.name!r}: ...}}"
     return block.error(
         row,
-        f"the sample has no field {field.name!r}, which select() or decode() names: leave the "
-        "field out there, or take the samples that have it with subset()",
+        f"the sample has {told}{fill}, or take the samples that have it with subset()",
         field=field.name,
     )
 

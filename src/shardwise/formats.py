@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,7 @@ def tar(
     Example:
         ds = sw.tar("train/{000..099}.tar", fields=("jpg", "cls")).decode(cls=int)
     """
-    if isinstance(fields, str):
-        raise TypeError(f"fields={fields!r}: give a sequence of names, such as ({fields!r},)")
+    _check_names("fields", fields)
     dataset = Dataset(
         TarSource(
             urls,
@@ -62,6 +61,13 @@ def tar(
         )
     )
     return dataset if fields is None else dataset.select(*fields)
+
+
+def _check_names(argument: str, names: Any) -> None:
+    if isinstance(names, str):
+        raise TypeError(f"{argument}={names!r}: give a sequence of names, such as ({names!r},)")
+    if names is not None and not isinstance(names, Iterable):
+        raise TypeError(f"{argument} must be a sequence of names, not a {type(names).__name__}")
 
 
 def _options(
@@ -127,6 +133,8 @@ def parquet(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     columns: Sequence[str] | None = None,
+    schema: Any = None,
+    fill: Any = None,
     memory_bytes: int = 1 << 30,
     cache: str | PathLike[str] | CacheSettings | None = None,
     storage: StorageOptions | Mapping[str, Any] | None = None,
@@ -134,14 +142,20 @@ def parquet(
     """Rows of a table in Parquet files, or in the Arrow files of a Hugging Face dataset.
 
     Numbers and fixed-size lists come as arrays, strings as str, binary columns as bytes that
-    decoders read; fields of structs are called "a.b"; directories `name=value` are columns. A null
-    is a field that the sample lacks. docs/tables.md has all types.
+    decoders read; fields of structs are called "a.b", and a struct of `bytes` and `path`, as the
+    hub has images and audio, is one field; directories `name=value` are columns. A null is a field
+    that the sample lacks; in a batch, columns of numbers have none: see `fill`. docs/tables.md has
+    all types.
 
     Args:
         urls: files, a brace pattern, a glob, a directory (which is searched through, or was written
             by `save_to_disk`), or a list of these; Parquet files may be remote.
         columns: the columns to read, as `select` takes them, where a struct's name stands for all
-            its fields; None for all.
+            its fields; None for all. Files may differ in all other columns.
+        schema: a dict of name -> type (pyarrow's, or its name: `{"x": "float64"}`) for columns
+            that the files have in several types or not at all: they are cast, or null. A pyarrow
+            schema is the same for all columns: there are no others then.
+        fill: what stands for a null: `{"x": 0}`, or one value for all columns of its kind.
         memory_bytes: decoded row groups that a process keeps; at least four are kept.
         cache: as for `tar`.
         storage: as for `tar`.
@@ -149,15 +163,22 @@ def parquet(
     Raises:
         MissingShardError: nothing is there under a url.
         DataError: a file is no table, or the files have different columns; a column is not there.
+        ValueError: a value of `fill` does not fit its column.
 
     Example:
         ds = sw.parquet("train/*.parquet", columns=("image", "label")).decode(image=sw.image())
     """
     from shardwise.sources.parquet.source import ParquetSource
 
-    if isinstance(columns, str):
-        raise TypeError(f"columns={columns!r}: give a sequence of names, such as ({columns!r},)")
-    source = ParquetSource(urls, memory_bytes=memory_bytes, storage=_options(storage, cache))
+    _check_names("columns", columns)
+    source = ParquetSource(
+        urls,
+        columns=columns,
+        schema=schema,
+        fill=fill,
+        memory_bytes=memory_bytes,
+        storage=_options(storage, cache),
+    )
     dataset = Dataset(source)
     return dataset if columns is None else dataset.select(*source.expand(columns))
 
@@ -198,8 +219,7 @@ def lance(
     """
     from shardwise.sources.lance.source import LanceSource
 
-    if isinstance(columns, str):
-        raise TypeError(f"columns={columns!r}: give a sequence of names, such as ({columns!r},)")
+    _check_names("columns", columns)
     if not isinstance(uri, str | PathLike):
         # An open table knows where it lies and which version it shows.
         if not (hasattr(uri, "uri") and hasattr(uri, "version")):

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any
 
 from shardwise.engine.choice import choose_executor
@@ -184,7 +185,7 @@ class DataLoader:
             raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
         if prefetch_factor < 1:
             raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
-        if timeout is not None and timeout <= 0:
+        if timeout is not None and not 0 < timeout <= TIMEOUT_MAX:
             raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
         if pin_memory and output != "torch":
             raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")

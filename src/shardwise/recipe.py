@@ -45,6 +45,11 @@ class Recipe:
         selected = tuple(dict.fromkeys(names))
         return replace(self, selected=selected, required=frozenset(names), decoders=decoders)
 
+    def with_parts(self, parts: Sequence[str], known: Sequence[str]) -> Recipe:
+        """Read parts of fields too: "image.bytes" in place of the "image" that it is a part of."""
+        whole = {part.rpartition(".")[0] for part in parts}
+        return replace(self, selected=(*(name for name in known if name not in whole), *parts))
+
     def decode(
         self, decoders: Mapping[str, Any], known: Sequence[str], *, values: Collection[str]
     ) -> Recipe:

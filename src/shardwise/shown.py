@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["base_name", "shown", "shown_in"]
+__all__ = ["base_name", "shown", "shown_in", "without_query"]
 
 # One slash is enough: a mistyped URL holds the same secret.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
@@ -47,15 +47,27 @@ def shown_in(text: str) -> str:
     return _INSIDE.sub(_masked_inside, text) if ":/" in text else text
 
 
+def without_query(url: str) -> str:
+    """A URL up to its query or fragment; a path as it is.
+
+    >>> without_query("https://host/train/a.tar?sig=a/b")
+    'https://host/train/a.tar'
+    """
+    found = _URL.fullmatch(url)
+    return (
+        url
+        if found is None
+        else url[: found.start("rest")] + _cut(found["scheme"], found["rest"])[0]
+    )
+
+
 def base_name(url: str) -> str:
     """The last part of a URL's path, or of a local path: no query, no fragment.
 
     >>> base_name("https://host/train/a.tar?sig=a/b")
     'a.tar'
     """
-    found = _URL.fullmatch(url)
-    path = url if found is None else _cut(found["scheme"], found["rest"])[0]
-    return path.rpartition("/")[2]
+    return without_query(url).rpartition("/")[2]
 
 
 def _masked(url: re.Match[str]) -> str:

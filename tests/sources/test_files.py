@@ -47,6 +47,33 @@ def listed(folder):
     return path
 
 
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85"])
+def test_a_line_of_json_ends_at_a_line_feed_only(tmp_path, character):
+    rows = [{"path": f"{i}.txt", "said": f"a{character}b"} for i in range(3)]
+    for i in range(3):
+        write(tmp_path / f"{i}.txt", b"%d" % i)
+    listed = tmp_path / "list.jsonl"
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    listed.write_text(text, encoding="utf-8", newline="")
+    assert [sample["said"] for sample in sw.files(listed)] == [f"a{character}b"] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"path": "0.txt", "x": ' + "[" * 5000 + "]" * 5000 + "}", "line 1 is nested too deep"),
+        ('{"path": "a\\u0000b.jpg"}', "row 0 has the path .*, which holds a NUL"),
+        ('{"path": "\\ud800.jpg"}', "row 0 has the path .*, which holds a lone surrogate"),
+    ],
+)
+def test_a_damaged_list_is_a_data_error_before_the_first_batch(tmp_path, line, told):
+    listed = tmp_path / "list.jsonl"
+    listed.write_text(line)
+    with pytest.raises(DataError, match=told) as caught:
+        len(sw.files(listed))
+    assert caught.value.url == str(listed)
+
+
 def test_a_class_folder_keeps_what_a_source_keeps(folder):
     expected = []
     for cls, size in enumerate(SIZES):

@@ -59,6 +59,13 @@ def test_failures_of_the_network_are_named(text, cause):
     assert failed.kind == "passing"
 
 
+def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again():
+    text = "error sending request\n kind: Connect, error: InvalidCertificate(UnknownIssuer) SECRET"
+    failed = from_obstore(OSError(text))
+    assert "certificate is not trusted: give" in failed.cause
+    assert failed.kind == "refused"
+
+
 def test_servers_without_ranges_are_named_as_such():
     assert "Range" in from_obstore(OSError("Generic\n source: NotPartial")).cause
     assert from_obstore(OSError("Generic\n source: NotPartial")).kind == "refused"

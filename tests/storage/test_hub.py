@@ -131,6 +131,26 @@ def test_the_token_and_the_place_come_from_the_environment_too(monkeypatch, tmp_
         assert file.read(0, 4) == CONTENT[:4]
 
 
+@pytest.mark.parametrize("own", [{}, {"headers": {"X-Key": "v"}}])
+def test_the_token_of_the_environment_goes_to_the_server_of_the_environment_only(monkeypatch, own):
+    monkeypatch.setenv("HF_TOKEN", "hf_t0ken")
+    url = "hf://datasets/org/name@v1/train/000.tar"
+    with hub() as (here, _, _), hub() as (elsewhere, asked_elsewhere, _):
+        monkeypatch.setenv("HF_ENDPOINT", here)
+        for endpoint in ({}, {"endpoint": here}):
+            options = StorageOptions.of({**endpoint, **own})
+            assert open_file(url, options=options).read(0, 4) == CONTENT[:4]
+        options = StorageOptions.of({"endpoint": elsewhere, **own})
+        with pytest.raises(StorageError, match="401"):
+            open_file(url, options=options).read(0, 4)
+        assert asked_elsewhere
+        assert not any("authorization" in headers for _, _, headers in asked_elsewhere)
+        # Who gives it by name wants it there.
+        options = StorageOptions.of({"endpoint": elsewhere, "token": "hf_t0ken", **own})
+        assert open_file(url, options=options).read(0, 4) == CONTENT[:4]
+        assert expand("hf://datasets/org/name@v1/train/", options=options)
+
+
 def test_directories_and_globs_are_listed_page_by_page():
     with hub() as (url, _, _):
         options = StorageOptions.of({"endpoint": url, "token": "hf_t0ken"})

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.storage import StorageOptions, open_file
 from shardwise.storage.upload import upload
 from tests.storage.test_hub import CONTENT, reply, send_range, serving
@@ -128,3 +128,26 @@ def test_a_file_is_read_whole_in_its_version_and_stored(tmp_path):
         upload(f"{url}/new", tmp_path / "x", options=options)
         upload(f"{url}/newer", b"of bytes", options=options)
     assert stored == {"/new": b"of a file", "/newer": b"of bytes"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"headers": {"X-Key": "v"}}])
+def test_a_server_that_refuses_every_range_is_told_of(settings):
+    def answer(handler):
+        if handler.command == "HEAD" or handler.headers.get("Range") == "bytes=0-0":
+            handler.send_response(206, "OK")
+            handler.send_header("Content-Range", "bytes 0-0/286720")
+            handler.send_header("Content-Length", "286720" if handler.command == "HEAD" else "1")
+            handler.end_headers()
+            return handler.wfile.write(b"x" if handler.command == "GET" else b"")
+        return reply(handler, 416, Content_Range="bytes */286720")
+
+    with serving(answer) as (url, _):
+        file = open_file(f"{url}/a.tar", options=StorageOptions.of(settings))
+        with pytest.raises(DataError, match=r"refuses bytes 0 to 16384 .* has 286720 bytes"):
+            file.read(0, 16384)
+
+
+def test_a_name_with_an_empty_part_is_told_of():
+    options = StorageOptions.of({"aws_skip_signature": "true"})
+    with pytest.raises(StorageError, match=r"can't read 's3://b/a//b.tar': the name has an empty"):
+        open_file("s3://b/a//b.tar", options=options).read(0, 1)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.errors import MissingShardError
+from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage import expand
 
 
@@ -14,6 +14,21 @@ def shards(tmp_path, monkeypatch):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_bytes(b"")
     return tmp_path
+
+
+def test_a_directory_that_was_removed_is_told_of(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(StorageError, match=r"current directory was removed, and 'a.tar'"):
+        expand("a.tar")
+    assert expand("/a.tar") == ["/a.tar"]
+
+
+def test_a_path_with_a_nul_is_refused():
+    with pytest.raises(ValueError, match="holds a NUL"):
+        expand("a\0b.tar")
 
 
 def test_a_plain_name_is_kept_as_it_is_written_and_need_not_exist():

@@ -11,8 +11,9 @@ __all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
 
 # Each part may import parts of a lower level and itself, nothing else.
 LEVELS = {
-    # What messages show of a URL: the errors stand on it.
+    # What messages show of a URL (the errors stand on it), and what arguments may be.
     "shown": -1,
+    "arguments": -1,
     "errors": 0,
     "columns": 0,
     "plan": 1,

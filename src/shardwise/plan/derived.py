@@ -83,6 +83,8 @@ class VirtualEpochs:
 
     def __init__(self, sampler: Sampler, epoch_size: SupportsIndex) -> None:
         self.num_samples = whole("epoch_size", epoch_size, least=1)
+        if self.num_samples >= 2**63:
+            raise ValueError(f"epoch_size={self.num_samples} does not fit into 64 bits")
         self._sampler = sampler
         if not sampler.num_samples:
             raise ValueError(f"epoch_size={self.num_samples} of no samples: {sampler!r} is empty")

@@ -174,11 +174,13 @@ def make_sampler(
         ValueError: `shuffle` is something else, or `shard_sizes` is missing or of another sum.
     """
     count = whole("num_samples", num_samples, least=0)
-    if shard_sizes is not None and int(np.sum(shard_sizes, dtype=np.int64)) != count:
-        raise ValueError(
-            f"shard_sizes sum up to {int(np.sum(shard_sizes, dtype=np.int64))}, "
-            f"but num_samples={count}"
-        )
+    if shard_sizes is not None:
+        try:
+            total = int(np.sum(shard_sizes, dtype=np.int64))
+        except (OverflowError, TypeError):
+            raise TypeError("shard_sizes must be whole numbers that fit into 64 bits") from None
+        if total != count:
+            raise ValueError(f"shard_sizes sum up to {total}, but num_samples={count}")
     sampler: Sampler
     if shuffle is False:
         sampler = SequentialSampler(count)

@@ -85,9 +85,10 @@ class LoaderState:
         Raises:
             StateError: it doesn't; the message has a line for each entry that differs.
         """
-        mine = {"fingerprint": self.fingerprint, "num_samples": self.num_samples, **self.order}
-        its = {"fingerprint": fingerprint, "num_samples": num_samples, **order}
-        differing = list(_differences(mine, its))
+        mine = {"fingerprint": self.fingerprint, "num_samples": self.num_samples}
+        its = {"fingerprint": fingerprint, "num_samples": num_samples}
+        # Apart: an order has a num_samples of its own.
+        differing = dict.fromkeys([*_differences(mine, its), *_differences(self.order, order)])
         if differing:
             lines = "\n".join(f"  {line}" for line in differing)
             raise StateError(

@@ -17,6 +17,7 @@ Imports pyarrow, numpy, columns and errors.
 | lists of strings, of bytes | a list |
 | dictionary | what the dictionary says |
 | struct | a field for each of its fields: "meta.width" |
+| struct of bytes and path | its bytes, under the struct's own name |
 | everything else | the Python object that pyarrow makes of it, one by one |
 """
 
@@ -35,6 +36,9 @@ from shardwise.sources.arrow_types import (
     expand_names,
     field_types,
     layouts,
+    no_rows,
+    no_values,
+    number_dtype,
     plain_type,
     value_fields,
 )
@@ -43,6 +47,7 @@ from shardwise.sources.arrow_types import (
 import pyarrow as pa  # isort: skip
 import pyarrow.compute as pc  # isort: skip
 from shardwise.sources.arrow_convert import convert  # isort: skip
+from shardwise.sources.arrow_fill import filled, fills_of  # isort: skip
 from shardwise.sources.arrow_held import Held, RowError, Rows  # isort: skip
 from shardwise.sources.arrow_together import take_together  # isort: skip
 
@@ -53,10 +58,15 @@ __all__ = [
     "convert",
     "expand_names",
     "field_types",
+    "filled",
+    "fills_of",
     "gather",
     "joined",
     "layouts",
     "leaf",
+    "no_rows",
+    "no_values",
+    "number_dtype",
     "plain_type",
     "taken",
     "to_columns",
@@ -66,21 +76,27 @@ __all__ = [
 _ALL = slice(None)
 
 
-def leaf(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray:
-    """The column of a field, inside of structs too: null where any struct around it is."""
-    if name in table.schema.names:
-        return table.column(name)
+def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """The column of a field, inside of structs too: null where any struct around it is.
+
+    None if there is no such field.
+    """
     path: list[str] = []
-    rest = name
+    rest: str | None = name
     fields: Any = table.schema
     # A name may have dots of its own.
-    while True:
-        step = next(f for f in fields if rest == f.name or rest.startswith(f"{f.name}."))
+    while rest is not None:
+        whole = [field for field in fields if field.name == rest]
+        step = next((f for f in [*whole, *fields] if f"{rest}.".startswith(f"{f.name}.")), None)
+        if step is None:
+            return None
         path.append(step.name)
-        if rest == step.name:
-            return pc.struct_field(table.column(path[0]), path[1:])
-        rest = rest[len(step.name) + 1 :]
-        fields = list(step.type)
+        rest = None if rest == step.name else rest[len(step.name) + 1 :]
+        fields = list(step.type) if pa.types.is_struct(step.type) else []
+    if "bytes" in {field.name for field in fields}:  # of an image, or of audio
+        path.append("bytes")
+    column = table.column(path[0])
+    return pc.struct_field(column, path[1:]) if path[1:] else column
 
 
 def to_columns(

@@ -100,11 +100,17 @@ def _matrix(column: BytesColumn) -> NDArray[np.uint8] | None:
 
 
 class Text(Bytes):
-    """UTF-8 in Arrow's own buffer, which Arrow has checked."""
+    """UTF-8 in Arrow's own buffer, which nobody has checked yet."""
 
     def take(self, rows: Rows) -> Column:
         """A list of str."""
-        return [None if view is None else str(view, "utf-8") for view in super().take(rows)]
+        views = super().take(rows)
+        try:
+            return [None if view is None else str(view, "utf-8") for view in views]
+        except UnicodeDecodeError as error:
+            # Equal bytes are equally broken: the first ones like these are meant.
+            row = next(row for row, view in enumerate(views) if view == error.object)
+            raise RowError(row, f"a text is no UTF-8, so the column is damaged: {error}") from error
 
 
 class Coded:
@@ -120,7 +126,10 @@ class Coded:
         there = codes >= 0
         if there.all():
             return self.words.take(codes)
-        words = iter(values_of(self.words.take(codes[there])))
+        try:
+            words = iter(values_of(self.words.take(codes[there])))
+        except RowError as error:
+            raise RowError(int(np.flatnonzero(there)[error.row]), str(error)) from None
         return [next(words) if known else None for known in there.tolist()]
 
 
@@ -152,7 +161,11 @@ class Lists:
         sizes = np.maximum(lengths, 0)
         ends = np.cumsum(sizes)
         places = np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
-        found = items.take(places)
+        try:
+            found = items.take(places)
+        except RowError as error:
+            row = int(np.searchsorted(ends, error.row, side="right"))
+            raise RowError(row, str(error)) from None
         if isinstance(found, BytesColumn):
             found = found.to_list()
         spans = zip((ends - sizes).tolist(), ends.tolist(), lengths.tolist(), strict=True)
@@ -171,9 +184,14 @@ class Objects:
 
     def take(self, rows: Rows) -> Column:
         """A list of Python objects."""
-        if isinstance(rows, slice):
-            return self.array.to_pylist()  # type: ignore[no-any-return]
-        return self.array.take(pa.array(rows)).to_pylist()  # type: ignore[no-any-return]
+        array = self.array if isinstance(rows, slice) else self.array.take(pa.array(rows))
+        values: list[Any] = []
+        try:
+            values.extend(scalar.as_py() for scalar in array)
+        except UnicodeDecodeError as error:
+            message = f"a text is no UTF-8, so the column is damaged: {error}"
+            raise RowError(len(values), message) from error
+        return values
 
 
 def _refuse_broken(broken: NDArray[np.bool_] | None, rows: Rows) -> None:

@@ -25,37 +25,59 @@ __all__ = [
     "is_bytes",
     "is_text",
     "layouts",
+    "no_rows",
+    "no_values",
     "number_dtype",
     "plain_type",
     "value_fields",
 ]
 
 
-def field_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataType]:
     """The fields of a table, in order, with their Arrow types: structs are taken apart.
+
+    A struct of `bytes` and `path`, as Hugging Face datasets keep images and audio, is one field:
+    its bytes.
+
+    Args:
+        schema: the table's.
+        parts: name the two parts of such structs too, "image.bytes" and "image.path".
 
     Raises:
         DataError: two fields have one name.
     """
     found: dict[str, pa.DataType] = {}
-    for name, kind in _leaves(schema, ""):
+    for name, kind in _leaves(schema, "", parts=parts):
         if name in found:
             raise DataError(f"two columns are called {name!r}: rename one", field=name)
         found[name] = kind
     return found
 
 
-def _leaves(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
+def _leaves(fields: Any, prefix: str, *, parts: bool) -> Iterator[tuple[str, pa.DataType]]:
     for field in fields:
-        if pa.types.is_struct(field.type):
-            yield from _leaves(list(field.type), f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, field.type
+        name, kind = prefix + field.name, field.type
+        if not pa.types.is_struct(kind):
+            yield name, kind
+            continue
+        if _is_media(kind):
+            yield name, kind.field("bytes").type
+        if parts or not _is_media(kind):
+            yield from _leaves(list(kind), f"{name}.", parts=parts)
+
+
+def _is_media(kind: pa.StructType) -> bool:
+    """Whether a struct is how Hugging Face datasets keep an image, or audio."""
+    types = {field.name: field.type for field in kind}
+    if types.keys() != {"bytes", "path"} or not is_bytes(types["bytes"]):
+        return False
+    return is_text(types["path"]) or pa.types.is_null(types["path"])
 
 
 def value_fields(schema: pa.Schema) -> frozenset[str]:
     """The fields whose columns are values; the other ones hold bytes."""
-    return frozenset(name for name, kind in field_types(schema).items() if not is_bytes(kind))
+    types = field_types(schema, parts=True)
+    return frozenset(name for name, kind in types.items() if not is_bytes(kind))
 
 
 def layouts(schema: pa.Schema) -> dict[str, Layout]:
@@ -86,12 +108,24 @@ def expand_names(
     """
     found: list[str] = []
     for name in names:
-        parts = [each for each in known if each.startswith(f"{name}.")]
-        if name in known or not parts:
+        parts = [each for each in known if name not in known and each.startswith(f"{name}.")]
+        if not parts:
             check_names([name], known, url=url)
-            parts = [name]
-        found += parts
+        found += parts or [name]
     return tuple(dict.fromkeys(found))
+
+
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """A table without a row; pyarrow's own `empty_table` knows no tensors."""
+    columns = [no_values(field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def no_values(kind: pa.DataType, count: int = 0) -> pa.Array:
+    """A column of nulls, none if nothing else is said."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, pa.nulls(count, kind.storage_type))
+    return pa.nulls(count, kind)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

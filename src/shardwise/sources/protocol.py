@@ -24,6 +24,10 @@ class Source(Protocol):
       are arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
     - `layouts`, name -> (shape, dtype): value fields whose columns are such arrays wherever no
       sample lacks the field. They are copied into a batch as they are, with no work a row.
+    - `parts`, names: fields beside `fields` that are read only where they are named, such as
+      "image.bytes" of a field "image": `select` and `decode` take them.
+    - `undecoded(names)`: a source of the same samples that holds these fields as they are stored,
+      for decoders of bytes, where its own values are decoded already.
     - `holds_objects`, True: all fields are values, and nothing is gained by reading several samples
       together.
     - `asks_a_store`, True: a sample out of order is a request to a store.

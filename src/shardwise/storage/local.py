@@ -74,7 +74,7 @@ class LocalFile:
         try:
             found = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:
-            raise _explained(error, self.url, "look at") from error
+            raise _explained(error, self.url, "look at") from None
         _require_regular(found, self.url)
         return FileStat(found.st_size, found.st_mtime_ns)
 
@@ -96,7 +96,7 @@ class LocalFile:
                 self._check_end(offset, length, os.fstat(held.fd).st_size)
             data = os.pread(held.fd, length, offset)
         except OSError as error:
-            raise _explained(error, self.url, "read") from error
+            raise _explained(error, self.url, "read") from None
         if len(data) == length:
             return data
         # One call gives no more than 2 GiB, and may give less for other reasons.
@@ -150,7 +150,7 @@ class LocalFile:
         except OSError as error:
             if isinstance(error, ShardwiseError):
                 raise
-            raise _explained(error, self.url, "read") from error
+            raise _explained(error, self.url, "read") from None
         if num_waits:
             IO_COUNTS.add(waits=num_waits)
 
@@ -164,7 +164,7 @@ class LocalFile:
             try:
                 got = os.preadv(held.fd, [view[done:]], offset + done)
             except OSError as error:
-                raise _explained(error, self.url, "read") from error
+                raise _explained(error, self.url, "read") from None
             if not got:
                 self._check_end(offset, length, offset + done if done else min(offset, held.size()))
             done += got
@@ -199,7 +199,7 @@ class _Descriptor:
             self.fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             found = os.fstat(self.fd)
         except OSError as error:
-            raise _explained(error, url, "open") from error
+            raise _explained(error, url, "open") from None
         _require_regular(found, url)
 
     def size(self) -> int:

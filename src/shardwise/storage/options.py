@@ -1,6 +1,6 @@
 """Everything that a user may set about storage, in one frozen object.
 
-Imports this package's credentials only.
+Imports `shardwise.arguments` and this package's credentials.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from shardwise.arguments import check_number
 from shardwise.storage.credentials import Credentials
 
 if TYPE_CHECKING:
@@ -66,12 +67,10 @@ class StorageOptions:
                 raise TypeError(f"config must be a mapping, not {type(config).__name__}")
             object.__setattr__(self, "config", Credentials(config))
         for name in ("attempt_timeout_s", "request_timeout_s", "max_attempts", "max_requests"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be above 0")
-        if self.redirects not in get_args(Redirects):
+            check_number(name, getattr(self, name))
+        if not isinstance(self.redirects, str) or self.redirects not in get_args(Redirects):
             raise ValueError(f"redirects={self.redirects!r}: one of {get_args(Redirects)}")
-        if self.prefetch_bytes < 0:
-            raise ValueError(f"prefetch_bytes={self.prefetch_bytes}: it must be 0 or more")
+        check_number("prefetch_bytes", self.prefetch_bytes, least=0)
 
     def settings(self) -> dict[str, Any]:
         """The store's own settings, in clear.

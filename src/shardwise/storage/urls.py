@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from shardwise.arguments import path_text
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
@@ -97,17 +98,13 @@ def expand(
 def _expand_one(
     item: str | os.PathLike[str], suffixes: tuple[str, ...], options: StorageOptions | None
 ) -> list[str]:
-    text = os.fspath(item) if isinstance(item, str | os.PathLike) else item
-    if not isinstance(text, str):
-        raise TypeError(f"each of urls must be a str or a path, not {text!r}")
+    text = path_text("each of urls", item)
     if not text:
         raise ValueError("a URL in urls is empty")
     if scheme_of(text) not in ("", "file"):
         names = expand_braces(text)
         return [url for name in names for url in _match_remote(name, suffixes, options)]
     path = os.path.expanduser(strip_file_scheme(text))
-    if "\0" in path:
-        raise ValueError(f"the path {path!r} in urls holds a NUL, which no file's name can")
     if not os.path.isabs(path):
         _require_current_directory(path)
     if os.path.exists(path):

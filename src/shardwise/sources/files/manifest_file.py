@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwise.columns import Column
 from shardwise.errors import DataError
+from shardwise.shown import base_name, without_query
 from shardwise.sources.files.listing import Listing, Names, field_of
 from shardwise.storage import StorageOptions, open_file
 
@@ -66,7 +67,7 @@ def read_manifest(
     rows = _read_rows(url, data)
     if not rows:
         raise DataError("it lists no files", url=url)
-    columns = _columns(rows, url, text=url.endswith((".csv", ".tsv")))
+    columns = _columns(rows, url, text=base_name(url).endswith((".csv", ".tsv")))
     chosen = _path_column(columns, path, url)
     base = _directory(url) if root is None else root
     names = [
@@ -87,13 +88,13 @@ def read_manifest(
             field=data_field,
         )
     count = len(names)
-    stem = url.rpartition("/")[2]
+    stem = base_name(url)
     runs = [(f"{stem}:{start}", min(_RUN, count - start)) for start in range(0, count, _RUN)]
     return Listing(base, Names(names), data_field, columns, runs)
 
 
 def _directory(url: str) -> str:
-    head, _, _ = url.rpartition("/")
+    head, _, _ = without_query(url).rpartition("/")
     return head or ("/" if url.startswith("/") else ".")
 
 
@@ -106,8 +107,9 @@ def _read_rows(url: str, data: bytes) -> list[dict[str, Any]]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"it is no UTF-8: {error}", url=url, offset=error.start) from error
-    if url.endswith((".csv", ".tsv")):
-        return _read_csv(url, text, "\t" if url.endswith(".tsv") else ",")
+    name = base_name(url)
+    if name.endswith((".csv", ".tsv")):
+        return _read_csv(url, text, "\t" if name.endswith(".tsv") else ",")
     rows = []
     # By line feeds alone: U+2028 and others may stand in a string.
     for number, line in enumerate(text.split("\n"), 1):

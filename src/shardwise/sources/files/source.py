@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Column, Columns, Layout
 from shardwise.errors import DataError, StaleIndexError, StorageError
-from shardwise.shown import shown
+from shardwise.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.listing import Listing
 from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
@@ -59,16 +60,21 @@ class FilesSource:
         field: str | None = None,
         storage: StorageOptions | None = None,
     ) -> None:
-        text = os.fspath(root_or_manifest)
+        text = path_text("root_or_manifest", root_or_manifest)
         self.url = local_path(text) if is_local(text) else text
         if isinstance(suffixes, str):
             raise TypeError(f"suffixes={suffixes!r}: give a sequence, such as ({suffixes!r},)")
-        self._is_list = self.url.endswith(SUFFIXES)
+        if suffixes is not None and not _are_texts(suffixes):
+            raise TypeError("suffixes must be a sequence of str, such as ('.jpg', '.png')")
+        for name, value in (("path", path), ("field", field)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be a str, not a {type(value).__name__}")
+        self._is_list = base_name(self.url).endswith(SUFFIXES)
         if not self._is_list and (root is not None or path is not None):
             raise ValueError(
                 f"root and path are for lists of files, and {shown(self.url)!r} is none"
             )
-        self._root = None if root is None else os.fspath(root)
+        self._root = None if root is None else path_text("root", root)
         self._path = path
         self._suffixes = None if suffixes is None else tuple(suffixes)
         self._field = field
@@ -227,10 +233,14 @@ class FilesSource:
                 f"it is neither a directory nor a list of files ({', '.join(SUFFIXES)})",
                 url=self.url,
             ) from None
-        except FileNotFoundError as error:
-            if isinstance(error, DataError):
-                raise
+        except DataError:
+            raise
+        except FileNotFoundError:
             raise StorageError(f"no directory {self.url!r}") from None
+        except OSError as error:
+            raise StorageError(
+                f"can't list the directory {self.url!r}: {error.strerror or error}"
+            ) from None
 
 
 def _check_unchanged(found: FileStat, listed: list[int]) -> None:
@@ -252,6 +262,10 @@ def _manifest(listing: Listing) -> Manifest:
         start += count
     # Other files are other data, however alike their counts.
     return Manifest(f"files {listing.names.digest()}", shards)
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, Collection) and all(isinstance(value, str) for value in values)
 
 
 class _Opening:

@@ -221,7 +221,7 @@ def _as_ours(uri: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
-        raise _ours(uri, str(error)) from error
+        raise _ours(uri, str(error)) from None
     except BaseException as error:
         # A panic in Rust is no Exception, and its class can't be imported.
         if type(error).__name__ != "PanicException":

@@ -79,7 +79,7 @@ class ArrowFile:
                         reader = pa.ipc.open_stream(source)
                         batches = list(reader)
                     self._schema = reader.schema
-            except (pa.ArrowException, OSError, EOFError) as error:
+            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
                 raise DataError(
                     f"it is not an Arrow file, or damaged: {error}", url=self._file.url
                 ) from error

@@ -4,11 +4,15 @@ Of a row group the bytes of the columns asked for are read in one go, into one b
 decodes from there: so it needs no file system of its own, and reads are counted, pinned to one
 version and retried like all others. pyarrow's own threads are not used: the engine has threads,
 and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
-Imports pyarrow, storage and errors.
+
+Metadata of column chunks is never asked for: `RowGroupMetaData.column()` ends the process where a
+footer is damaged, or a column encrypted (pyarrow 26). Which bytes a row group needs is what
+`read_row_group`, whose errors can be caught, asks for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardwise.errors import DataError, ShardwiseError, StaleIndexError
+from shardwise.sources.arrow_types import field_types
 from shardwise.sources.parquet.table_file import FileInfo
 from shardwise.storage import File, FileStat
 
@@ -26,6 +31,8 @@ __all__ = ["ParquetFile", "check_version"]
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 # What is read at the end of a file before it is known how long its footer is.
 _TAIL_BYTES = 64 << 10
+# What pyarrow raises for bytes that it does not understand.
+_BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 class ParquetFile:
@@ -41,7 +48,6 @@ class ParquetFile:
         self._stat = file.stat() if stat is None else stat
         file.pin(self._stat)
         self._metadata: pq.FileMetaData | None = None
-        self._paths: list[str] = []
 
     def info(self) -> FileInfo:
         """What the footer says.
@@ -51,18 +57,33 @@ class ParquetFile:
             MissingShardError: it is not there.
             StorageError: it could not be read.
         """
-        found = self._footer()
-        groups = [found.row_group(i) for i in range(found.num_row_groups)]
+        footer = self._footer()
+        try:
+            schema = footer.schema.to_arrow_schema()
+            field_types(schema)  # names are looked at: they may be no UTF-8
+        except DataError:
+            raise
+        except _BROKEN as error:
+            raise DataError(f"its footer is damaged: {error}", url=self._file.url) from error
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        rows = [group.num_rows for group in groups]
+        if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
+            raise DataError(
+                f"its footer is damaged: {sum(rows)} rows in its row groups, and "
+                f"{footer.num_rows} in all",
+                url=self._file.url,
+            )
+        sizes = [max(0, group.total_byte_size) for group in groups]
         return FileInfo(
             self._file.url,
             self._stat,
-            found.schema.to_arrow_schema(),
-            np.array([group.num_rows for group in groups], dtype=np.int64),
-            np.array([group.total_byte_size for group in groups], dtype=np.int64),
+            schema,
+            np.array(rows, dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
-        """Decode a row group.
+        """Decode a row group; columns that the file does not have are left out.
 
         Raises:
             DataError: it is damaged.
@@ -72,55 +93,45 @@ class ParquetFile:
         """
         check_version(self._file, self._stat)
         footer = self._footer()
-        segments, num_bytes = self._fetch(footer.row_group(group), names)
+        segments, num_bytes = self._fetch(footer, group, names)
+        source = _Segments(self._file, self._stat.num_bytes, segments)
         try:
-            reader = pq.ParquetFile(
-                pa.PythonFile(_Segments(self._file, self._stat.num_bytes, segments), mode="r"),
-                metadata=footer,
-                pre_buffer=False,
-            )
-            table = reader.read_row_group(group, columns=list(names), use_threads=False)
+            table = _decode(source, footer, group, names)
         except ShardwiseError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        except _BROKEN as error:
+            message = f"row group {group} can't be decoded: {error}"
+            if "ecrypt" in str(error):
+                shown = ", ".join(map(repr, names))
+                message = (
+                    f"row group {group}: a column among {shown} is encrypted, which is not "
+                    f"supported: name the other columns by columns= ({error})"
+                )
+            raise DataError(message, url=self._file.url) from error
+        num_rows = footer.row_group(group).num_rows
+        if len(table) != num_rows:
             raise DataError(
-                f"row group {group} can't be decoded: {error}", url=self._file.url
-            ) from error
-        if len(table) != footer.row_group(group).num_rows:
-            raise DataError(
-                f"row group {group} has {len(table)} rows, its footer says "
-                f"{footer.row_group(group).num_rows}",
+                f"row group {group} has {len(table)} rows, its footer says {num_rows}",
                 url=self._file.url,
             )
         return table, num_bytes
 
     def _footer(self) -> pq.FileMetaData:
         if self._metadata is None:
-            found = _read_footer(self._file, self._stat.num_bytes)
-            self._paths = [found.schema.column(i).path for i in range(found.num_columns)]
-            self._metadata = found
+            self._metadata = _read_footer(self._file, self._stat.num_bytes)
         return self._metadata
 
     def _fetch(
-        self, group: pq.RowGroupMetaData, names: Sequence[str]
+        self, footer: pq.FileMetaData, group: int, names: Sequence[str]
     ) -> tuple[list[tuple[int, memoryview]], int]:
         """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
-        spans = []
-        for i, path in enumerate(self._paths):
-            if any(path == name or path.startswith(name + ".") for name in names):
-                chunk = group.column(i)
-                begin = chunk.data_page_offset
-                if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-                    begin = min(begin, chunk.dictionary_page_offset)
-                spans.append((begin, begin + chunk.total_compressed_size))
+        asked = _Asked(self._stat.num_bytes)
+        # pyarrow reads all columns before it decodes the first one, and no page header is zeros.
+        # Whatever else is wrong is told where the bytes are decoded.
+        with contextlib.suppress(*_BROKEN):
+            _decode(asked, footer, group, names)
         merged: list[list[int]] = []
-        for begin, end in sorted(spans):
-            if not 0 <= begin <= end <= self._stat.num_bytes:
-                raise DataError(
-                    f"the footer places a column at bytes {begin} to {end} of a file of "
-                    f"{self._stat.num_bytes}: damaged",
-                    url=self._file.url,
-                )
+        for begin, end in sorted(asked.spans):
             if merged and begin - merged[-1][1] <= self._file.gap_bytes:
                 merged[-1][1] = max(end, merged[-1][1])
             else:
@@ -173,24 +184,27 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         tail = file.read(num_bytes - footer_bytes, footer_bytes)
     try:
         return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
-    except (pa.ArrowException, OSError) as error:
+    except _BROKEN as error:
         raise DataError(f"its footer is damaged: {error}", url=file.url) from error
 
 
-class _Segments(io.RawIOBase):
-    """A file for pyarrow, of which some segments are in memory already.
+def _decode(source: _Readable, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
+    """A row group from a file; pages that have a checksum are held to it."""
+    reader = pq.ParquetFile(
+        pa.PythonFile(source, mode="r"),
+        metadata=footer,
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+    return reader.read_row_group(group, columns=list(names), use_threads=False)
 
-    Args:
-        file: where everything else is read.
-        num_bytes: its length.
-        segments: (place in the file, bytes), ascending.
-    """
 
-    def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
+class _Readable(io.RawIOBase):
+    """A file for pyarrow, of which `read_at` says what is where."""
+
+    def __init__(self, num_bytes: int) -> None:
         super().__init__()
-        self._file = file
         self._num_bytes = num_bytes
-        self._segments = segments
         self._at = 0
 
     def readable(self) -> bool:
@@ -212,10 +226,55 @@ class _Segments(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> Any:
-        """Read from here; what is in memory is not copied."""
-        left = max(0, self._num_bytes - self._at)
+        """Read from here, as far as the file goes."""
+        at = self._at
+        left = max(0, self._num_bytes - at) if at >= 0 else 0
         size = left if size < 0 else min(size, left)
-        at, self._at = self._at, self._at + size
+        self._at += size
+        return self.read_at(at, size) if size else b""
+
+    def read_at(self, at: int, size: int) -> Any:
+        """Bytes that lie in the file."""
+        raise NotImplementedError
+
+
+class _Asked(_Readable):
+    """Zeros, and a record of which bytes were asked for.
+
+    Attributes:
+        spans: (begin, end) in the file, in the order of the reads.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self.spans: list[tuple[int, int]] = []
+        self._left = num_bytes
+
+    def read_at(self, at: int, size: int) -> Any:
+        """Zeros, which take no memory before they are looked at; no more than the file has."""
+        self._left -= size
+        if self._left < 0:  # a damaged footer: columns lie over each other
+            return b""
+        self.spans.append((at, at + size))
+        return np.zeros(size, np.uint8).data
+
+
+class _Segments(_Readable):
+    """A file of which some segments are in memory already.
+
+    Args:
+        file: where everything else is read.
+        num_bytes: its length.
+        segments: (place in the file, bytes), ascending.
+    """
+
+    def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
+        super().__init__(num_bytes)
+        self._file = file
+        self._segments = segments
+
+    def read_at(self, at: int, size: int) -> Any:
+        """What is in memory is not copied."""
         for begin, data in self._segments:
             if begin <= at and at + size <= begin + len(data):
                 return data[at - begin : at - begin + size]

@@ -1,6 +1,6 @@
 """Partitioned directories: `year=2024/month=01/part-0.parquet`, whose names are columns.
 
-Pure: URLs in, values out. Imports errors.
+Pure: URLs in, values out.
 """
 
 from __future__ import annotations
@@ -8,9 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Column
 from shardwise.errors import DataError
+from shardwise.shown import without_query
 
 __all__ = ["Partition", "partitions_of"]
 
@@ -27,15 +33,17 @@ class Partition:
     Attributes:
         name: its name.
         values: one a file: ints if all are whole numbers, else str; None for a null.
+        dtype: of the column, if the values are numbers.
     """
 
     name: str
-    values: tuple[int | str | None, ...]
+    values: tuple[Any, ...]
+    dtype: np.dtype[Any] | None = None
 
-    @property
-    def whole(self) -> bool:
-        """Whether the values are ints, without a null."""
-        return all(isinstance(value, int) for value in self.values)
+    def take(self, files: NDArray[np.int64]) -> Column:
+        """The values for rows of these files: an array if they are numbers, and none is null."""
+        values = [self.values[i] for i in files.tolist()]
+        return values if self.dtype is None or None in values else np.array(values, self.dtype)
 
 
 def partitions_of(urls: Sequence[str]) -> list[Partition]:
@@ -48,12 +56,12 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
 
     Example:
         >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
-        [Partition(name='year', values=(2024, 2025))]
+        [Partition(name='year', values=(2024, 2025), dtype=None)]
     """
     found = [
         {
             unquote(match["name"]): unquote(match["value"])
-            for part in url.split("/")[:-1]
+            for part in without_query(url).split("/")[:-1]
             if (match := _PART.fullmatch(part))
         }
         for url in urls

@@ -18,11 +18,21 @@ from shardwise.columns import Columns, Layout
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
 from shardwise.shown import shown
-from shardwise.sources.arrow import Held, check_names, convert, expand_names, gather, leaf
+from shardwise.sources.arrow import (
+    Held,
+    check_names,
+    convert,
+    expand_names,
+    filled,
+    gather,
+    leaf,
+    no_values,
+)
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.parquet.decoded import Decoded
+from shardwise.sources.parquet.fields import KEY, ColumnOptions, cast_column
 from shardwise.sources.parquet.table_file import TableFile
-from shardwise.sources.parquet.tables import KEY, Tables, open_table, open_tables
+from shardwise.sources.parquet.tables import Tables, open_table, open_tables
 from shardwise.sources.parquet.urls import find_tables
 from shardwise.storage import FilePool, StorageOptions
 
@@ -48,6 +58,11 @@ class ParquetSource:
 
     Args:
         urls: files (`.parquet`, `.arrow`), patterns, directories, or a list of these.
+        columns: the fields there are; other columns may differ from file to file. None for all.
+        schema: a pyarrow schema, which has all fields there shall be, or a dict of name -> type
+            (a pyarrow one, or its name) for some of them. Columns are cast to it; in a file that
+            has no such column it is null.
+        fill: what stands for a null: name -> value, or one value for all columns of its kind.
         memory_bytes: decoded row groups that are kept in a process; at least four are.
         storage: how remote files are reached.
 
@@ -61,11 +76,15 @@ class ParquetSource:
         self,
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
+        columns: Sequence[str] | None = None,
+        schema: Any = None,
+        fill: Any = None,
         memory_bytes: int = 1 << 30,
         storage: StorageOptions | None = None,
     ) -> None:
         if memory_bytes < 0:
             raise ValueError(f"memory_bytes={memory_bytes}: use 0 or more")
+        self._options = ColumnOptions.of(columns, schema, fill)
         self.urls = find_tables(urls, options=storage)
         self._pool = FilePool(options=storage)
         self._tables: Tables | None = None
@@ -108,6 +127,11 @@ class ParquetSource:
         return self.tables.fields
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Fields that are read only when they are named: "image.bytes" of the field "image"."""
+        return self.tables.parts
+
+    @property
     def value_fields(self) -> frozenset[str]:
         """The fields that are values: all but the binary ones."""
         return self.tables.value_fields
@@ -128,14 +152,14 @@ class ParquetSource:
         Raises:
             DataError: (also a ValueError) there is no such column; it names those there are.
         """
-        return expand_names(names, self.fields, url=self.urls[0])
+        return expand_names(names, (*self.fields, *self.parts), url=self.urls[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Take rows; only the columns asked for are read. Any thread may call this.
 
         Args:
             ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields`; None for all.
+            fields: the fields to read, each one of `self.fields` or `self.parts`; None for all.
 
         Raises:
             DataError: a file is damaged or not the one opened, or a row can't be had.
@@ -146,10 +170,10 @@ class ParquetSource:
         ids = np.asarray(ids, dtype=np.int64)
         names = tables.fields if fields is None else tuple(fields)
         if fields is not None:
-            check_names(names, tables.fields, url=self.urls[0])
+            check_names(names, (*tables.fields, *tables.parts), url=self.urls[0])
         tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
-        stored = tuple(name for name in tables.stored if name in names)
+        stored = tuple(name for name in (*tables.stored, *tables.parts) if name in names)
         if tables.has_keys:
             stored += (KEY,)
         columns: dict[str, Any] = {}
@@ -158,8 +182,10 @@ class ParquetSource:
             columns, num_bytes = self._take(ids, groups, rows, stored)
         for partition in tables.partitions:
             if partition.name in names:
-                values = [partition.values[i] for i in tables.file_of[groups].tolist()]
-                columns[partition.name] = np.array(values, np.int64) if partition.whole else values
+                columns[partition.name] = partition.take(tables.file_of[groups])
+        for name, value in tables.fills.items():
+            if name in columns:
+                columns[name] = filled(columns[name], value)
         keys = list(map(str, columns.pop(KEY))) if tables.has_keys else self._keys(groups, rows)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
@@ -175,8 +201,9 @@ class ParquetSource:
         """Rows of the stored fields, and the bytes that were read for them."""
         num_read = [0]
         if not len(ids):
-            empty = self.tables.schema.empty_table()
-            return {name: convert(leaf(empty, name)).take(slice(None)) for name in names}, 0
+            kinds = self.tables.schema
+            empty = {name: convert(no_values(kinds.field(name).type)) for name in names}
+            return {name: column.take(slice(None)) for name, column in empty.items()}, 0
 
         def error(place: int, name: str, message: str) -> DataError:
             one = slice(place, place + 1)
@@ -201,10 +228,18 @@ class ParquetSource:
             file = self._file(int(tables.file_of[group]))
             table, num_bytes = file.read(int(tables.group_of[group]), names)
             num_read[0] += num_bytes
-            held = {name: convert(leaf(table, name)) for name in names}
+            num_rows, url = int(tables.manifest.sizes[group]), tables.manifest.shards[group].url
+            held = {}
+            for name in names:
+                try:
+                    column = cast_column(leaf(table, name), tables.casts.get(name), num_rows, name)
+                except DataError as error:
+                    error.url = url
+                    raise
+                held[name] = convert(column)
             # What is mapped takes no memory of this process.
             size = 0 if tables.mapped else table.nbytes
-            return held, size + _ROW_BYTES * table.num_rows * len(names)
+            return held, size + _ROW_BYTES * num_rows * len(names)
 
         return self._groups.get((group, names), decode)
 
@@ -238,7 +273,7 @@ class ParquetSource:
     def _open(self) -> Tables:
         with self._here().lock:
             if self._tables is None:
-                self._tables = open_tables(self.urls, self._pool)
+                self._tables = open_tables(self.urls, self._pool, self._options)
             return self._tables
 
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +20,18 @@ from numpy.typing import NDArray
 from shardwise.columns import Layout
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.sources.arrow import field_types, layouts, plain_type, value_fields
+from shardwise.shown import base_name
+from shardwise.sources.arrow import fills_of, layouts, number_dtype, value_fields
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.parquet.arrow_file import ArrowFile
+from shardwise.sources.parquet.fields import KEY, ColumnOptions, fields_of
 from shardwise.sources.parquet.parquet_file import ParquetFile
 from shardwise.sources.parquet.partitions import Partition, partitions_of
-from shardwise.sources.parquet.table_file import FileInfo, TableFile
+from shardwise.sources.parquet.table_file import TableFile
 from shardwise.storage import FilePool, FileStat
 
 __all__ = ["Tables", "open_table", "open_tables"]
 
-KEY = "__key__"
-# Names that a batch has for itself.
-_TAKEN = ("__index__", "__valid__")
 # Footers wait for storage more than they work.
 _OPEN_THREADS = 16
 # What the row groups that a window shuffle has in use at a time may take, as the footers count
@@ -51,11 +51,14 @@ class Tables:
         group_of: int64 `[groups]`, its number in there.
         first_rows: int64 `[groups]`, the row of the file that it begins with.
         stored: the fields that the files hold.
+        parts: fields that are read only when they are named.
+        casts: the types of `schema=`; a file may have no such column.
+        fills: what stands for a null, a field.
         partitions: the fields that the directories' names make.
         layouts: shape and dtype of the fields that are arrays.
         value_fields: the fields that are values.
         has_keys: whether a column has the samples' keys.
-        schema: the first file's.
+        schema: all fields, with the types that they have in the end.
         window_shape: how a window shuffle goes through the row groups.
         mapped: whether the files are mapped, so that any row is as near as another.
     """
@@ -67,6 +70,9 @@ class Tables:
     group_of: NDArray[np.int64]
     first_rows: NDArray[np.int64]
     stored: tuple[str, ...]
+    parts: tuple[str, ...]
+    casts: dict[str, pa.DataType]
+    fills: dict[str, Any]
     partitions: tuple[Partition, ...]
     layouts: dict[str, Layout]
     value_fields: frozenset[str]
@@ -78,7 +84,7 @@ class Tables:
     @functools.cached_property
     def stems(self) -> list[str]:
         """The files' base names without their extensions."""
-        names = [url.rpartition("/")[2] for url in self.urls]
+        names = [base_name(url) for url in self.urls]
         return [name.rpartition(".")[0] or name for name in names]
 
     @property
@@ -99,25 +105,21 @@ def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableF
     return kind(pool.get(url), stat)
 
 
-def open_tables(urls: Sequence[str], pool: FilePool) -> Tables:
+def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> Tables:
     """Read the footers of all files.
 
     Raises:
         DataError: a file is no table, or its columns are not those of the first.
         MissingShardError: a file is not there.
         StorageError: one could not be read.
+        ValueError: a value of `fill=` does not fit.
     """
     threads = min(_OPEN_THREADS, len(urls))
     with ThreadPoolExecutor(threads, thread_name_prefix="shardwise-footers") as executor:
         infos = list(executor.map(lambda url: open_table(url, pool).info(), urls))
-    first = infos[0]
-    types = _types(first)
-    forms = {name: _form(kind) for name, kind in types.items()}
-    for info in infos[1:]:
-        # Most files are alike to the letter.
-        if not info.schema.equals(first.schema):
-            _check_alike(info, forms, first.url)
-    partitions = tuple(p for p in partitions_of(urls) if p.name not in types)
+    dirs = {p.name: p for p in partitions_of(urls)}
+    found = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
+    schema = pa.schema(list(found.types.items()))
     shards = [
         Shard(info.url, rows, size)
         for info in infos
@@ -126,8 +128,6 @@ def open_tables(urls: Sequence[str], pool: FilePool) -> Tables:
     mapped = {url.endswith(".arrow") for url in urls}
     if len(mapped) > 1:
         raise DataError("Parquet files and Arrow files are not one table", url=urls[0])
-    stored = tuple(name for name in types if name != KEY)
-    whole = {p.name: ((), np.dtype(np.int64)) for p in partitions if p.whole}
     counts = [len(info.rows) for info in infos]
     return Tables(
         manifest=Manifest("parquet", shards),
@@ -136,55 +136,30 @@ def open_tables(urls: Sequence[str], pool: FilePool) -> Tables:
         file_of=np.repeat(np.arange(len(infos)), counts),
         group_of=np.concatenate([np.arange(count) for count in counts]),
         first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
-        stored=stored,
-        partitions=partitions,
-        layouts={k: v for k, v in layouts(first.schema).items() if k != KEY} | whole,
-        value_fields=(value_fields(first.schema) - {KEY}) | {p.name for p in partitions},
-        has_keys=KEY in types,
-        schema=first.schema,
+        stored=found.stored,
+        parts=found.parts,
+        casts=found.casts,
+        fills=fills_of(options.fill, {k: v for k, v in found.types.items() if k != KEY}),
+        partitions=tuple(_cast(dirs[name], found.types[name]) for name in found.partitions),
+        layouts={k: v for k, v in layouts(schema).items() if k != KEY},
+        value_fields=value_fields(schema) - {KEY},
+        has_keys=KEY in found.types,
+        schema=schema,
         window_shape=_window_shape(shards),
         mapped=mapped == {True},
     )
 
 
-def _types(info: FileInfo) -> dict[str, pa.DataType]:
+def _cast(partition: Partition, kind: pa.DataType) -> Partition:
+    """The values of directories, in a type that `schema=` may have named."""
     try:
-        types = field_types(info.schema)
-    except DataError as error:
-        error.url = info.url
-        raise
-    for name in _TAKEN:
-        if name in types:
-            raise DataError(
-                f"the table has a column {name!r}, which is a name of batches: rename it",
-                url=info.url,
-                field=name,
-            )
-    return types
-
-
-def _form(kind: pa.DataType) -> str:
-    """What must agree between files: strings of every kind are one, and so is binary."""
-    kind = plain_type(kind)
-    text = str(kind)
-    for name in ("string", "binary"):
-        if text in (name, f"large_{name}", f"{name}_view"):
-            return name
-    return text
-
-
-def _check_alike(info: FileInfo, forms: dict[str, str], first_url: str) -> None:
-    """Refuse a file whose columns are not those of the first; their order may differ."""
-    found = {name: _form(kind) for name, kind in _types(info).items()}
-    for name in sorted(found.keys() | forms.keys()):
-        mine, theirs = found.get(name, "not there"), forms.get(name, "not there")
-        if mine != theirs:
-            raise DataError(
-                f"the column {name!r} is {mine}, in {first_url!r} it is {theirs}: the files of a "
-                "table have the same columns",
-                url=info.url,
-                field=name,
-            )
+        values = tuple(pa.array(partition.values).cast(kind).to_pylist())
+    except pa.ArrowException as error:
+        raise DataError(
+            f"the directories' values of {partition.name!r} can't be cast to {kind}: {error}",
+            field=partition.name,
+        ) from error
+    return Partition(partition.name, values, number_dtype(kind))
 
 
 def _window_shape(shards: Sequence[Shard]) -> WindowShape:

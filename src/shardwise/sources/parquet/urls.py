@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.arguments import path_text
 from shardwise.errors import DataError, MissingShardError
+from shardwise.shown import base_name
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 
 __all__ = ["SUFFIXES", "find_tables"]
@@ -44,11 +46,12 @@ def find_tables(
         DataError: a directory holds the splits of a dataset, which are tables of their own.
         ValueError: nothing was named, or one file twice.
     """
-    items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+    is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
+    items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     named: list[str | os.PathLike[str]] = []
     for item in items:
-        text = os.fspath(item)
-        if text and is_local(text) and (path := Path(local_path(text))).is_dir():
+        text = path_text("each of urls", item)
+        if text and is_local(text) and (path := Path(local_path(text))) and os.path.isdir(path):  # noqa: PTH112
             named += _in_directory(path)
         elif not is_local(text) and text.endswith("/"):
             found = expand(text, suffixes=SUFFIXES, options=options)
@@ -79,7 +82,7 @@ def _in_directory(path: Path) -> list[str]:
 
 def _refuse_splits(urls: Sequence[str], directory: str) -> None:
     """Refuse the splits of a dataset as one table."""
-    matches = [_SPLIT.fullmatch(url.rpartition("/")[2]) for url in urls]
+    matches = [_SPLIT.fullmatch(base_name(url)) for url in urls]
     splits = sorted({match["split"] for match in matches if match})
     if len(splits) > 1:
         raise DataError(

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import path_text
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
 from shardwise.shown import base_name, shown
 from shardwise.sources.tar.acceptance import described, require_end
@@ -182,7 +183,8 @@ def build_indexes(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
     shards = expand_shards(urls, options=options)
-    store = IndexStore(None if index is None else os.fspath(index), options, accept_unfinished)
+    place = None if index is None else path_text("index", index)
+    store = IndexStore(place, options, accept_unfinished)
     bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
     are_local = all(is_local(url) for url in shards)
     jobs = min(

@@ -19,6 +19,7 @@ this machine read. Commands (`pipe:`) are refused in all. Imports storage and th
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -287,6 +288,12 @@ def _anywhere(path: str, url: str) -> str:
     scheme = scheme_of(url)
     if not url or scheme == "pipe" or "\0" in url:
         raise DataError(f"the name {url!r} is no file's: commands are not run", url=path)
+    try:
+        os.fsencode(url)
+    except UnicodeEncodeError:
+        raise DataError(
+            f"the name {url!r} holds a lone surrogate: no file has such a name", url=path
+        ) from None
     if scheme not in ("", "file"):
         return url
     name = local_path(url) if scheme else url

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Columns
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
@@ -74,7 +75,7 @@ class TarSource:
         self._listed, self.urls = _list(urls, storage)
         for url in self.urls:
             refuse_compressed(url)
-        place = None if index is None else os.fspath(index)
+        place = None if index is None else path_text("index", index)
         self._store = IndexStore(place, storage, accept_unfinished)
         self._shards: ShardSet | None = None
         self._pool = FilePool(options=storage)
@@ -209,7 +210,8 @@ def _list(
     storage: StorageOptions | None,
 ) -> tuple[list[ListedShard] | None, list[str]]:
     """What shard lists say, if that is what was given, and the URLs of the shards."""
-    items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+    is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
+    items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
     if not any(are_lists):
         return None, expand_shards(urls, options=storage)

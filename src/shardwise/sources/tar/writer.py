@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from shardwise.arguments import check_number, path_text
 from shardwise.errors import StorageError
+from shardwise.shown import shown
 from shardwise.sources.tar.build import build_index
 from shardwise.sources.tar.encode import encode_sample
 from shardwise.sources.tar.index_store import IndexStore
@@ -95,11 +97,11 @@ class TarWriter:
         storage: StorageOptions | Mapping[str, Any] | None = None,
     ) -> None:
         for name, limit in (("max_samples", max_samples), ("max_bytes", max_bytes)):
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name}={limit}: at least 1, or None for no limit")
+            if limit is not None:
+                check_number(name, limit, least=1)
         self.shards: list[str] = []
         self.num_samples = 0
-        text = os.fspath(pattern)
+        text = path_text("pattern", pattern)
         self._pattern = _with_braces(local_path(text) if is_local(text) else text)
         self._options = StorageOptions.of(storage)
         self._max_samples = max_samples
@@ -196,8 +198,8 @@ class TarWriter:
         path = self._path(len(self.shards))
         if path in self.shards:
             raise ValueError(
-                f"a second shard is needed, and the pattern {self._pattern!r} names only one: put "
-                "{shard:06d} into it, or leave out max_samples and max_bytes"
+                f"a second shard is needed, and the pattern {shown(self._pattern)!r} names one "
+                "only: put {shard:06d} into it, or leave out max_samples and max_bytes"
             )
         if is_local(path):
             if not self.shards:
@@ -260,8 +262,10 @@ def _check_pattern(pattern: str) -> None:
         first = None
     if first is None:
         raise ValueError(
-            f"the pattern {pattern!r} has other braces than {{shard}} or {{shard:06d}}; write "
-            "{{ and }} for braces that are part of the name"
+            f"the pattern {shown(pattern)!r} has other braces than {{shard}} or {{shard:06d}}; "
+            "write {{ and }} for braces that are part of the name"
         )
     if not first.endswith(".tar"):
-        raise ValueError(f"the pattern {pattern!r} must end in '.tar': that is what is written")
+        raise ValueError(
+            f"the pattern {shown(pattern)!r} must end in '.tar': that is what is written"
+        )

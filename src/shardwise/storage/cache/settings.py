@@ -1,10 +1,12 @@
-"""What a user sets about the cache. Imports nothing of the cache until it is opened."""
+"""What a user sets about the cache. Imports `shardwise.arguments`, the cache at its first use."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
+
+from shardwise.arguments import check_number, path_text
 
 if TYPE_CHECKING:
     from shardwise.storage.cache.store import Cache
@@ -49,12 +51,12 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         """Make the directory an absolute path, and the blocks small enough."""
-        if isinstance(self.directory, bytes) or not os.fspath(self.directory):
+        directory = path_text("directory", self.directory)
+        if not directory:
             raise ValueError(f"directory={self.directory!r}: it must be a path")
         for name in ("max_bytes", "block_bytes", "wait_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be above 0")
-        path = os.path.abspath(os.path.expanduser(os.fspath(self.directory)))  # noqa: PTH100, PTH111
+            check_number(name, getattr(self, name))
+        path = os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100, PTH111
         object.__setattr__(self, "directory", path)
         block_bytes = self.block_bytes
         while block_bytes * 32 > self.max_bytes and block_bytes >= 2 * _LEAST_BLOCK:

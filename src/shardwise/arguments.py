@@ -1,0 +1,46 @@
+"""Arguments that are no numbers or no paths, refused by name before they get far.
+
+Imports the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+from numbers import Real
+from typing import Any
+
+__all__ = ["check_number", "path_text"]
+
+
+def check_number(name: str, value: Any, *, least: float | None = None) -> None:
+    """Refuse what is no number above 0, or none of at least `least`.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is too small, or no number that can be meant (nan).
+    """
+    number: Any = value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, not a {type(value).__name__}")
+    if not (number > 0 if least is None else number >= least):
+        told = "above 0" if least is None else f"{least:g} or more"
+        raise ValueError(f"{name}={value}: it must be {told}")
+
+
+def path_text(name: str, value: Any) -> str:
+    """A path or a URL as str.
+
+    Raises:
+        TypeError: it is neither a str nor a path of str.
+        ValueError: no file can have that name.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str or a path, not a {type(value).__name__}")
+    if "\0" in text:
+        raise ValueError(f"{name} holds a NUL, which no file's name can")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} holds a lone surrogate, which no file's name can") from None
+    return text

@@ -1,0 +1,276 @@
+"""Damaged input of each kind: seeds that are whole, and what hypothesis does to them.
+
+A case is the name of a file (its suffix says what it is) and the file's bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+import shardwise as sw
+from shardwise.sources.tar.build import build_indexes
+from tests.support.tars import FORMATS
+
+__all__ = ["MTIME_NS", "Case", "headers", "index", "lists", "parquet", "state"]
+
+Case = tuple[str, bytes]
+
+MTIME_NS = 10**18
+_BLOCK = 512
+# What fields of formats are made of, at their limits.
+_WORDS = (
+    b"\0", b"\0" * 8, b"\xff" * 8, b"7" * 11, b"9" * 20, b"-1", b"\x80" + b"\0" * 6 + b"\1",
+    b"././@LongLink", b"11 path=a\0b\n", b"path=", b"GNU.sparse.name=", b"ustar  \0", b"../", b"/",
+    b"\n", b"\r", b'"', b"{", b"[" * 2000, b"\xe2\x80\xa8", b"\xed\xa0\x80", b"\\u0000", b"1e999",
+    b"NaN", b"null", b"18446744073709551616", b"PAR1",
+)  # fmt: skip
+# In place of a value of JSON, and before or behind a text in it.
+_VALUES = (
+    None, True, 0, -1, 2**63, 2**64, 10**40, -(2**70), 0.5, float("inf"), float("nan"), "", "x",
+    "-1", "../x", "/etc/passwd", "pipe:ls", [], [None], [float("inf")], [-1, 5], {}, {"a": {}},
+)  # fmt: skip
+_ENDS = ("\0", "\ud800", "9" * 30, "/../x", "?a=b", "\n", "]")
+
+
+@st.composite
+def _damaged(draw: Any, seed: bytes) -> bytes:
+    """A few bytes changed, left out, doubled or put in."""
+    data = bytearray(seed)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(len(data) - 1, 0)))
+        length = draw(st.sampled_from((1, 1, 2, 8, 12, 64, _BLOCK)))
+        match draw(st.sampled_from(("flip", "byte", "word", "insert", "cut", "drop", "double"))):
+            case "flip" if data:
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case "byte" if data:
+                data[at] = draw(st.integers(0, 255))
+            case "word":
+                word = draw(st.sampled_from(_WORDS))
+                data[at : at + len(word)] = word
+            case "insert":
+                data[at:at] = draw(st.sampled_from(_WORDS))
+            case "cut":
+                del data[at:]
+            case "drop":
+                del data[at : at + length]
+            case "double":
+                data[at:at] = data[at : at + length]
+    return bytes(data)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places in a value of JSON."""
+    yield path
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _paths(part, (*path, name))
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _paths(part, (*path, number))
+
+
+def _replaced(value: Any, path: tuple[Any, ...], new: Callable[[Any], Any]) -> Any:
+    """A value with another one at a place; an empty list leaves the place out."""
+    if not path:
+        return next(iter(new(value)), None)
+    first, rest = path[0], path[1:]
+    places = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [(k, [v] if k != first else new(v) if not rest else [_replaced(v, rest, new)])
+             for k, v in places]  # fmt: skip
+    parts = [(name, part[0]) for name, part in found if part]
+    return dict(parts) if isinstance(value, dict) else [part for _, part in parts]
+
+
+@st.composite
+def _altered(draw: Any, value: Any) -> Any:
+    """A value of JSON with something in it replaced or left out."""
+
+    def new(old: Any) -> list[Any]:
+        if isinstance(old, str) and draw(st.booleans()):
+            end = draw(st.sampled_from(_ENDS))
+            return [old + end if draw(st.booleans()) else end + old]
+        return draw(st.sampled_from([[], *([value] for value in _VALUES)]))
+
+    for _ in range(draw(st.integers(1, 2))):
+        value = _replaced(value, draw(st.sampled_from(list(_paths(value)))), new)
+    return value
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# Tar headers.
+
+
+@lru_cache
+def _tars() -> Sequence[bytes]:
+    found = []
+    for name in FORMATS:
+        long = "d" * 90 + "/" + "f" * 60
+        members = [("a.txt", b"1"), ("a.cls", b""), ("é/b.txt", b"x" * 600), ("é/b.cls", b"2")]
+        members += [(f"{long}.txt", b"3"), (f"{long}.cls", b"4")] if name != "ustar" else []
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=FORMATS[name], bufsize=_BLOCK) as tar:
+            tar.addfile(_member("d", tarfile.DIRTYPE))
+            for path, data in members:
+                tar.addfile(_member(path, tarfile.REGTYPE, len(data)), io.BytesIO(data))
+            tar.addfile(_member("l.txt", tarfile.SYMTYPE))
+        found.append(file.getvalue().rstrip(b"\0") + b"\0" * 2 * _BLOCK)
+    return [data + b"\0" * (-len(data) % _BLOCK) for data in found]
+
+
+def _member(name: str, kind: bytes, size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info
+
+
+@st.composite
+def headers(draw: Any) -> Case:
+    """A tar; its checksums may be put right again, so that the damage is met behind them."""
+    seed = draw(st.sampled_from(_tars()))
+    data = bytearray(draw(_damaged(seed)))
+    if draw(st.booleans()):
+        for start in range(0, len(data) - _BLOCK + 1, _BLOCK):
+            block = data[start : start + _BLOCK]
+            if block[257:262] == b"ustar":
+                total = sum(block) - sum(block[148:156]) + 8 * 32
+                data[start + 148 : start + 156] = b"%06o\0 " % total
+    return "case.tar", bytes(data)
+
+
+# Index files, beside the shard that `sound_tar` gives.
+
+
+@lru_cache
+def sound_tar() -> tuple[bytes, bytes]:
+    """A shard that was changed at MTIME_NS, and its index: the same each time."""
+    with tempfile.TemporaryDirectory() as folder:
+        with sw.TarWriter(f"{folder}/case.tar", index=False) as writer:
+            for number in range(9):
+                optional = {"json": {"n": number}} if number % 2 else {}
+                writer.write({"__key__": f"k{number:03d}", "txt": "x" * number, **optional})
+        tar = Path(folder, "case.tar")
+        os.utime(tar, ns=(MTIME_NS, MTIME_NS))
+        build_indexes(tar, digests=True)
+        return tar.read_bytes(), Path(f"{tar}.swi").read_bytes()
+
+
+@st.composite
+def index(draw: Any) -> Case:
+    """An index file; its header may be altered, and its checksum be put right again."""
+    data = sound_tar()[1]
+    if draw(st.sampled_from((True, True, False))):
+        end = 8 + int.from_bytes(data[:8], "little")
+        header = draw(_altered(json.loads(data[8:end])))
+        text = _text(header)
+        text += b" " * (-len(text) % 8)
+        data = len(text).to_bytes(8, "little") + text + data[end:]
+    else:
+        data = draw(_damaged(data))
+    if draw(st.sampled_from((True, True, False))):
+        data = data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
+    return "case.tar.swi", data
+
+
+# Lists of files, and lists of shards.
+
+_ROWS = [{"path": "0.txt", "n": 1, "said": "a\u2028b"}, {"path": "1.txt", "n": 2, "said": "b"}]
+_SHARD_LISTS: Sequence[Any] = (
+    {"__kind__": "wids-shard-index-v1", "wids_version": 1,
+     "shardlist": [{"url": "case.tar", "nsamples": 9, "filesize": 20}]},
+    {"case.tar": 9},
+    {"splits": {"train": {"filenames": ["case.tar"], "shard_lengths": [9], "num_samples": 9}}},
+)  # fmt: skip
+
+
+@st.composite
+def lists(draw: Any) -> Case:
+    """JSONL, CSV, TSV, or the JSON of wids, open_clip and timm."""
+    suffix = draw(st.sampled_from(("jsonl", "json", "jsonl", "json", "csv", "tsv")))
+    alter = draw(st.booleans())
+    if suffix == "json":
+        value = draw(st.sampled_from(_SHARD_LISTS))
+        text = _text(draw(_altered(value)) if alter else value)
+    elif suffix == "jsonl":
+        rows: Any = draw(_altered(_ROWS)) if alter else _ROWS
+        text = b"\n".join(map(_text, rows if isinstance(rows, list) else [rows]))
+    else:
+        text = b'path,n,said\n0.txt,1,"a\nb"\n1.txt,2,c\n'
+        text = text.replace(b",", b"\t") if suffix == "tsv" else text
+        alter = False
+    return f"case.{suffix}", text if alter else draw(_damaged(text))
+
+
+# Parquet.
+
+
+@lru_cache
+def _tables() -> Sequence[bytes]:
+    table = pa.table(
+        {
+            "n": pa.array([1, None, 3, 4], pa.int32()),
+            "text": ["a", "é" * 20, None, "d"],
+            "data": [b"\xff", b"", b"x" * 40, None],
+            "list": [[1.0, 2.0], [], None, [3.0]],
+            "part": pa.array([{"a": 1}, {"a": None}, None, {"a": 4}]),
+        }
+    )
+    found = []
+    for options in ({"compression": "none"}, {"compression": "snappy", "use_dictionary": False}):
+        file = io.BytesIO()
+        pq.write_table(table, file, row_group_size=2, write_page_checksum=True, **options)
+        found.append(file.getvalue())
+    return found
+
+
+@st.composite
+def parquet(draw: Any) -> Case:
+    """A Parquet file."""
+    seed = draw(st.sampled_from(_tables()))
+    return "case.parquet", draw(_damaged(seed))
+
+
+# The state of a loader.
+
+
+def state_loader() -> sw.DataLoader:
+    """The loader whose state is damaged."""
+    data = sw.wrap([{"n": number} for number in range(23)])
+    return sw.DataLoader(
+        data, batch_size=2, shuffle="full", rank=0, world_size=2, num_workers=0, output="numpy"
+    )
+
+
+@lru_cache
+def _sound_state() -> dict[str, Any]:
+    with state_loader() as loader:
+        batches = iter(loader)
+        for _ in range(2):
+            next(batches)
+        return loader.state_dict()
+
+
+@st.composite
+def state(draw: Any) -> Case:
+    """A state as JSON."""
+    return "case.state", _text(draw(_altered(_sound_state())))
+
+
+strategies: dict[str, Callable[[], Any]] = {
+    each.__name__: each for each in (headers, index, lists, parquet, state)
+}

@@ -1,0 +1,38 @@
+"""Damaged input gives whole values or an error of this library, whatever the damage is.
+
+About a minute in all; `python -m tests.fuzz --minutes 30` looks for longer.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.fuzz.__main__ import CORPUS
+from tests.fuzz.cases import Case, strategies
+from tests.fuzz.checks import check, end_children
+
+EXAMPLES = {"headers": 250, "index": 300, "lists": 400, "parquet": 200, "state": 300}
+KEPT = sorted(path for path in CORPUS.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def children():
+    yield
+    end_children()
+
+
+@pytest.mark.parametrize("target", sorted(strategies))
+def test_damage_is_an_error_that_says_for_what(target, tmp_path):
+    @settings(max_examples=EXAMPLES[target], suppress_health_check=list(HealthCheck))
+    @given(strategies[target]())
+    def attempt(case: Case) -> None:
+        check(target, case, tmp_path)
+
+    attempt()
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_was_found_once_stays_found(path, tmp_path):
+    name = path.name.partition("-")[2]
+    check(path.parent.name, (name, path.read_bytes()), tmp_path)

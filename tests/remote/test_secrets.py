@@ -1,0 +1,153 @@
+"""No secret is printed or written: canaries in every place that can hold one, and a scan of all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shardwise.shown import base_name, shown, shown_in
+from shardwise.sources.tar.build import build_index, build_indexes
+from shardwise.sources.tar.index import ShardIndex
+from tests.support.servers import nginx
+from tests.support.tars import make_shards
+
+PROGRAM = Path(__file__).parent / "programs" / "uses_secrets.py"
+QUERY = "?X-Amz-Signature=QUERYCANARY&more=a/QUERYCANARY#FRAGMENTCANARY"
+ENVIRONMENT = {
+    "HF_TOKEN": "HFTOKENCANARY",
+    "AWS_SECRET_ACCESS_KEY": "ENVIRONMENTCANARY",
+    "AWS_ACCESS_KEY_ID": "ENVIRONMENTCANARY",
+    "AZURE_STORAGE_SAS_TOKEN": "ENVIRONMENTCANARY",
+    "AIS_AUTHN_TOKEN": "ENVIRONMENTCANARY",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    first, second = make_shards(folder, [5, 4])
+    Path(first).rename(folder / "train-000.tar")
+    Path(second).rename(folder / "train-001.tar")
+    whole = (folder / "train-000.tar").read_bytes()
+    (folder / "damaged.tar").write_bytes(whole[:700] + b"\xff" + whole[701:])
+    pq.write_table(pa.table({"x": [1, 2, 3], "t": ["a", "b", "c"]}), folder / "table.parquet")
+    (folder / "list.jsonl").write_text('{"path": "train-000.tar"}\n')
+    with nginx(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    """A directory that everything is written to, whatever its kind."""
+    for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def scan(private: Path, *, printed: bytes) -> None:
+    """Fail if a canary stands in what was printed, in a file or in a file's name."""
+    found = [line for line in printed.split(b"\n") if b"CANARY" in line]
+    assert not found, f"{len(found)} lines such as {found[:3]}"
+    written = [path for path in private.rglob("*") if path.is_file()]
+    for path in written:
+        assert "CANARY" not in str(path)
+        assert b"CANARY" not in path.read_bytes(), path
+
+
+def test_no_door_of_the_library_lets_a_secret_out(server, private):
+    out = private / "out"
+    out.mkdir()
+    done = subprocess.run(
+        [sys.executable, PROGRAM, server.url, out],
+        capture_output=True, check=False, timeout=600, cwd=private,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    scan(private, printed=done.stdout + done.stderr)
+    # It did what it was to do: indexes, blocks and errors were written, and errors shown.
+    assert len(list(private.rglob("*.swi"))) >= 4
+    assert list(private.rglob("*.block"))
+    assert len(list(out.glob("error-*.pickle"))) > 50
+    assert b"/train-000.tar?..." in done.stdout
+    # The server had the query and nobody else's token.
+    asked = server.log.read_text()
+    assert "QUERYCANARY" in asked
+    assert "HFTOKENCANARY" not in asked
+
+
+@pytest.mark.parametrize("arguments", [
+    ["index"], ["index", "--index", "DIR"], ["info", "--shards"], ["plan"], ["verify"], ["doctor"],
+    ["bench", "--max-batches", "2"], ["info", "--traceback"], ["cache", "DIR"],
+], ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize("name", ["train-000.tar", "damaged.tar", "gone.tar", "{a.tar", "USER"])
+def test_no_command_lets_a_secret_out(server, private, arguments, name, monkeypatch):
+    from tests.support.commands import CliRunner, cli
+
+    url = f"{server.url}/{name}{QUERY}"
+    if name == "USER":
+        url = url.replace("://", "://user:PASSWORDCANARY@")
+    arguments = [str(private / "index") if each == "DIR" else each for each in arguments]
+    monkeypatch.chdir(private)
+    for more in ([], ["--json"]):
+        urls = (
+            [] if "cache" in arguments else [url, url.replace("000", "001")][: 1 + ("000" in url)]
+        )
+        done = CliRunner().invoke(cli, [*arguments, *urls, *more], prog_name="shardwise")
+        if more and done.stdout:
+            json.loads(done.stdout)
+        scan(private, printed=done.output.encode() + done.stderr.encode())
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_an_index_with_a_query_in_its_name_is_read_and_renamed_when_it_is_refreshed(
+    server, private
+):
+    url = f"{server.url}/train-000.tar{QUERY}"
+    built = build_index(url)
+    assert built.name == "train-000.tar"
+    folder = private / "index"
+    (result,) = build_indexes(url, index=folder, digests=True)
+    made = ShardIndex.load(result.path)
+    # As older versions wrote it.
+    made.named(f"train-000.tar{QUERY}").save(result.path)
+    assert b"CANARY" in Path(result.path).read_bytes()
+    (result,) = build_indexes(url, index=folder)
+    assert (result.status, result.error) == ("built", None)
+    found = ShardIndex.load(result.path)
+    assert (found.name, found.header.has_digests) == ("train-000.tar", True)
+    assert found.to_bytes() == made.to_bytes()
+    assert "CANARY" not in repr(result)
+    scan(private, printed=b"")
+    assert build_indexes(url, index=folder)[0].status == "fresh"
+
+
+@pytest.mark.parametrize(("url", "expected", "name"), [
+    ("https://h/d/a.tar?sig=x/y", "https://h/d/a.tar?...", "a.tar"),
+    ("https://h/a.tar#frag?x", "https://h/a.tar#...", "a.tar"),
+    ("HTTPS://user:pw@h:80/a.tar", "HTTPS://...@h:80/a.tar", "a.tar"),
+    ("http://user:p/w?@h/a.tar?b", "http://...@h/a.tar?...", "w"),
+    ("http://[::1]:80/a?b", "http://[::1]:80/a?...", "a"),
+    ("s3://bucket/part-?.tar", "s3://bucket/part-?.tar", "part-?.tar"),
+    ("s3://k:s@bucket/a.tar?versionId=1", "s3://...@bucket/a.tar?...", "a.tar"),
+    ("abfss://box@account.net/a", "abfss://box@account.net/a", "a"),
+    ("abfss://box:pw@account.net/a", "abfss://...@account.net/a", "a"),
+    ("hf://datasets/org/name@rev/a.tar", "hf://datasets/org/name@rev/a.tar", "a.tar"),
+    ("https:/h/a.tar?sig=x", "https:/h/a.tar?...", "a.tar"),
+    ("zip::https://h/a.tar?sig=x", "zip::https://h/a.tar?...", "a.tar?sig=x"),
+    ("/local/a?b=c#d", "/local/a?b=c#d", "a?b=c#d"),
+])  # fmt: skip
+def test_urls_are_shown_without_what_proves_a_right(url, expected, name):
+    assert shown(url) == expected
+    assert shown(shown(url)) == expected
+    assert base_name(url) == name
+    if "/" in expected and "p/w" not in url:
+        assert shown_in(f"can't read {url!r}: it is gone") == f"can't read {expected!r}: it is gone"
