@@ -66,9 +66,23 @@ def test_a_copied_dataset_is_read_by_its_indexes_and_nothing_is_written(tmp_path
     assert [data.select("txt")[g] for g in range(8)] == expected
     # Another process looks for itself.
     assert pickle.loads(pickle.dumps(data))[7]["txt"] == payload(7, "txt")
-    assert [result.status for result in build_indexes(str(new), jobs=1)] == ["fresh"] * 4
     assert not any(verify_shard(str(path)) for path in new.glob("*.tar"))
     assert {path: path.stat().st_mtime_ns for path in new.iterdir()} == before
+    # `shardwise index` keeps the new time, so that nobody has to look again.
+    assert [result.status for result in build_indexes(str(new), jobs=1)] == ["fresh"] * 4
+    monkeypatch.setattr(index_store_module, "has_headers_of", refuse)
+    assert sw.tar(str(new))[7]["txt"] == payload(7, "txt")
+
+
+def test_a_copy_that_can_not_be_written_to_is_fresh_too(tmp_path, monkeypatch):
+    def read_only(index, path):
+        raise OSError(30, "Read-only file system", path)
+
+    (url,) = indexed(tmp_path, [3])
+    os.utime(url, (0, 0))
+    monkeypatch.setattr(index_store_module.ShardIndex, "save", read_only)
+    assert [result.status for result in build_indexes(url, jobs=1)] == ["fresh"]
+    assert len(sw.tar(url)) == 3
 
 
 def test_a_copy_costs_a_few_headers_and_a_shard_of_the_indexed_time_nothing(tmp_path, monkeypatch):

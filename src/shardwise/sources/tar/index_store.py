@@ -175,14 +175,21 @@ class IndexStore:
         return self._as_copied(index, url, stat)
 
     def sound(self, url: str, stat: FileStat) -> ShardIndex | None:
-        """An index that is whole and fits the shard: a published one, before a copy of it."""
+        """An index that is whole and fits the shard: a published one, before a copy of it.
+
+        That of a copied shard is saved with its new time, where it can be: nobody looks again then.
+        """
         with suppress(DataError):
             index = self.fetch(url, stat) if self._is_own(url) else None
             if index is not None and fits(index.header, url, stat):
                 return index
         with suppress(DataError, FileNotFoundError):
-            index = self._as_copied(ShardIndex.load(self.path(url)), url, stat)
+            saved = ShardIndex.load(self.path(url))
+            index = self._as_copied(saved, url, stat)
             if fits(index.header, url, stat):
+                if index is not saved:
+                    with suppress(OSError):
+                        self.save(url, index)
                 return index
         return None
 
