@@ -244,7 +244,15 @@ DATASETS = {
         for name, seed in (("a", 0), ("a", 1), ("b", 0))
     ],
     "ours": lambda: [sw.wrap(Squares(9)).subset(taken) for taken in ([1, 3], [1, 4])],
-    "tensors": lambda: [torch.utils.data.TensorDataset(torch.arange(3) + i) for i in range(2)],
+    "tensors": lambda: [
+        torch.utils.data.TensorDataset(tensor)
+        for i in range(2)
+        for tensor in (
+            torch.arange(3) + i,
+            torch.full((3,), float(i), requires_grad=True),
+            torch.full((3, 1), i, dtype=torch.bfloat16),
+        )
+    ],
     "pictures": lambda: [[Image.new("RGB", (4, 4), (i, 0, 0)).resize((4, 4))] for i in (0, 200)],
 }
 
@@ -269,7 +277,7 @@ def test_a_state_of_one_split_is_not_taken_up_by_another():
 @pytest.mark.parametrize("name", COINS)
 def test_random_augmentation_does_not_change_the_fingerprint_nor_the_programs_generators(name):
     draws = lambda: (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: E731
-    for seed in range(20):
+    for seed in range(6):
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)

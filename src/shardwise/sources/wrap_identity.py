@@ -28,7 +28,7 @@ __all__ = ["identity_of"]
 _MOST_LOOKS, _LOOKING_S = 8, 0.1
 # Of large values the ends are hashed, of floats some, by two digits: another processor may differ
 # in the last ones.
-_END_BYTES, _MOST_ITEMS, _NUM_FLOATS, _MOST_DEPTH = 1 << 16, 64, 16, 4
+_END_BYTES, _MOST_ITEMS, _NUM_FLOATS, _MOST_DEPTH = 1 << 16, 64, 16, 6
 
 
 def identity_of(dataset: Any) -> str:
@@ -127,6 +127,9 @@ def _fixed_seed() -> Iterator[None]:
 def _add(digest: Any, value: Any, depth: int) -> None:
     """Add a value; of what is neither data nor made of it, the type."""
     digest.update(f"{type(value).__name__}\n".encode())
+    if hasattr(value, "detach") and hasattr(value, "cpu"):  # torch's; numpy has no bfloat16
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() else value
     if value is None or isinstance(value, bool | int):
         digest.update(f"{value}\n".encode())
     elif isinstance(value, float):
@@ -139,17 +142,22 @@ def _add(digest: Any, value: Any, depth: int) -> None:
         return
     elif hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         _add_array(digest, np.asarray(value), depth + 1)
-    elif isinstance(value, Mapping):
-        for key, item in list(value.items())[:_MOST_ITEMS]:
-            _add(digest, key, depth + 1)
-            _add(digest, item, depth + 1)
-    elif isinstance(value, list | tuple):
-        digest.update(f"{len(value)}\n".encode())
-        for item in value[:_MOST_ITEMS]:
-            _add(digest, item, depth + 1)
-    elif dataclasses.is_dataclass(value):
-        for each in dataclasses.fields(value):
-            _add(digest, getattr(value, each.name), depth + 1)
+    else:
+        parts = _parts(value)
+        digest.update(f"{len(parts)}\n".encode())
+        for part in parts[:_MOST_ITEMS]:
+            _add(digest, part, depth + 1)
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a container holds."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(value)
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, each.name) for each in dataclasses.fields(value)]
+    return []
 
 
 def _add_array(digest: Any, array: NDArray[Any], depth: int) -> None:
