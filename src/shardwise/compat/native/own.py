@@ -6,6 +6,7 @@ Imports errors and the WebDataset package.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -13,10 +14,13 @@ from typing import Any
 
 from shardwise.compat.native.stages import refusal
 from shardwise.compat.webdataset import shardlists
+from shardwise.compat.webdataset.compat import WebDataset
+from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.dataset import Dataset
+from shardwise.ranks import explicit_ranks
 
-__all__ = ["check_samples", "is_reordered", "makes_samples", "urls_of"]
+__all__ = ["check_samples", "is_reordered", "makes_samples", "tell_of_lists", "urls_of"]
 
 _LIST = "sw.tar(urls) with the list that all ranks share; the loader divides and shuffles it"
 
@@ -116,3 +120,19 @@ def _run(stage: Any, urls: list[str]) -> Iterator[Any]:
 
 def _raw(value: Any) -> Any:
     return value if isinstance(value, str) else bytes(value)
+
+
+def tell_of_lists(pipeline: DataPipeline) -> None:
+    """Warn where each rank may have a list of shards of its own, which the loader would divide."""
+    is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
+    if not isinstance(pipeline, WebDataset) or not pipeline.is_split_asked or is_drawn:
+        return
+    if shardlists.split_by_node not in pipeline.splitters:
+        ranks = explicit_ranks()
+        if ranks.world_size > 1:
+            warnings.warn(
+                f"the pipeline divides among the {ranks.world_size} ranks by itself, and a "
+                "shardwise.DataLoader divides too: give all ranks the same list of shards, or "
+                "rank=0, world_size=1 to the loaders of ranks with their own",
+                stacklevel=6,
+            )
