@@ -12,9 +12,9 @@ from typing import Any
 from shardwise.compat.native.dataset import ConvertedDataset, decode_as_there
 from shardwise.compat.native.decoders import decoders_of
 from shardwise.compat.native.own import (
-    check_samples,
+    check_sample,
+    first_sample,
     is_reordered,
-    makes_samples,
     tell_of_lists,
     urls_of,
 )
@@ -205,9 +205,9 @@ class _Reading:
                         stage, "it changes the list of shards", "sw.tar(urls) with that list"
                     )
                 self.options["shuffle"] = "window"
-            elif makes_samples(stage, urls):
+            elif (first := first_sample(stage, urls)) is not None:
                 self.dataset = tar(urls, cache=settings)
-                check_samples(stage, urls, self.dataset)
+                check_sample(stage, first, self.dataset)
             elif is_reordered(stage, urls):
                 self.options["shuffle"] = "window"
             self._note_handler(stage)

@@ -20,8 +20,9 @@ from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.dataset import Dataset
 from shardwise.ranks import explicit_ranks
 
-__all__ = ["check_samples", "is_reordered", "makes_samples", "tell_of_lists", "urls_of"]
+__all__ = ["check_sample", "first_sample", "is_reordered", "tell_of_lists", "urls_of"]
 
+_MANY_LAPS = 10
 _LIST = "sw.tar(urls) with the list that all ranks share; the loader divides and shuffles it"
 
 
@@ -51,26 +52,25 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
             "it draws some shards more often than others",
             "sw.mix of one sw.tar(urls) for each weight",
         )
-    if source is urls or urls is not getattr(source, "urls", urls):
+    if isinstance(source, list):
         return urls, False
-    given = [shard["url"] for shard in islice(iter(copy.copy(source)), len(urls) + 1)]
-    if len(given) > len(urls):
-        # Without end: shards are drawn.
-        return urls, True
-    return urls, _is_another_order(source, given, urls)
+    most = _MANY_LAPS * (len(urls) + 100)
+    given = [_url(shard) for shard in islice(iter(copy.copy(source)), most)]
+    # So many are no list that holds some more than once: they are drawn without end.
+    return urls, len(given) == most or _is_another_order(source, given, urls)
 
 
-def makes_samples(stage: Any, urls: list[str]) -> bool:
-    """Whether a stage of the program's own opens the shards and gives samples.
+def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
+    """The first sample that a stage of the program's own makes of shards; None if it gives shards.
 
     Raises:
         ValueError: it gives neither samples nor shards.
     """
     first = next(_run(stage, urls), None)
     if isinstance(first, dict) and "__key__" in first:
-        return True
+        return first
     if isinstance(first, dict) and "url" in first and "stream" not in first:
-        return False
+        return None
     raise refusal(
         stage,
         "of a list of shards it makes neither samples nor shards",
@@ -78,13 +78,12 @@ def makes_samples(stage: Any, urls: list[str]) -> bool:
     )
 
 
-def check_samples(stage: Any, urls: list[str], dataset: Dataset) -> None:
-    """Hold the first sample that a stage makes against the one in the tar.
+def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
+    """Hold the first sample that a stage made against the one in the tar.
 
     Raises:
         ValueError: they differ.
     """
-    first = next(_run(stage, urls))
     there = {name: value for name, value in first.items() if name[:2] != "__" or name == "__key__"}
     if not len(dataset) or there != {name: _raw(value) for name, value in dataset[0].items()}:
         raise refusal(
@@ -100,11 +99,15 @@ def is_reordered(stage: Any, urls: list[str]) -> bool:
     Raises:
         ValueError: it leaves some out, or repeats them.
     """
-    given = [shard["url"] for shard in islice(_run(stage, urls), len(urls) + 1)]
+    given = [_url(shard) for shard in islice(_run(stage, urls), len(urls) + 1)]
     return _is_another_order(stage, given, urls)
 
 
-def _is_another_order(stage: Any, given: list[str], urls: list[str]) -> bool:
+def _url(shard: Any) -> Any:
+    return shard.get("url") if isinstance(shard, dict) else None
+
+
+def _is_another_order(stage: Any, given: list[Any], urls: list[str]) -> bool:
     if Counter(given) != Counter(urls):
         raise refusal(stage, f"it gives {len(given)} shards of {len(urls)}", _LIST)
     return given != urls
