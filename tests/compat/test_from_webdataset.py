@@ -406,6 +406,32 @@ def test_the_datasets_of_clip_benchmark_and_clip_retrieval_become_datasets(shard
     assert sw.from_webdataset(retrieval)[2]["n"] == len(payload(2, "jpg"))
 
 
+class OwnList(wds.pytorch.IterableDataset):
+    def __init__(self, urls, given):
+        self.urls, self.given = urls, given
+
+    def __iter__(self):
+        return ({"url": url} for url in self.given)
+
+
+def test_lists_of_shards_of_the_program_are_taken_as_they_are(shards):
+    for source, shuffle in (
+        ([{"url": url} for url in shards], None),
+        (list(shards), None),
+        (OwnList(shards, shards), None),
+        (OwnList(shards, shards[::-1]), "window"),
+    ):
+        pipeline = wds.DataPipeline()
+        pipeline.append(source)
+        pipeline.append(wds.tarfile_to_samples())
+        dataset = sw.from_webdataset(pipeline)
+        assert [s["__key__"] for s in dataset] == [sample_key(g) for g in range(N)]
+        assert dataset.loader_options.get("shuffle") == shuffle
+    for given in (shards[:2], [*shards, shards[0]], [1, 2, 3]):
+        with pytest.raises(ValueError, match=r"OwnList: it gives \d shards of 3"):
+            sw.from_webdataset(wds.DataPipeline(OwnList(shards, given), wds.tarfile_to_samples()))
+
+
 def test_a_selection_is_a_subset_that_all_ranks_share(shards):
     pipeline = pipe(shards).select(is_odd)
     keys = [sample["__key__"] for sample in sw.from_webdataset(pipeline)]

@@ -136,6 +136,16 @@ def test_a_list_that_torchrun_may_divide_a_second_time_is_told_once(tmp_path):
     ]
 
 
+def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path, monkeypatch):
+    urls = make_shards(tmp_path, [3, 4])
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = wds.WebLoader(wds.WebDataset(urls).map(key), batch_size=None, num_workers=1)
+    with pytest.warns(UserWarning, match="reads 1 of the 2 shards") as told:
+        assert [len(list(loader)) for _ in range(2)] == [4, 4]
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("splitter", ["None", "own"])
 @pytest.mark.parametrize("env", [SRUN, TORCHRUN], ids=["srun", "torchrun"])
 def test_a_nodesplitter_of_the_program_is_followed_without_a_word(tmp_path, env, splitter):

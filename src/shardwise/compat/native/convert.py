@@ -7,12 +7,17 @@ dataset's formats, the ranks and the WebDataset package.
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Any
 
 from shardwise.compat.native.dataset import ConvertedDataset, decode_as_there
 from shardwise.compat.native.decoders import decoders_of
-from shardwise.compat.native.own import check_samples, is_reordered, makes_samples, urls_of
+from shardwise.compat.native.own import (
+    check_sample,
+    first_sample,
+    is_reordered,
+    tell_of_lists,
+    urls_of,
+)
 from shardwise.compat.native.samples import Collate, RunStages
 from shardwise.compat.native.select import chosen
 from shardwise.compat.native.stages import (
@@ -35,7 +40,7 @@ from shardwise.compat.webdataset.run import as_seed
 from shardwise.compat.webdataset.utils import identity
 from shardwise.dataset import Dataset
 from shardwise.formats import tar
-from shardwise.ranks import discover, explicit_ranks
+from shardwise.ranks import discover
 from shardwise.storage.cache import CacheSettings
 from shardwise.storage.urls import scheme_of
 
@@ -138,8 +143,7 @@ class _Reading:
             self._loader(first)
         else:
             self._splitters = getattr(pipeline, "splitters", ())
-            if isinstance(pipeline, compat.WebDataset):
-                _tell_of_lists(pipeline)
+            tell_of_lists(pipeline)
             rest = self._source(first, rest)
             self.options["seed"] = as_seed(pipeline.seed)
         for number, stage in enumerate(rest):
@@ -201,9 +205,9 @@ class _Reading:
                         stage, "it changes the list of shards", "sw.tar(urls) with that list"
                     )
                 self.options["shuffle"] = "window"
-            elif makes_samples(stage, urls):
+            elif (first := first_sample(stage, urls)) is not None:
                 self.dataset = tar(urls, cache=settings)
-                check_samples(stage, urls, self.dataset)
+                check_sample(stage, first, self.dataset)
             elif is_reordered(stage, urls):
                 self.options["shuffle"] = "window"
             self._note_handler(stage)
@@ -327,18 +331,3 @@ class _Reading:
     def _note_handler(self, stage: Any) -> None:
         if on_error_of(stage) == "skip":
             self.options["on_error"] = "skip"
-
-
-def _tell_of_lists(pipeline: compat.WebDataset) -> None:
-    """Warn where each rank may have a list of shards of its own, which the loader would divide."""
-    is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
-    is_divided = shardlists.split_by_node in pipeline.splitters
-    if pipeline.is_split_asked and not is_drawn and not is_divided:
-        ranks = explicit_ranks()
-        if ranks.world_size > 1:
-            warnings.warn(
-                f"the pipeline divides among the {ranks.world_size} ranks by itself, and a "
-                "shardwise.DataLoader divides too: give all ranks the same list of shards, or "
-                "rank=0, world_size=1 to the loaders of ranks with their own",
-                stacklevel=5,
-            )

@@ -6,6 +6,7 @@ Imports errors and the WebDataset package.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -13,11 +14,15 @@ from typing import Any
 
 from shardwise.compat.native.stages import refusal
 from shardwise.compat.webdataset import shardlists
+from shardwise.compat.webdataset.compat import WebDataset
+from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.dataset import Dataset
+from shardwise.ranks import explicit_ranks
 
-__all__ = ["check_samples", "is_reordered", "makes_samples", "urls_of"]
+__all__ = ["check_sample", "first_sample", "is_reordered", "tell_of_lists", "urls_of"]
 
+_MANY_LAPS = 10
 _LIST = "sw.tar(urls) with the list that all ranks share; the loader divides and shuffles it"
 
 
@@ -47,26 +52,25 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
             "it draws some shards more often than others",
             "sw.mix of one sw.tar(urls) for each weight",
         )
-    if source is urls or urls is not getattr(source, "urls", urls):
+    if isinstance(source, list):
         return urls, False
-    given = [shard["url"] for shard in islice(iter(copy.copy(source)), len(urls) + 1)]
-    if len(given) > len(urls):
-        # Without end: shards are drawn.
-        return urls, True
-    return urls, _is_another_order(source, given, urls)
+    most = _MANY_LAPS * (len(urls) + 100)
+    given = [_url(shard) for shard in islice(iter(copy.copy(source)), most)]
+    # So many are no list that holds some more than once: they are drawn without end.
+    return urls, len(given) == most or _is_another_order(source, given, urls)
 
 
-def makes_samples(stage: Any, urls: list[str]) -> bool:
-    """Whether a stage of the program's own opens the shards and gives samples.
+def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
+    """The first sample that a stage of the program's own makes of shards; None if it gives shards.
 
     Raises:
         ValueError: it gives neither samples nor shards.
     """
     first = next(_run(stage, urls), None)
     if isinstance(first, dict) and "__key__" in first:
-        return True
+        return first
     if isinstance(first, dict) and "url" in first and "stream" not in first:
-        return False
+        return None
     raise refusal(
         stage,
         "of a list of shards it makes neither samples nor shards",
@@ -74,13 +78,12 @@ def makes_samples(stage: Any, urls: list[str]) -> bool:
     )
 
 
-def check_samples(stage: Any, urls: list[str], dataset: Dataset) -> None:
-    """Hold the first sample that a stage makes against the one in the tar.
+def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
+    """Hold the first sample that a stage made against the one in the tar.
 
     Raises:
         ValueError: they differ.
     """
-    first = next(_run(stage, urls))
     there = {name: value for name, value in first.items() if name[:2] != "__" or name == "__key__"}
     if not len(dataset) or there != {name: _raw(value) for name, value in dataset[0].items()}:
         raise refusal(
@@ -96,11 +99,15 @@ def is_reordered(stage: Any, urls: list[str]) -> bool:
     Raises:
         ValueError: it leaves some out, or repeats them.
     """
-    given = [shard["url"] for shard in islice(_run(stage, urls), len(urls) + 1)]
+    given = [_url(shard) for shard in islice(_run(stage, urls), len(urls) + 1)]
     return _is_another_order(stage, given, urls)
 
 
-def _is_another_order(stage: Any, given: list[str], urls: list[str]) -> bool:
+def _url(shard: Any) -> Any:
+    return shard.get("url") if isinstance(shard, dict) else None
+
+
+def _is_another_order(stage: Any, given: list[Any], urls: list[str]) -> bool:
     if Counter(given) != Counter(urls):
         raise refusal(stage, f"it gives {len(given)} shards of {len(urls)}", _LIST)
     return given != urls
@@ -116,3 +123,19 @@ def _run(stage: Any, urls: list[str]) -> Iterator[Any]:
 
 def _raw(value: Any) -> Any:
     return value if isinstance(value, str) else bytes(value)
+
+
+def tell_of_lists(pipeline: DataPipeline) -> None:
+    """Warn where each rank may have a list of shards of its own, which the loader would divide."""
+    is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
+    if not isinstance(pipeline, WebDataset) or not pipeline.is_split_asked or is_drawn:
+        return
+    if shardlists.split_by_node not in pipeline.splitters:
+        ranks = explicit_ranks()
+        if ranks.world_size > 1:
+            warnings.warn(
+                f"the pipeline divides among the {ranks.world_size} ranks by itself, and a "
+                "shardwise.DataLoader divides too: give all ranks the same list of shards, or "
+                "rank=0, world_size=1 to the loaders of ranks with their own",
+                stacklevel=6,
+            )

@@ -1,8 +1,4 @@
-"""Where shards come from, and how they are divided among ranks and workers.
-
-Keeps I1 for pipelines: shards are in one order on all readers, and each reader takes every n-th, so
-that none is read twice and none is missed. Imports this package and `shardwise.storage`.
-"""
+"""Where shards come from. Imports this package and `shardwise.storage`."""
 
 from __future__ import annotations
 
@@ -18,10 +14,16 @@ from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.directories import DirectoryShardList
 from shardwise.compat.webdataset.environment import is_on, variable
 from shardwise.compat.webdataset.multishard import MSSource, MultiShardSample
-from shardwise.compat.webdataset.place import Place, find_place
+from shardwise.compat.webdataset.place import find_place
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.run import CURRENT, as_seed, keyed
-from shardwise.compat.webdataset.utils import is_iterable, pytorch_worker_info
+from shardwise.compat.webdataset.splitters import (
+    non_empty,
+    single_node_only,
+    split_by_node,
+    split_by_worker,
+)
+from shardwise.compat.webdataset.utils import is_iterable
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
 from shardwise.storage.braces import expand_braces
@@ -116,65 +118,6 @@ def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
             raise TypeError(f"each shard must be a text or a path, not {item!r}")
         urls += _expand(os.fspath(item))
     return urls
-
-
-def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Give each rank its share: every n-th item.
-
-    With a group, the ranks of one place in it are alike: what follows shuffles alike on them, too.
-    """
-    place = _turned(Place(*pytorch_worker_info(group)))
-    run = CURRENT.get()
-    if group is not None and run is not None:
-        run.place = place
-    return islice(src, place.rank, None, place.world_size)
-
-
-def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
-    """Give each worker its share: every n-th item."""
-    place = _turned(Place(*pytorch_worker_info()))
-    return islice(src, place.worker, None, place.num_workers)
-
-
-def _turned(place: Place) -> Place:
-    """The reader whose share is read.
-
-    A reader that has read all of its share before a steered epoch is over goes on with the share of
-    the one behind it, which may have more than it gets to. The samples of its own came already.
-    """
-    run = CURRENT.get()
-    if run is None or not run.turn:
-        return place
-    reader = place.rank * place.num_workers + place.worker + run.turn
-    rank, worker = divmod(reader % (place.world_size * place.num_workers), place.num_workers)
-    return Place(rank, place.world_size, worker, place.num_workers)
-
-
-def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Refuse more than one rank. `WebDataset` divides by ranks without being told.
-
-    Raises:
-        ValueError: there is more than one rank.
-    """
-    _, world_size, _, _ = pytorch_worker_info(group)
-    if world_size > 1:
-        raise ValueError(
-            f"single_node_only with {world_size} ranks: use split_by_node as the nodesplitter"
-        )
-    return iter(src)
-
-
-def non_empty(src: Iterable[Any]) -> Iterator[Any]:
-    """Raise `ValueError` at the end if nothing came."""
-    is_empty = True
-    for item in src:
-        is_empty = False
-        yield item
-    if is_empty:
-        raise ValueError(
-            "the pipeline's source has no items, and non_empty was asked for: are there fewer "
-            "shards than readers?"
-        )
 
 
 class SimpleShardList(IterableDataset[Any]):
