@@ -74,7 +74,10 @@ def lightning() -> None:
 def train(loader: sw.DataLoader) -> None:
     from accelerate import Accelerator
 
-    rank = Accelerator(cpu=True).process_index
+    from shardwise.integrations.accelerate import prepare
+
+    accelerator = Accelerator(cpu=True)
+    loader, rank = prepare(accelerator, loader), accelerator.process_index
     write(rank, {"train": [[batch["value"].tolist() for batch in loader] for _ in range(2)]})
 
 
