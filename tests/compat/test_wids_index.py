@@ -157,3 +157,12 @@ def test_it_is_a_command_and_needs_no_torch(here):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 shards, 6 samples" in done.stdout
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, "x", None])
+def test_a_count_that_can_not_be_one_is_a_data_error(tmp_path, count):
+    path = tmp_path / "index.json"
+    shards = [{"url": "a.tar", "nsamples": count}]
+    path.write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
+    with pytest.raises(sw.DataError, match="'nsamples' must be a whole number"):
+        wids.ShardListDataset(str(path))

@@ -78,7 +78,7 @@ def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
                 f"shard {number} must be a dict with a 'url', not {shard!r:.80}", url=url
             )
         count = shard.get("nsamples")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**63:
             raise DataError(
                 f"shard {number}, {shard['url']!r}: 'nsamples' must be a whole number, not "
                 f"{count!r}",
