@@ -180,30 +180,33 @@ def _measure(
     began = time.perf_counter()
     marks = []
     ready: list[tuple[float, float]] = []
-    total_ready, num_asked = 0.0, 0
+    num_asked = 0
+    last_asked, last_ready = 0, 0.0
     with closing(_epochs(loader)) as batches:
         next(batches)
         start = time.perf_counter()
         loader.stats(reset=True)
-        for batch in batches:
+        for step, batch in batches:
             passed = time.perf_counter() - start
             marks.append((passed, len(batch["__index__"])))
             report(len(marks) if max_batches else passed)
-            if passed - (ready[-1][0] if ready else 0.0) >= _LOOK_S:
-                # A mean over all batches so far: what was added since is this stretch's.
-                depth = loader.stats()["queue_depth"] * len(marks)
-                ready.append((passed, (depth - total_ready) / (len(marks) - num_asked)))
-                total_ready, num_asked = depth, len(marks)
+            # An epoch's first batch was not asked for while others were being made.
+            num_asked += step > 0
+            if passed - (ready[-1][0] if ready else 0.0) >= _LOOK_S and num_asked > last_asked:
+                # A mean over the run so far: what was added since the last look is this stretch's.
+                total = loader.stats()["queue_depth"] * num_asked
+                ready.append((passed, max(0.0, total - last_ready) / (num_asked - last_asked)))
+                last_asked, last_ready = num_asked, total
             if len(marks) == max_batches or (max_seconds is not None and passed >= max_seconds):
                 break
         passed = time.perf_counter() - start
         return Measured(start - began, loader.stats(), passed, marks, ready)
 
 
-def _epochs(loader: sw.DataLoader) -> Generator[dict[str, Any], None, None]:
-    """The batches of one epoch after the other, without end."""
+def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None, None]:
+    """The batches of one epoch after the other, without end, each with its step."""
     while True:
-        yield from loader
+        yield from enumerate(loader)
 
 
 def _describe(measured: Measured) -> dict[str, Any]:
