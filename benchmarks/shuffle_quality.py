@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan import FullSampler, Sampler, SequentialSampler, WindowSampler
+from shardwise.plan import FullSampler, Partition, Sampler, SequentialSampler, WindowSampler
 
 NUM_CLASSES = 20
 BATCH_SIZE = 256
@@ -49,6 +49,7 @@ class Order:
     name: str
     ids: Callable[[int, Ids], Ids]  # (epoch, shard_sizes) -> all ids of the epoch
     held: int | None = None
+    lanes: int = 1
 
 
 def of(make: Callable[[Ids], Sampler]) -> Callable[[int, Ids], Ids]:
@@ -60,6 +61,7 @@ def windowed(lanes: int, window: int) -> Order:
         f"window, lanes={lanes}, window={window}",
         of(lambda sizes: WindowSampler(sizes, lanes=lanes, window=window)),
         lanes * window,
+        lanes,
     )
 
 
@@ -91,14 +93,20 @@ def counts_of(batches: Ids, num_kinds: int) -> Ids:
     return counts.reshape(len(batches), num_kinds)
 
 
-def of_ranks(classes: Ids, world_size: int) -> Ids:
+def of_ranks(classes: Ids, world_size: int, lanes: int) -> Ids:
     """The batches of all ranks: int64 `[batches, 64]`."""
-    by_rank = classes[: len(classes) // world_size * world_size].reshape(-1, world_size).T
-    whole = by_rank.shape[1] // RANK_BATCH_SIZE * RANK_BATCH_SIZE
-    return by_rank[:, :whole].reshape(-1, RANK_BATCH_SIZE)
+    rows = [classes[positions] for positions in positions_of_ranks(len(classes), world_size, lanes)]
+    return np.concatenate(rows).reshape(-1, RANK_BATCH_SIZE)
 
 
-def measure(ids: Ids, num_shards: int) -> NDArray[np.float64]:
+def positions_of_ranks(num_samples: int, world_size: int, lanes: int) -> Iterator[Ids]:
+    """The positions of each rank's full batches in an epoch."""
+    partition = Partition(num_samples, RANK_BATCH_SIZE, world_size, lanes=lanes)
+    for rank in range(world_size):
+        yield partition.block(range(partition.num_steps), rank)[0]
+
+
+def measure(ids: Ids, num_shards: int, lanes: int) -> NDArray[np.float64]:
     count = len(ids)
     place = np.empty(count, dtype=np.int64)
     place[ids] = np.arange(count)
@@ -114,7 +122,8 @@ def measure(ids: Ids, num_shards: int) -> NDArray[np.float64]:
     tail = len(classes) * 95 // 100
     long = len(classes) // 32
     stretch = shard[: count // 4096 * 4096].reshape(-1, 4096)
-    readers = np.unique(shard * 8 + np.arange(count) % 8).size / num_shards
+    by_rank = [np.unique(shard[positions]) for positions in positions_of_ranks(count, 8, lanes)]
+    readers = sum(map(len, by_rank)) / num_shards
     return np.array(
         [
             spread,
@@ -123,8 +132,8 @@ def measure(ids: Ids, num_shards: int) -> NDArray[np.float64]:
             chi_square(classes[:tail]),
             chi_square(classes[tail:]),
             chi_square(classes[: long * 32].reshape(long, -1)),
-            chi_square(of_ranks(by_class, 8)),
-            chi_square(of_ranks(by_class, 64)),
+            chi_square(of_ranks(by_class, 8, lanes)),
+            chi_square(of_ranks(by_class, 64, lanes)),
             np.mean([np.unique(row).size for row in stretch]),
             readers,
         ]
@@ -140,7 +149,8 @@ def table(num_shards: int, shard_size: int) -> None:
     )
     print("|---|" + "---:|" * 11)
     for order in orders():
-        values = np.mean([measure(order.ids(e, sizes), num_shards) for e in EPOCHS], axis=0)
+        of_epochs = [measure(order.ids(e, sizes), num_shards, order.lanes) for e in EPOCHS]
+        values = np.mean(of_epochs, axis=0)
         spread, same, bits, mix, tail, long, few, many, at_a_time, readers = values
         held = "all" if order.held is None else f"{order.held:,}"
         print(

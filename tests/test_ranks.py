@@ -71,8 +71,8 @@ def test_a_group_wins_over_the_environment(env):
     assert discover(group=mesh(1)) == Ranks(1, 2, "group")
 
 
-def test_a_mesh_of_two_dimensions_is_refused_and_the_message_names_one():
-    with pytest.raises(ValueError, match=r'mesh\["dp"\]'):
+def test_a_mesh_of_two_dimensions_is_refused_and_the_message_names_one_and_both_as_one():
+    with pytest.raises(ValueError, match=r'mesh\["dp"\]; .* HSDP, pass mesh\._flatten\(\)'):
         discover(group=mesh(2))
 
 

@@ -99,7 +99,7 @@ def draw() -> str:
         picture.text(x, y + BOX + 11, f"global batch {step}", kind="small")
     y += 72
 
-    row("ranks", "positions in turn")
+    row("ranks", "runs, lane by lane")
     for rank in range(RANKS):
         picture.text(LEFT, y + 14, f"rank {rank}", kind="small")
         for step in range(plan.num_steps):

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         unpickle,
     )
     from shardwise.compat.native import from_webdataset
+    from shardwise.concatenation import concat
     from shardwise.dataset import Dataset
     from shardwise.errors import (
         DataError,
+        FrameworkError,
         MissingExtraError,
         MissingShardError,
         RankError,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     )
     from shardwise.formats import files, lance, parquet, tar, wrap
     from shardwise.loader import DataLoader
-    from shardwise.plan import Plan
+    from shardwise.plan import FullSampler, Plan, SequentialSampler, WindowSampler
     from shardwise.sources.tar.writer import TarWriter
     from shardwise.storage.cache import CacheSettings
     from shardwise.storage.options import StorageOptions
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     # Datasets.
     "Dataset",
+    "concat",
     "from_webdataset",
     "lance",
     "files",
@@ -70,7 +73,10 @@ __all__ = [
     "unpickle",
     # Loading.
     "DataLoader",
+    "FullSampler",
     "Plan",
+    "SequentialSampler",
+    "WindowSampler",
     # Remote files.
     "CacheSettings",
     "StorageOptions",
@@ -78,6 +84,7 @@ __all__ = [
     "TarWriter",
     # Errors.
     "DataError",
+    "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
     "RankError",
@@ -107,9 +114,11 @@ _NAMES = {
         "unpickle",
     ),
     "shardwise.compat.native": ("from_webdataset",),
+    "shardwise.concatenation": ("concat",),
     "shardwise.dataset": ("Dataset",),
     "shardwise.errors": (
         "DataError",
+        "FrameworkError",
         "MissingExtraError",
         "MissingShardError",
         "RankError",
@@ -122,7 +131,7 @@ _NAMES = {
     ),
     "shardwise.formats": ("files", "lance", "parquet", "tar", "wrap"),
     "shardwise.loader": ("DataLoader",),
-    "shardwise.plan": ("Plan",),
+    "shardwise.plan": ("FullSampler", "Plan", "SequentialSampler", "WindowSampler"),
     "shardwise.sources.tar.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
@@ -139,7 +148,10 @@ def __getattr__(name: str) -> Any:
     else:
         module = next((module for module, names in _NAMES.items() if name in names), None)
         if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from shardwise.hints import CLASSES
+
+            told = f"; {CLASSES[name]}" if name in CLASSES else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{told}")
         value = getattr(import_module(module), name)
     # The next look-up finds it at once.
     globals()[name] = value

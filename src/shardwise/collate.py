@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
 
-__all__ = ["collate", "join"]
+__all__ = ["collate", "join", "named"]
 
 _NUMBERS = "biufc"
 _PYTHON_TYPES = (np.int64, np.float64, np.bool_)
@@ -98,6 +98,20 @@ def _as_list(column: Column) -> list[Any]:
         values: list[Any] = column.tolist()
         return values
     return list(column)
+
+
+def named(columns: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
+    """The names, if there are such columns.
+
+    Raises:
+        ValueError: one is not there.
+    """
+    for name in names:
+        if name not in columns:
+            raise ValueError(
+                f"as_tuple names {name!r}, and a batch has {', '.join(map(repr, columns))}"
+            )
+    return names
 
 
 def join(pieces: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Sequence[Any]]:

@@ -8,55 +8,43 @@ loader says who gets it when. Imports sources, codecs and the plan's mixer; neve
 from __future__ import annotations
 
 import operator
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Never, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.errors import DataError
-from shardwise.fields import (
-    Block,
-    Field,
-    Layout,
-    copied,
-    decode_columns,
-    decode_row,
-    decode_rows,
-    in_place,
-    is_plain_function,
-)
+from shardwise.collate import collate
+from shardwise.columns import Columns
+from shardwise.display import Sample, gallery
+from shardwise.errors import ShardwiseError
+from shardwise.fields import Block, decode_row, decode_rows, is_plain_function
+from shardwise.hints import DECODE_HINT, call_for, hint_for
+from shardwise.markup import table
 from shardwise.plan import WindowShape
 from shardwise.recipe import Recipe
-from shardwise.sources.manifest import Manifest
+from shardwise.samples import LoadedSamples
 from shardwise.sources.protocol import Source
 from shardwise.subset import (
     checked_ids,
+    filter_mask,
     subset_fingerprint,
     subset_indices,
     subset_shard_sizes,
 )
-from shardwise.transform import columns_of
 
 __all__ = ["Dataset"]
 
 # Iteration reads blocks: few rows at first, then as many as hold about this many bytes.
 _FIRST_BLOCK_ROWS, _MAX_BLOCK_ROWS = 16, 1024
 _BLOCK_BYTES = 16 << 20
+# Samples whose pictures a notebook shows.
+_NUM_SHOWN = 8
 
 
-class _StageStats(Protocol):
-    """Who counts the seconds of `Dataset.load`."""
-
-    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        """Count what "read", "decode" or "transform" took, and the bytes read."""
-        ...
-
-
-class Dataset:
+class Dataset(LoadedSamples):
     """Samples by index, decoded and transformed.
 
     A sample is a dict: "__key__" (str) and one entry a field, bytes until decoded. `ds[i]` is one
@@ -77,33 +65,39 @@ class Dataset:
     """
 
     def __init__(self, source: Source, *, _recipe: Recipe | None = None) -> None:
-        self._source = source
-        self._recipe = _recipe or Recipe()
+        if not callable(getattr(source, "read", None)) or isinstance(source, os.PathLike):
+            call = call_for(source) or "sw.wrap(...)"
+            raise TypeError(f"Dataset({type(source).__name__}): use {call}, which makes a Dataset")
+        super().__init__(source, _recipe)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle what it is; what was worked out from it is worked out again."""
-        return {"_source": self._source, "_recipe": self._recipe}
+    if not TYPE_CHECKING:  # to a type checker, these would make every name an attribute
+
+        def __getattr__(self, name):
+            # A property that raised AttributeError comes here, too: its own error is told.
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            told = hint_for(name) or f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(told, name=name, obj=self)
+
+        def __add__(self, other):
+            raise TypeError("datasets are not added: write\n    ds = sw.concat([a, b])")
 
     def __repr__(self) -> str:
         return f"Dataset({'.'.join([repr(self._source), *self._recipe.steps()])})"
 
+    def _repr_html_(self) -> str:
+        """The facts, and the pictures of the first samples."""
+        rows: list[tuple[str, object]] = [("dataset", self)]
+        shown = ""
+        try:
+            rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
+            rows.append(("fields", ", ".join(self.fields)))
+            shown = gallery(self[i] for i in range(min(_NUM_SHOWN, len(self))))
+        except ShardwiseError as error:
+            rows.append((type(error).__name__, error))
+        return table("Dataset", rows) + shown
+
     # What it is.
-
-    @property
-    def source(self) -> Source:
-        """Where the samples lie."""
-        return self._source
-
-    @property
-    def manifest(self) -> Manifest:
-        """The source's shards, whatever subset of their samples this is."""
-        return self._source.manifest
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields that are read: the selected ones, else all that any sample has."""
-        selected = self._recipe.selected
-        return self._source.fields if selected is None else selected
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
@@ -136,15 +130,6 @@ class Dataset:
         shape: WindowShape | None = getattr(self._source, "window_shape", None)
         return shape
 
-    def url_of(self, index: int) -> str:
-        """The url of the shard that holds sample `index`."""
-        indices = self._recipe.indices
-        return self._url_in_source(index if indices is None else int(indices[index]))
-
-    def describe(self, index: int) -> str:
-        """Where sample `index` lies, for messages; reads no sample."""
-        return f"sample {index} of {self.url_of(index)}"
-
     # Other datasets made from it.
 
     def select(self, *fields: str) -> Dataset:
@@ -156,7 +141,7 @@ class Dataset:
         known = (*self.fields, *self._parts)
         return Dataset(self._source, _recipe=self._recipe.select(fields, known))
 
-    def decode(self, /, **decoders: Callable[[Any], Any] | Any) -> Dataset:
+    def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
 
         `int`, `float` and `str` read text. A later decoder of a field takes the place of an
@@ -166,8 +151,10 @@ class Dataset:
 
         Raises:
             ValueError: a field is not there or not selected, or a `map()` comes before.
-            TypeError: a decoder can't be called.
+            TypeError: a decoder can't be called, or stands without a field.
         """
+        if specs:
+            raise TypeError(DECODE_HINT)
         values = self._values
         source, recipe, fields = self._source, self._recipe, self.fields
         if not decoders:
@@ -209,11 +196,57 @@ class Dataset:
         taken = subset_indices(indices, len(self), self._recipe.indices)
         return Dataset(self._source, _recipe=self._recipe.take(taken))
 
+    def filter(
+        self,
+        where: ArrayLike | Callable[[dict[str, Any]], ArrayLike],
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> Dataset:
+        """Keep the samples for which something holds: a subset, with equal steps on all ranks.
+
+        Args:
+            where: one boolean a sample; or a function of columns, which gets a dict of some
+                samples' values, decoded and stacked as in a batch, with "__key__", and returns one
+                boolean for each. It is called for 512 samples at a time, in each process that
+                makes the dataset, and must return the same in all of them.
+            columns: the fields that the function gets; others are not read.
+
+        Raises:
+            ValueError: a field is not there, a `map()` comes before a function, or a mask of
+                another length.
+            TypeError: no booleans, or a function without columns.
+            DataError: a sample is damaged or lacks one of the columns.
+
+        Example:
+            >>> import shardwise as sw
+            >>> ds = sw.wrap([{"n": n} for n in range(100)])
+            >>> len(ds.filter(lambda c: c["n"] > 16, columns=["n"]))
+            83
+        """
+        if callable(where):
+            if columns is None or isinstance(columns, str):
+                raise TypeError(
+                    f"filter(function, columns={columns!r}): name the fields that it gets, such "
+                    "as columns=['cls']"
+                )
+            self._recipe.check("filter", columns, self.fields)
+            read = self.select(*columns)
+            mask = filter_mask(where, lambda ids: collate(read.load(ids)), len(self))
+        else:
+            mask = np.asarray(where)
+            if mask.dtype != np.bool_:
+                raise TypeError(f"filter() takes booleans, not {mask.dtype}: use subset(indices)")
+        return self.subset(mask)
+
     # Samples.
 
-    def __len__(self) -> int:
-        indices = self._recipe.indices
-        return self._source.manifest.num_samples if indices is None else len(indices)
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(
+        self, index: slice | Sequence[int] | NDArray[np.integer[Any]]
+    ) -> list[dict[str, Any]]: ...
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is not int:
@@ -231,10 +264,10 @@ class Dataset:
         if self._read_sample is not None:
             sample = self._sample(index)
             if sample is not None:
-                return sample
+                return Sample(sample)
         ids = np.array([index], dtype=np.int64)
         block = self._read(ids)
-        return self._transformed(block, 0, decode_row(block, 0, self._fields), 0, 0)
+        return Sample(self._transformed(block, 0, decode_row(block, 0, self._fields), 0, 0))
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index, read together; torch's DataLoader calls this for a batch."""
@@ -253,131 +286,12 @@ class Dataset:
             row_bytes = max(1, block.columns.num_bytes // len(block.ids))
             rows = max(1, min(most, 2 * rows, _BLOCK_BYTES // row_bytes))
 
-    # What the engine uses.
-
-    def layout(self) -> dict[str, Layout]:
-        """Shape and dtype of the fields that `load` can decode straight into the rows of `out`."""
-        if self._recipe.transforms or self._holds_objects:
-            return {}
-        layouts = {field.name: in_place(field) for field in self._fields}
-        return {name: layout for name, layout in layouts.items() if layout is not None}
-
-    @cached_property
-    def light_row_bytes(self) -> float | None:
-        """Mean bytes of a sample in storage, if reading is all it costs; None where it costs more.
-
-        So it is where every field stays bytes or is decoded by whole columns, without a `map()`.
-        """
-        if self._recipe.transforms or self._holds_objects:
-            return None
-        decoders = self._decoders
-        if not all(hasattr(decoder, "decode_column") for decoder in decoders):
-            return None
-        manifest = self.manifest
-        num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-        # A source may not know: its samples may be of any size.
-        return num_bytes / max(1, manifest.num_samples) if num_bytes else None
-
-    @property
-    def asks_a_store(self) -> bool:
-        """Whether a sample out of order is a request to a store."""
-        return getattr(self.source, "asks_a_store", False)
-
-    @property
-    def one_thread_will_do(self) -> bool:
-        """Whether one thread loads as quickly as several, unless reads have to wait.
-
-        So it is where a sample costs nothing but Python's part of reading it, which no two threads
-        do at a time, and where storage counts the reads that wait.
-        """
-        counts_waits = getattr(self.source, "counts_waits", False)
-        return counts_waits and self.light_row_bytes is not None
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether functions of the user's run for each sample: they hold the GIL, as a rule.
-
-        They are a `map()`, and decoders that are plain functions. What a source of Python objects
-        does is not known, and does not count.
-        """
-        decoders = self._decoders
-        return not self._holds_objects and (
-            bool(self._recipe.transforms) or any(map(is_plain_function, decoders))
-        )
-
-    def load(
-        self,
-        ids: NDArray[np.int64],
-        *,
-        epoch: int = 0,
-        seed: int = 0,
-        out: Mapping[str, NDArray[Any]] | None = None,
-        stats: _StageStats | None = None,
-    ) -> dict[str, Sequence[Any]]:
-        """Read, decode and transform samples: a column a field. Several threads may call it.
-
-        Args:
-            ids: int64 `[rows]`, each in [0, len(self)), in any order.
-            epoch: with `seed` and the sample, keys the randomness of transforms.
-            seed: see `epoch`.
-            out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
-            stats: counts the seconds of "read", "decode" and "transform", and the bytes read.
-
-        Returns:
-            "__key__": list of str, and for each field an array `[rows, ...]` or a list of values
-            (None where a sample lacks the field). With no rows after a `map()`, "__key__" alone:
-            what the fields would be is not known.
-
-        Raises:
-            DataError: a sample is damaged, lacks a field that was asked for, or a decoder or
-                transform raised; url, key, field and index say where.
-            StorageError: bytes could not be read.
-        """
-        started = time.perf_counter()
-        block = self._read(checked_ids(ids, len(self)))
-        read = time.perf_counter()
-        samples: list[dict[str, Any]] = []
-        columns: dict[str, Any] = {}
-        transforms = self._recipe.transforms
-        if transforms:
-            samples = list(decode_rows(block, self._fields))
-        else:
-            columns = decode_columns(block, self._fields, out or {})
-        decoded = time.perf_counter()
-        if transforms:
-            for row, sample in enumerate(samples):
-                samples[row] = self._transformed(block, row, sample, epoch, seed)
-            columns = columns_of(block, samples)
-        if stats is not None:
-            stats.add("read", read - started, block.columns.num_bytes)
-            stats.add("decode", decoded - read)
-            if transforms:
-                stats.add("transform", time.perf_counter() - decoded)
-        return columns
-
     # Inner parts.
-
-    @property
-    def _holds_objects(self) -> bool:
-        """Whether the source's samples are objects, which are had one by one."""
-        return bool(getattr(self._source, "holds_objects", False))
-
-    @property
-    def _values(self) -> Collection[str]:
-        """The fields whose columns are values, not bytes."""
-        if self._holds_objects:
-            return self._source.fields
-        values: Collection[str] = getattr(self._source, "value_fields", ())
-        return values
 
     @property
     def _parts(self) -> tuple[str, ...]:
         """Fields that are not read yet, and may be named."""
         return () if self._recipe.selected is not None else getattr(self._source, "parts", ())
-
-    @cached_property
-    def _fields(self) -> tuple[Field, ...]:
-        return self._recipe.fields(self.fields, getattr(self._source, "layouts", {}))
 
     @cached_property
     def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:
@@ -403,43 +317,11 @@ class Dataset:
             else:
                 try:
                     sample[field.name] = field.decoder(value)
-                except Exception:  # noqa: BLE001 - the user's code; called again, it is told of
-                    return None
+                except Exception as exc:  # noqa: BLE001 - the user's code: anything may come
+                    columns = Columns(np.array([source_id]), [key], {})
+                    block = Block(np.array([index]), columns, self._url_in_source)
+                    block.blame(0, field.decoder, exc, field=field.name)
         return sample
-
-    @property
-    def _decoders(self) -> list[Callable[[Any], Any]]:
-        """The decoders that are called: numbers that only change their dtype need none."""
-        return [
-            field.decoder
-            for field in self._fields
-            if field.decoder is not None and field.cast is None
-        ]
-
-    def _url_in_source(self, source_id: int) -> str:
-        manifest = self._source.manifest
-        shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
-        return manifest.shards[int(shard[0])].url
-
-    def _read(self, ids: NDArray[np.int64]) -> Block:
-        """Read samples by their ids in this dataset."""
-        indices = self._recipe.indices
-        source_ids = ids if indices is None else indices[ids]
-        try:
-            columns = self._source.read(source_ids, self._recipe.selected)
-        except DataError as error:
-            # The source knows its own ids: say which sample of this dataset it is.
-            if indices is not None and error.index is not None:
-                rows = np.flatnonzero(source_ids == error.index)
-                error.index = int(ids[rows[0]]) if len(rows) else None
-            raise
-        if self._holds_objects:
-            # A program that writes into what it gets must not change the dataset for the next
-            # epoch, or for this worker alone.
-            own = columns.fields if self._recipe.transforms else self._recipe.decoders
-            copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
-            columns = replace(columns, fields={**columns.fields, **copies})
-        return Block(ids, columns, self._url_in_source)
 
     def _samples(self, block: Block) -> Iterator[dict[str, Any]]:
         """Finish the samples of a block one by one, as epoch 0 of seed 0 has them."""
@@ -447,10 +329,3 @@ class Dataset:
         if not self._recipe.transforms:
             return samples
         return (self._transformed(block, row, sample, 0, 0) for row, sample in enumerate(samples))
-
-    def _transformed(
-        self, block: Block, row: int, sample: dict[str, Any], epoch: int, seed: int
-    ) -> dict[str, Any]:
-        for transform in self._recipe.transforms:
-            sample = transform(sample, block, row, epoch=epoch, seed=seed)
-        return sample

@@ -1,9 +1,9 @@
-"""Rank and world size: found once, in the process that builds the loader, or refused.
+"""Rank and world size: found in the process that builds the loader, or refused.
 
-Keeps I10, no surprise ranks. What is found travels with the pickled loader, so that a worker,
-however it was started, never looks again. Where the signs don't settle it, `RankError` says which
-values were seen and what to set: reading everything on every rank is the one mistake that nobody
-notices.
+Keeps I10, no surprise ranks. What is found travels with the pickled loader, and `held_ranks` holds
+it against the process group where reading begins. Where the signs don't settle it, `RankError` says
+which values were seen and what to set: reading everything on every rank is the one mistake that
+nobody notices.
 
 The only module that reads environment variables. It imports the standard library and
 `shardwise.errors`; torch is looked at where the program has imported it already, never imported
@@ -22,7 +22,18 @@ from typing import Any
 
 from shardwise.errors import RankError
 
-__all__ = ["Ranks", "discover", "inherited", "local_world_size"]
+__all__ = [
+    "Ranks",
+    "discover",
+    "inherited",
+    "loader_worker",
+    "local_world_size",
+    "ranks_of_group",
+    "uncertain",
+]
+
+# The environment says how many ranks there are, and not which one this is.
+_UNCERTAIN = "LOCAL_RANK, WORLD_SIZE"
 
 # Slurm numbers what is no srun step from here up: the batch script, an interactive shell, extern.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -42,11 +53,16 @@ class Ranks:
         world_size: how many processes share the data, at least 1.
         source: what said so, for messages: "arguments", "group", "torch.distributed",
             the names of two environment variables, or "default".
+        is_certain: whether `rank` is more than a guess until the process group is there.
     """
 
     rank: int
     world_size: int
     source: str
+
+    @property
+    def is_certain(self) -> bool:  # noqa: D102 - above
+        return self.source != _UNCERTAIN
 
 
 def discover(rank: int | None = None, world_size: int | None = None, *, group: Any = None) -> Ranks:
@@ -80,7 +96,7 @@ def discover(rank: int | None = None, world_size: int | None = None, *, group: A
     if group is not None:
         return _from_group(group)
     _refuse_loader_worker()
-    return _from_torch_distributed() or _from_environment(os.environ)
+    return ranks_of_group() or _from_environment(os.environ)
 
 
 def inherited() -> Ranks:
@@ -92,11 +108,11 @@ def inherited() -> Ranks:
     Raises:
         RankError: the environment is incomplete or contradicts itself.
     """
-    return _from_torch_distributed() or _from_environment(os.environ)
+    return ranks_of_group() or _from_environment(os.environ)
 
 
-def local_world_size() -> int:
-    """How many ranks share this machine, as far as the launcher tells; 1 where it doesn't.
+def local_world_size(*, default: int = 1) -> int:
+    """How many ranks share this machine, as far as the launcher tells; `default` where it doesn't.
 
     Looks at `LOCAL_WORLD_SIZE` (torchrun), `SLURM_STEP_TASKS_PER_NODE` and
     `SLURM_NTASKS_PER_NODE` (in a step of srun), `OMPI_COMM_WORLD_LOCAL_SIZE` (Open MPI) and
@@ -118,7 +134,7 @@ def local_world_size() -> int:
             if size < 1:
                 raise RankError(f"{name}={size}: expected a positive integer; correct or unset it")
             return size
-    return 1
+    return default
 
 
 def _from_arguments(rank: int | None, world_size: int | None, group: Any) -> Ranks:
@@ -152,7 +168,9 @@ def _from_group(group: Any) -> Ranks:
             example = names[0] if names else "dp"
             raise ValueError(
                 f"group is a device mesh of {group.ndim} dimensions, {names or 'without names'}: "
-                f'pass the one that the data is divided over, such as mesh["{example}"]'
+                f'pass the one that the data is divided over, such as mesh["{example}"]; if it is '
+                "divided over all of them, as over replicas and shards in HSDP, pass "
+                "mesh._flatten()"
             )
         rank, size = group.get_local_rank(), group.size()
     elif callable(getattr(group, "rank", None)) and callable(getattr(group, "size", None)):
@@ -170,10 +188,15 @@ def _from_group(group: Any) -> Ranks:
     return Ranks(rank, size, "group")
 
 
+def loader_worker() -> Any:
+    """What torch says of this process if it is a worker of its DataLoader; else None."""
+    data = sys.modules.get("torch.utils.data")
+    return data.get_worker_info() if data is not None else None
+
+
 def _refuse_loader_worker() -> None:
     """Workers that were not forked have no process group: only what travelled with them counts."""
-    data = sys.modules.get("torch.utils.data")
-    info = data.get_worker_info() if data is not None else None
+    info = loader_worker()
     if info is not None:
         raise RankError(
             f"rank and world size were asked for in worker {info.id} of {info.num_workers} of a "
@@ -182,11 +205,25 @@ def _refuse_loader_worker() -> None:
         )
 
 
-def _from_torch_distributed() -> Ranks | None:
+def ranks_of_group() -> Ranks | None:
+    """What torch.distributed says, if it is initialised in this process."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def uncertain() -> Ranks | None:
+    """Rank 0 for the time being, where there is a number of ranks and a local rank only."""
+    env = os.environ
+    if (
+        not {"LOCAL_RANK", "WORLD_SIZE"} <= env.keys()
+        or "RANK" in env
+        or ranks_of_group()
+        or loader_worker()
+    ):
+        return None
+    return Ranks(0, max(1, _integer(env, "WORLD_SIZE")), _UNCERTAIN)
 
 
 def _from_environment(env: Mapping[str, str]) -> Ranks:

@@ -40,7 +40,7 @@ class Recipe:
 
     def select(self, names: Sequence[str], known: Sequence[str]) -> Recipe:
         """Keep these of the known fields."""
-        self._check("select", names, known)
+        self.check("select", names, known)
         decoders = {name: fn for name, fn in self.decoders.items() if name in names}
         selected = tuple(dict.fromkeys(names))
         return replace(self, selected=selected, required=frozenset(names), decoders=decoders)
@@ -54,7 +54,7 @@ class Recipe:
         self, decoders: Mapping[str, Any], known: Sequence[str], *, values: Collection[str]
     ) -> Recipe:
         """Decode these of the known fields; of `values` every callable is a decoder as it is."""
-        self._check("decode", tuple(decoders), known)
+        self.check("decode", tuple(decoders), known)
         resolved = {
             # Codecs are about bytes: of values, int is int.
             name: spec if name in values and callable(spec) else resolve(spec, name)
@@ -68,7 +68,7 @@ class Recipe:
 
     def decode_by_default(self, known: Sequence[str], *, values: Collection[str]) -> Recipe:
         """Decode the known fields that have a default decoder, and none yet; values stay."""
-        self._check("decode", (), known)
+        self.check("decode", (), known)
         stored = [name for name in known if name not in values]
         if known and not stored:
             raise ValueError(
@@ -106,7 +106,8 @@ class Recipe:
         if self.indices is not None:
             yield f"subset({len(self.indices)} samples)"
 
-    def _check(self, method: str, names: Sequence[Any], known: Sequence[str]) -> None:
+    def check(self, method: str, names: Sequence[Any], known: Sequence[str]) -> None:
+        """Refuse names of fields that are not there, or not there any more after a `map()`."""
         if self.transforms:
             raise ValueError(
                 f"{method}() after map(): it is about fields as they are stored, so call it before"

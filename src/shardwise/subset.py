@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["checked_ids", "subset_fingerprint", "subset_indices", "subset_shard_sizes"]
+__all__ = [
+    "checked_ids",
+    "filter_mask",
+    "subset_fingerprint",
+    "subset_indices",
+    "subset_shard_sizes",
+]
+
+# Few enough to be held, whatever the fields are.
+_FILTER_ROWS = 512
 
 
 def checked_ids(
@@ -69,6 +79,34 @@ def subset_indices(
         given = np.flatnonzero(given)
     taken = checked_ids(given, num_samples)
     return taken.copy() if inner is None else inner[taken]
+
+
+def filter_mask(
+    where: Callable[[dict[str, Any]], ArrayLike],
+    load: Callable[[NDArray[np.int64]], dict[str, Any]],
+    num_samples: int,
+) -> NDArray[np.bool_]:
+    """For which samples a function of columns holds: bool `[num_samples]`.
+
+    Args:
+        where: from the columns of some samples to one boolean each.
+        load: the columns of the samples with these ids.
+        num_samples: how many samples there are.
+
+    Raises:
+        TypeError: the function returned something else.
+    """
+    mask = np.empty(num_samples, dtype=np.bool_)
+    for start in range(0, num_samples, _FILTER_ROWS):
+        rows = np.arange(start, min(start + _FILTER_ROWS, num_samples), dtype=np.int64)
+        kept = np.asarray(where(load(rows)))
+        if kept.dtype != np.bool_ or kept.shape != rows.shape:
+            raise TypeError(
+                f"filter(): the function returned {kept.dtype} of shape {list(kept.shape)} for "
+                f"{len(rows)} samples: return one boolean each, such as columns['cls'] > 3"
+            )
+        mask[rows] = kept
+    return mask
 
 
 def subset_fingerprint(fingerprint: str, indices: NDArray[np.int64]) -> str:

@@ -13,6 +13,7 @@ import shardwise as sw
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError, RankError, StateError
+from shardwise.plan import SequentialSampler
 from shardwise.testing import assert_batches_equal, check_resume
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -37,7 +38,7 @@ def ids(loader):
 
 
 def global_batches(world_size, *, epoch=0, **options):
-    """Valid ids by step, over all ranks, in the global order: rank r holds r, r + W, ..."""
+    """Valid ids by step, of all ranks behind one another: the global order."""
     ranks = []
     for rank in range(world_size):
         loader = make(rank=rank, world_size=world_size, **options)
@@ -48,10 +49,7 @@ def global_batches(world_size, *, epoch=0, **options):
             batches.append(batch["__index__"][kept].tolist())
         ranks.append(batches)
     assert len({len(batches) for batches in ranks}) == 1, "ranks differ in their steps"
-    return [
-        [ranks[i % world_size][step][i // world_size] for i in range(sum(map(len, rows)))]
-        for step, rows in enumerate(zip(*ranks, strict=True))
-    ]
+    return [[i for batch in step for i in batch] for step in zip(*ranks, strict=True)]
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
@@ -164,8 +162,7 @@ def test_any_chain_of_world_sizes_gives_the_uninterrupted_order(cuts, worlds, sh
         assert all(other == states[0] for other in states), "ranks have different states"
         state = states[0]
         for step in zip(*rows, strict=True):
-            total = sum(map(len, step))
-            given.append([step[i % world_size][i // world_size] for i in range(total)])
+            given.append([i for batch in step for i in batch])
     assert given == whole[: len(given)]
     if state["epoch"] == 1:
         assert given == whole
@@ -198,9 +195,9 @@ def test_the_length_stays_that_of_the_epoch_after_a_resume():
         next(iterator)
     resumed = make(batch_size=4)
     resumed.load_state_dict(loader.state_dict())
-    assert len(resumed) == 26
+    assert len(resumed) == 27
     assert len(ids(resumed)) == 21
-    assert len(resumed) == 26
+    assert len(resumed) == 27
 
 
 def test_after_the_last_batch_the_state_stands_at_the_next_epoch():
@@ -234,7 +231,7 @@ def test_setting_the_epoch_that_was_loaded_keeps_the_position():
     resumed = make(batch_size=4)
     resumed.load_state_dict(loader.state_dict())
     resumed.sampler.set_epoch(0)
-    assert len(ids(resumed)) == 25
+    assert len(ids(resumed)) == 26
     resumed.load_state_dict(loader.state_dict())
     resumed.set_epoch(1)
     assert len(ids(resumed)) == 26
@@ -286,7 +283,7 @@ def test_a_world_size_without_a_rank_is_refused(monkeypatch):
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 1000}, "remainder='pad'"),
+        ({"batch_size": 1000, "remainder": "drop"}, "remainder='pad'"),
         ({"shuffle": "random"}, "shuffle"),
         ({"remainder": "keep"}, "remainder"),
         ({"output": "jax"}, "output"),
@@ -318,9 +315,41 @@ def test_padding_is_marked_and_counted():
 
 
 def test_dropping_is_counted():
-    loader = make(batch_size=50)
+    loader = make(batch_size=50, remainder="drop")
     assert len(list(loader)) == 2
     assert loader.stats()["dropped"] == 5
+
+
+def test_by_default_each_sample_comes_once_where_nothing_is_shuffled(caplog):
+    for options in ({}, {"sampler": SequentialSampler(NUM_SAMPLES)}, {"epoch_size": 33}):
+        loader = make(batch_size=50, **options)
+        assert (loader.plan.remainder, loader.drop_last) == ("uneven", False)
+    loader = make(batch_size=50)
+    assert [i for batch in ids(loader) for i in batch] == list(range(NUM_SAMPLES))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("options", "num_lines"),
+    [
+        ({}, 1),
+        ({"remainder": "drop"}, 0),
+        ({"drop_last": True}, 0),
+        ({"batch_size": 35}, 0),  # nothing is left over
+        ({"rank": 1, "world_size": 2}, 0),  # rank 0 says it
+    ],
+)
+def test_what_the_default_drops_is_said_once_with_the_number_and_the_knob(
+    caplog, options, num_lines
+):
+    loader = make(**{"batch_size": 50, "shuffle": True, **options})
+    assert (loader.plan.remainder, loader.drop_last) == ("drop", True)
+    for _ in range(2):
+        ids(loader)
+    assert len(caplog.messages) == num_lines
+    for line in caplog.messages:
+        assert "leaves out 5 of 105 samples" in line
+        assert "remainder='pad'" in line
 
 
 def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
@@ -395,7 +424,7 @@ def test_what_the_users_collate_returns_is_handed_on():
 
 
 def test_stats_tell_what_was_handed_out():
-    loader = make(batch_size=10, num_threads=2)
+    loader = make(batch_size=10, num_threads=2, remainder="drop")
     for _ in range(2):
         for _ in loader:
             pass
@@ -411,7 +440,7 @@ def test_frameworks_find_what_they_look_for():
     loader = make(batch_size=4)
     assert not isinstance(loader, torch.utils.data.DataLoader)
     assert len(loader.dataset) == NUM_SAMPLES
-    assert (loader.batch_sampler, loader.batch_size, loader.drop_last) == (None, 4, True)
+    assert (loader.batch_sampler, loader.batch_size, loader.drop_last) == (None, 4, False)
     assert (loader.num_workers, loader.pin_memory, loader.multiprocessing_context) == (
         0,
         False,

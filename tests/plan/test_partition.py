@@ -9,13 +9,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan import Partition
+from shardwise.plan import Partition, Plan
+from shardwise.plan.lanes import in_lane_order
 
 REMAINDERS = ("drop", "pad", "uneven")
 
 
 @st.composite
-def partitions(draw: st.DrawFn, remainder: str | None = None) -> Partition:
+def partitions(
+    draw: st.DrawFn, remainder: str | None = None, lanes: int | None = None
+) -> Partition:
     """Partitions small enough to be walked through, with all of the corners."""
     n = draw(st.one_of(st.integers(0, 300), st.sampled_from([512, 1023, 1024, 1025, 2003])))
     return Partition(
@@ -24,12 +27,14 @@ def partitions(draw: st.DrawFn, remainder: str | None = None) -> Partition:
         draw(st.integers(1, 64)),
         remainder or draw(st.sampled_from(REMAINDERS)),  # type: ignore[arg-type]
         draw(st.integers(0, n)),
+        lanes or draw(st.sampled_from([1, 2, 7, 12, 64, 1024])),
     )
 
 
-def rows_of(partition: Partition, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """All ranks' positions at a step, in the order of the epoch: rank after rank within a row."""
-    parts = [partition.positions(step, rank) for rank in range(partition.world_size)]
+def rows_of(partition: Partition, step: int, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """All ranks' positions at a step, rank after rank."""
+    ranks = range(partition.world_size)
+    parts = [partition.positions(step, rank, shift=shift) for rank in ranks]
     positions = np.concatenate([p for p, _ in parts])
     valid = np.concatenate([v for _, v in parts])
     return positions, valid
@@ -85,19 +90,80 @@ def test_batches_are_full_but_in_the_last_step_of_uneven(partition: Partition) -
         if partition.remainder == "uneven" and step == partition.num_steps - 1:
             assert max(lengths) <= partition.batch_size
             assert max(lengths) - min(lengths) <= 1
+            assert lengths == sorted(lengths, reverse=True)
             assert sum(lengths) > 0
         else:
             assert set(lengths) == {partition.batch_size}
 
 
-@given(partitions())
+@given(partitions(), st.integers(0, 2_000))
+@settings(max_examples=150)
+def test_behind_one_another_the_ranks_have_lane_after_lane(p: Partition, shift: int) -> None:
+    for step in range(p.num_steps):
+        positions, valid = rows_of(p, step, shift=shift)
+        positions = positions[valid]
+        assert valid[: len(positions)].all(), "padding stands last"
+        lane = (positions + shift) % p.lanes
+        borders = np.flatnonzero(np.diff(lane))
+        assert len(borders) + 1 == len(np.unique(lane))
+        assert (np.diff(positions)[np.diff(lane) == 0] > 0).all()
+
+
+@given(partitions(lanes=1))
 @settings(max_examples=100)
-def test_a_rank_has_the_positions_of_its_residue_in_ascending_order(partition: Partition) -> None:
-    for step in range(partition.num_steps):
-        for rank in range(partition.world_size):
-            positions, valid = partition.positions(step, rank)
-            assert (positions[valid] % partition.world_size == rank).all()
-            assert (np.diff(positions[valid]) > 0).all()
+def test_without_lanes_a_gather_over_ranks_is_the_order_with_padding_last(p: Partition) -> None:
+    positions, valid = walk(p)
+    end = p.num_samples - p.num_dropped
+    filled = np.arange(p.num_padded) % max(1, p.num_samples)
+    assert positions.tolist() == [*range(p.start, end), *filled.tolist()]
+    assert valid.tolist() == [True] * (end - p.start) + [False] * p.num_padded
+
+
+@given(
+    world_size=st.integers(1, 2048),
+    more=st.integers(0, 100),
+    lanes=st.sampled_from([1000, 1024, 4096]),
+    begins=st.lists(st.integers(0, 10**12), min_size=1, max_size=12),
+)
+@example(1000, 0, 1024, [0])
+@example(1016, 62, 1024, [0])
+@settings(max_examples=40)
+def test_nodes_of_eight_ranks_share_one_lane_at_most_wherever_batches_begin(
+    world_size: int, more: int, lanes: int, begins: list[int]
+) -> None:
+    size = (-(-1024 // world_size) + more) * world_size
+    steps = np.arange(8) * size
+    firsts = np.unique(np.concatenate([begins, steps, steps + begins[0]]) % lanes)
+    places = in_lane_order(firsts, range(size), size=size, lanes=lanes)
+    node = np.arange(size) // (size // world_size * 8)
+    pairs = (places + firsts[:, None]) % lanes * 256 + node
+    by_lane = np.bincount(np.unique(pairs) // 256, minlength=lanes)
+    assert by_lane.max() <= 2
+    assert (by_lane > 1).sum() <= node[-1]
+
+
+@pytest.mark.parametrize("num_epochs", [1, 9.7])
+def test_few_nodes_read_a_shard_also_in_virtual_epochs(num_epochs: float) -> None:
+    sizes = np.random.default_rng(0).integers(50, 150, 10_240)
+    num_samples, world_size, batch_size = int(sizes.sum()), 1000, 2
+    epoch_size = None if num_epochs == 1 else int(num_samples / num_epochs)
+    plan = Plan(
+        num_samples,
+        batch_size=batch_size,
+        world_size=world_size,
+        shuffle="window",
+        shard_sizes=sizes,
+        epoch_size=epoch_size,
+    )
+    assert plan.partition.lanes == 1024
+    read = np.zeros((125, len(sizes)), dtype=bool)
+    ends = np.cumsum(sizes)
+    for epoch in range(int(num_epochs)):
+        for rank in range(world_size):
+            positions, _ = plan.positions(epoch, range(plan.num_steps), rank)
+            ids = plan.sampler.indices(epoch, positions)
+            read[rank // 8, np.searchsorted(ends, ids, side="right")] = True
+    assert read.sum(axis=0).mean() <= 1.5
 
 
 @given(
@@ -105,21 +171,21 @@ def test_a_rank_has_the_positions_of_its_residue_in_ascending_order(partition: P
     size=st.sampled_from([1, 6, 12, 24, 60, 64]),
     remainder=st.sampled_from(REMAINDERS),
     share=st.floats(0, 1),
+    lanes=st.sampled_from([1, 7, 64]),
 )
 @settings(max_examples=60)
 def test_global_batches_are_the_same_for_every_world_size_of_one_global_batch(
-    n: int, size: int, remainder: Any, share: float
+    n: int, size: int, remainder: Any, share: float, lanes: int
 ) -> None:
     start = int(n * share)
     worlds = [w for w in range(1, size + 1) if size % w == 0]
-    split = [Partition(n, size // w, w, remainder, start) for w in worlds]
+    split = [Partition(n, size // w, w, remainder, start, lanes) for w in worlds]
     assert len({p.num_steps for p in split}) == 1
     for step in range(split[0].num_steps):
         seen = []
         for partition in split:
             positions, valid = rows_of(partition, step)
-            order = np.lexsort((positions, ~valid))
-            seen.append((positions[order].tolist(), valid[order].tolist()))
+            seen.append((positions.tolist(), valid.tolist()))
         assert all(batch == seen[0] for batch in seen)
 
 
@@ -179,9 +245,10 @@ def test_a_block_of_steps_is_its_steps_one_behind_the_other(
         return
     first = data.draw(st.integers(0, partition.num_steps - 1))
     last = data.draw(st.integers(first + 1, partition.num_steps))
+    block = range(first, last, data.draw(st.integers(1, 4)))
     rank = data.draw(st.integers(0, partition.world_size - 1))
-    positions, valid = partition.block(first, last, rank)
-    steps = [partition.positions(step, rank) for step in range(first, last)]
+    positions, valid = partition.block(block, rank)
+    steps = [partition.positions(step, rank) for step in block]
     assert np.array_equal(positions, np.concatenate([p for p, _ in steps]))
     assert np.array_equal(valid, np.concatenate([v for _, v in steps]))
 
@@ -200,6 +267,11 @@ def test_sizes_from_numpy_do_not_overflow() -> None:
     assert partition.num_dropped == 2**31 - 1
 
 
+def test_batches_and_lanes_beyond_int64_are_cut_without_lanes() -> None:
+    partition = Partition(2**61, 2**20, 2**20, lanes=2**40)
+    assert partition.positions(1, 2)[0][[0, -1]].tolist() == [2**40 + 2**21, 2**40 + 3 * 2**20 - 1]
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -208,6 +280,7 @@ def test_sizes_from_numpy_do_not_overflow() -> None:
         ({"world_size": 0}, "world_size=0"),
         ({"start": 11}, "start=11 .* 10 samples"),
         ({"start": -1}, "start=-1"),
+        ({"lanes": 0}, "lanes=0"),
         ({"remainder": "keep"}, "'drop', 'pad' or 'uneven'"),
     ],
 )

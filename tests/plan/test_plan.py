@@ -131,7 +131,7 @@ def test_steps_may_be_asked_for_in_any_order_and_by_threads() -> None:
 def test_indices_are_the_samplers_at_the_positions() -> None:
     plan = Plan(100_000, batch_size=1000, world_size=3, shuffle="full", remainder="pad")
     for step in (0, 3, 4, plan.num_steps - 1):
-        positions, valid = plan.positions(step, 1)
+        positions, valid = plan.positions(5, range(step, step + 1), 1)
         assert np.array_equal(plan.indices(5, step, 1), plan.sampler.indices(5, positions))
         assert np.array_equal(plan.valid(5, step, 1), valid)
 
@@ -155,9 +155,66 @@ def test_an_own_sampler_replaces_the_options() -> None:
     sampler = FullSampler(50, seed=9)
     plan = Plan(50, batch_size=50, sampler=sampler)
     assert np.array_equal(plan.indices(1, 0, 0), sampler.indices(1, np.arange(50)))
-    for options in ({"shuffle": "full"}, {"shard_sizes": [50]}, {"epoch_size": 5}):
-        with pytest.raises(ValueError, match="go into the sampler"):
+    options: dict[str, Any]
+    for options in ({"shuffle": "full"}, {"shard_sizes": [50]}, {"epoch_size": 5}, {"seed": 9}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}.*the sampler's alone"):
             Plan(50, sampler=sampler, **options)
+
+
+class Backwards:
+    """A sampler of the user's: the last sample first."""
+
+    num_samples = 50
+
+    def __init__(self, shift: int = 0, dtype: Any = np.int64, spec: Any = "backwards") -> None:
+        self.shift, self.dtype, self._spec = shift, dtype, spec
+
+    def indices(self, epoch: int, positions: Any) -> Any:
+        return (49 - positions + self.shift).astype(self.dtype)
+
+    def spec(self) -> dict[str, Any]:
+        return {"sampler": self._spec}
+
+
+def test_a_sampler_of_the_users_own_is_followed_also_after_a_resume() -> None:
+    plan = Plan(50, batch_size=10, world_size=2, sampler=Backwards())
+    assert epoch_of(plan) == [list(range(30, 50)), list(range(10, 30))]
+    assert epoch_of(plan.resumed(20)) == [list(range(10, 30))]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "num_samples"),
+    [(Backwards(shift=1), 50), (Backwards(shift=-50), 50), (Backwards(), 49)],
+)
+def test_ids_that_the_data_does_not_have_are_an_error(sampler: Any, num_samples: int) -> None:
+    plan = Plan(num_samples, batch_size=10, sampler=sampler, remainder="uneven")
+    with pytest.raises(ValueError, match=f"the dataset has {num_samples} samples"):
+        epoch_of(plan)
+
+
+@pytest.mark.parametrize("sampler", [FullSampler(40), SequentialSampler(60), WindowSampler([9])])
+def test_a_sampler_that_was_made_for_another_number_of_samples_is_refused(sampler: Any) -> None:
+    with pytest.raises(ValueError, match=r"the dataset has 50.*ds\.subset"):
+        Plan(50, sampler=sampler)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        ([3, 1, 2], r"ds\.subset\(indices\)"),
+        (Backwards(spec=object()), "must be JSON"),
+        (type("RandomSampler", (), {"num_samples": 3})(), "use shuffle=True and seed="),
+    ],
+)
+def test_what_is_no_sampler_is_refused_with_what_to_use(sampler: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Plan(50, sampler=sampler)
+
+
+def test_ids_of_another_dtype_or_number_are_an_error() -> None:
+    plan = Plan(50, batch_size=10, sampler=Backwards(dtype=np.float64))
+    with pytest.raises(ValueError, match="return an int64 array of as many"):
+        plan.indices(0, 0, 0)
 
 
 def test_steps_epochs_and_ranks_that_are_not_there_are_refused() -> None:

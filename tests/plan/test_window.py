@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan import WindowSampler
+from shardwise.plan import Partition, WindowSampler
 
 SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 200)), max_size=15)
 
@@ -88,7 +88,10 @@ def test_a_rank_reads_its_own_lanes_only_where_ranks_divide_lanes() -> None:
     sampler = WindowSampler(sizes, lanes=lanes, window=10)
     readers = np.zeros((lanes, world_size), dtype=bool)
     ids = epoch_of(sampler)
-    readers[ids // 100, np.arange(len(ids)) % world_size] = True
+    partition = Partition(len(ids), 40, world_size, lanes=lanes)
+    for rank in range(world_size):
+        positions, _ = partition.block(range(partition.num_steps), rank)
+        readers[ids[positions] // 100, rank] = True
     # Lanes and shards are of one size here: each shard is read by one rank.
     assert (readers.sum(axis=1) == 1).all()
     assert (readers.sum(axis=0) == lanes // world_size).all()

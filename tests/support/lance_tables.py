@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -61,9 +60,6 @@ def plenty(path: str | Path, *, num_fragments: int, rows: int = 1_000_000) -> st
 
 
 def merged(steps_by_rank: list[list[list[int]]]) -> list[list[int]]:
-    """The global steps: each rank's ids of a step, in turn."""
+    """The global steps: the ranks' ids of a step, behind one another."""
     assert len({len(steps) for steps in steps_by_rank}) == 1, "unequal steps"
-    return [
-        [i for turn in itertools.zip_longest(*step) for i in turn if i is not None]
-        for step in zip(*steps_by_rank, strict=True)
-    ]
+    return [[i for ids in step for i in ids] for step in zip(*steps_by_rank, strict=True)]

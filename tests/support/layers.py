@@ -12,9 +12,14 @@ __all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
 # Each part may import parts of a lower level and itself, nothing else.
 LEVELS = {
     "errors": 0,
+    "hints": 0,
+    "markup": 0,
     "columns": 0,
+    "torch_import": 1,
     "plan": 1,
     "ranks": 1,
+    "held_ranks": 2,
+    "remainder": 2,
     "storage": 2,
     "codecs": 2,
     "collate": 2,
@@ -24,22 +29,39 @@ LEVELS = {
     "subset": 4,
     "transform": 5,
     "recipe": 6,
-    "dataset": 7,
-    "formats": 8,
-    "engine": 9,
-    "loader": 10,
-    "torch": 11,
-    "compat": 12,
-    "integrations": 12,
-    "testing": 12,
-    "cli": 12,
-    "__main__": 13,
-    "": 14,  # shardwise/__init__.py, the public names
+    "display": 7,
+    "samples": 7,
+    "dataset": 8,
+    "concatenation": 9,
+    "formats": 9,
+    "engine": 10,
+    # What a loader is made of.
+    "torch_arguments": 11,
+    "loader_arguments": 11,
+    "output": 11,
+    "frameworks": 11,
+    "loader": 12,
+    "torch": 13,
+    "compat": 14,
+    "integrations": 14,
+    "testing": 14,
+    "cli": 14,
+    "__main__": 15,
+    "": 16,  # shardwise/__init__.py, the public names
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
-    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
+    "ranks": {"held_ranks", "loader", "torch", "compat", "testing", "cli", ""},
     "": {"compat", "testing", "cli", "__main__"},
+}
+# Who reaches up, once a program uses torch or a framework: inside a function only.
+LATE = {
+    ("loader", "torch"),
+    ("output", "torch"),
+    ("frameworks", "loader"),  # for types
+    ("frameworks", "torch"),
+    ("frameworks", "integrations"),
+    ("torch", "integrations"),
 }
 # What the parts of one format or one family of codecs share, and who may know them all.
 SHARED = {"sources": {"arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
@@ -178,7 +200,7 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return _sideways(importer, target) if mine in SHARED else None
     if theirs in USERS_OF and mine not in USERS_OF[theirs]:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
-    if mine == "loader" and theirs == "torch":
+    if (mine, theirs) in LATE:
         return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
         theirs == "codecs"

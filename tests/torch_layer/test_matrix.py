@@ -118,17 +118,13 @@ def records(path):
 
 
 def merged(batches_by_rank):
-    """All ranks' batches as one sequence of (sample, valid); ranks take turns in each step."""
+    """All ranks' batches as one sequence of (sample, valid), rank after rank in each step."""
     steps = [len(batches) for batches in batches_by_rank]
     assert len(set(steps)) == 1, f"unequal steps: {steps}"
     sequence = []
     for step in zip(*batches_by_rank, strict=True):
-        rows = [
-            list(zip(ids, valid if valid is not None else [True] * len(ids), strict=True))
-            for ids, valid in step
-        ]
-        for turn in itertools.zip_longest(*rows):
-            sequence += [row for row in turn if row is not None]
+        for ids, valid in step:
+            sequence += zip(ids, valid if valid is not None else [True] * len(ids), strict=True)
     return sequence
 
 

@@ -231,7 +231,7 @@ def test_a_state_of_which_less_than_a_global_batch_is_left_stays_until_the_next_
     small = BatchSampler(20, 3, rank=0, world_size=2)
     state = small.state_dict(num_batches=2)
     assert state["position"] == 12
-    large = BatchSampler(20, 9, rank=0, world_size=1)
+    large = BatchSampler(20, 9, remainder="drop", rank=0, world_size=1)
     large.load_state_dict(state)
     assert large.state_dict() == state
     assert list(large) == []
@@ -262,7 +262,7 @@ def test_lightning_finds_set_epoch_where_it_looks():
 
 def test_a_global_batch_that_the_data_do_not_fill_is_refused_with_the_values():
     with pytest.raises(ValueError, match=r"7 samples do not fill .* batch_size=4 x world_size=2"):
-        BatchSampler(7, 4, rank=0, world_size=2)
+        BatchSampler(7, 4, remainder="drop", rank=0, world_size=2)
     assert len(BatchSampler(7, 4, remainder="pad", rank=0, world_size=2)) == 1
 
 

@@ -89,7 +89,7 @@ def bench(
     batch_size: int,
     num_workers: int | None,
     num_threads: int | None,
-    executor: str | None,
+    executor: Literal["inline", "threads", "processes"] | None,
     shuffle: Literal["none", "full", "window"],
     batches: int | None,
     seconds: float | None,

@@ -9,23 +9,25 @@ alike (I5) and nothing is lost without a count (I6).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.collate import collate as collate_columns
-from shardwise.collate import join
+from shardwise.collate import join, named
 from shardwise.engine.draft import Draft, Piece, loose_columns, parts_of
+from shardwise.engine.ragged import Ragged, RaggedFields
 from shardwise.engine.stages import Stages
 from shardwise.engine.work import Batch, Samples, Work
 from shardwise.errors import DataError
 from shardwise.plan.permute import mix
 
-__all__ = ["ON_ERROR", "BatchMaker"]
+__all__ = ["ON_ERROR", "BatchMaker", "OnError"]
 
-ON_ERROR = ("raise", "skip", "replace")
+OnError = Literal["raise", "skip", "replace"]
+ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 # Substitutes that are tried for one damaged sample before its error is raised all the same.
 _MAX_SUBSTITUTES = 32
 
@@ -39,6 +41,8 @@ class BatchMaker:
         collate: None for a dict of columns; else a function that gets the samples as a list of
             dicts ("__key__", "__index__", with padding "__valid__", and the fields) and returns
             the batch.
+        as_tuple: these of a sample's entries, as a tuple, are what `collate` gets; None for dicts.
+        ragged: "list", "error" or "pad", see `RaggedFields`.
         on_error: "raise"; "skip" leaves a damaged sample's row out; "replace" puts another sample
             there, the same one in every run. Only `DataError` is a damaged sample.
     """
@@ -48,14 +52,18 @@ class BatchMaker:
         dataset: Samples,
         *,
         seed: int = 0,
-        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
-        on_error: str = "raise",
+        collate: Callable[[list[Any]], Any] | None = None,
+        as_tuple: tuple[str, ...] | None = None,
+        ragged: Ragged = "list",
+        on_error: OnError = "raise",
     ) -> None:
         if on_error not in ON_ERROR:
             raise ValueError(f"on_error={on_error!r}: use one of {', '.join(map(repr, ON_ERROR))}")
         self.dataset = dataset
         self.seed = seed
         self.collate = collate
+        self.as_tuple = as_tuple
+        self.ragged = RaggedFields(ragged, dataset.describe)
         self.on_error = on_error
 
     def make(self, work: Work) -> Batch:
@@ -79,18 +87,19 @@ class BatchMaker:
         ids = draft.work.ids[start:stop]
         stages = Stages()
         began = time.thread_time()
+        failed: DataError | None = None
         try:
             columns = self._load(ids, draft.work.epoch, out, stages)
-        except DataError:
-            if self.on_error == "raise":
-                # Of several the first one is told of, however the batch was cut into pieces.
-                for row in range(len(ids)):
-                    place = {name: rows[row : row + 1] for name, rows in out.items()}
-                    self._load(ids[row : row + 1], draft.work.epoch, place, stages)
-                raise
-            piece = self._fill_singly(draft.work, ids, out, stages)
-        else:
             piece = Piece(ids, [columns], np.ones(len(ids), dtype=np.bool_), 0, stages)
+        except DataError as error:
+            failed = error
+        # Not in the `except` clause: an error of one row is not a consequence of this one.
+        if failed is not None and self.on_error == "raise":
+            if "read" not in stages.seconds:
+                self._raise_first(draft.work, ids, out)
+            raise failed
+        if failed is not None:
+            piece = self._fill_singly(draft.work, ids, out, stages)
         stages.cpu_s = time.thread_time() - began
         draft.pieces[start] = piece
 
@@ -113,7 +122,7 @@ class BatchMaker:
             columns: dict[str, Any] = dict(self._joined(loose_columns(draft), work))
             for name, rows in draft.rows.items():
                 columns[name] = rows if len(ids) == len(kept) else rows[kept]
-            data = self._collated(columns, ids, valid)
+            data = self._collated(columns, ids, valid, fixed=draft.rows.keys())
         else:
             data = self._empty(work) if self.collate is None else self.collate([])
         stages.add("collate", time.perf_counter() - began)
@@ -130,6 +139,18 @@ class BatchMaker:
         self, ids: NDArray[np.int64], epoch: int, out: Mapping[str, NDArray[Any]], stages: Stages
     ) -> Mapping[str, Sequence[Any]]:
         return self.dataset.load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages)
+
+    def _raise_first(
+        self, work: Work, ids: NDArray[np.int64], out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Of rows that could not be read together, raise the error of the first damaged one.
+
+        It is the same one however the batch was cut into pieces. Where all rows could be read, it
+        was raised already, and functions of the user's have run.
+        """
+        for row in range(len(ids)):
+            place = {name: rows[row : row + 1] for name, rows in out.items()}
+            self._load(ids[row : row + 1], work.epoch, place, Stages())
 
     def _fill_singly(
         self,
@@ -186,7 +207,8 @@ class BatchMaker:
 
         What a transform returns is known only from a sample: one is made, and left out again.
         """
-        one = BatchMaker(self.dataset, seed=self.seed, on_error="replace")
+        ragged = self.ragged.ragged
+        one = BatchMaker(self.dataset, seed=self.seed, ragged=ragged, on_error="replace")
         valid = None if work.valid is None else np.zeros(1, dtype=np.bool_)
         batch = one.make(Work(work.epoch, work.step, np.zeros(1, dtype=np.int64), valid))
         return {name: column[:0] for name, column in batch.data.items()}
@@ -211,12 +233,17 @@ class BatchMaker:
         columns: dict[str, Any],
         ids: NDArray[np.int64],
         valid: NDArray[np.bool_] | None,
+        *,
+        fixed: Collection[str],
     ) -> Any:
         if self.collate is not None:
             extra: dict[str, Sequence[Any]] = {"__index__": ids.tolist()}
             if valid is not None:
                 extra["__valid__"] = valid.tolist()
             columns = {**columns, **extra}
+            if self.as_tuple is not None:
+                chosen = [columns[name] for name in named(columns, self.as_tuple)]
+                return self.collate(list(zip(*chosen, strict=True)))
             return self.collate(
                 [
                     dict(zip(columns, row, strict=True))
@@ -224,7 +251,8 @@ class BatchMaker:
                 ]
             )
         keys = list(columns.pop("__key__"))
-        batch: dict[str, Any] = {"__key__": keys, "__index__": ids, **collate_columns(columns)}
+        data = self.ragged.settle(collate_columns(columns), fixed=fixed, keys=keys, ids=ids)
+        batch: dict[str, Any] = {"__key__": keys, "__index__": ids, **data}
         if valid is not None:
             batch["__valid__"] = valid
         return batch

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from shardwise.engine.work import Work
 from shardwise.plan import Plan
 
@@ -29,10 +27,10 @@ def epoch_works(
     at = 0
     while at < len(steps):
         block = steps[at : at + num_steps]
-        places = [plan.positions(step, rank) for step in block]
-        ends = np.cumsum([len(positions) for positions, _ in places])
-        ids = plan.sampler.indices(epoch, np.concatenate([positions for positions, _ in places]))
-        for step, (positions, valid), end in zip(block, places, ends.tolist(), strict=True):
-            yield Work(epoch, step, ids[end - len(positions) : end], valid if padded else None)
+        positions, valid = plan.positions(epoch, block, rank)
+        ids = plan.ids(epoch, positions)
+        for row, step in enumerate(block):
+            rows = slice(row * plan.batch_size, (row + 1) * plan.batch_size)
+            yield Work(epoch, step, ids[rows], valid[rows] if padded else None)
         at += len(block)
         num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.batch_size))

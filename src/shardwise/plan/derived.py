@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan.arguments import as_positions, whole
+from shardwise.plan.lanes import lanes_of, shift_of
 
 if TYPE_CHECKING:
     from shardwise.plan.sampler import Sampler
@@ -44,6 +45,11 @@ class SubsetSampler:
         self._chosen = chosen.astype(np.int64)  # a copy: what the caller does to his is his
         self._sampler = sampler
         self.num_samples = sampler.num_samples
+        self.lanes = lanes_of(sampler)
+
+    def first_lane(self, epoch: int) -> int:
+        """The lane of position 0 of `epoch`."""
+        return shift_of(self._sampler, epoch)
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`.
@@ -84,6 +90,7 @@ class VirtualEpochs:
     def __init__(self, sampler: Sampler, epoch_size: SupportsIndex) -> None:
         self.num_samples = whole("epoch_size", epoch_size, least=1)
         self._sampler = sampler
+        self.lanes = lanes_of(sampler)
         if not sampler.num_samples:
             raise ValueError(f"epoch_size={self.num_samples} of no samples: {sampler!r} is empty")
 
@@ -99,6 +106,14 @@ class VirtualEpochs:
             here = np.flatnonzero(inner == step)
             ids[here] = self._sampler.indices(first + step, places[here])
         return ids
+
+    def first_lane(self, epoch: int) -> int:
+        """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).
+
+        Counted as if the inner epochs went on without a break: within one of them each lane keeps
+        its ranks, and between two of them all lanes are dealt anew.
+        """
+        return operator.index(epoch) * self.num_samples % self.lanes
 
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON."""

@@ -1,9 +1,11 @@
 """The partition: which positions of an epoch are a rank's, step by step.
 
-Global batch s covers the W * B positions from `start + s * W * B` on; of these, rank r has the
-positions p with p mod W == r, in ascending order. This keeps: each position once over all ranks
-(I1), equal steps on all ranks (I2), and the same samples in global batch s for every world size of
-the same global batch (I3). Imports numpy only.
+Global batch s covers the W * B positions from `start + s * W * B` on. In it the positions stand in
+lane order (of one lane, ascending), and rank r has the r-th run of B of them. This keeps: each
+position once over all ranks (I1), equal steps on all ranks (I2), and the same samples in global
+batch s for every world size of the same global batch (I3). Beside that, a rank has few lanes and
+so reads few shards, and the ranks' batches behind one another are in order: what a gather gives.
+numpy only.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import whole
+from shardwise.plan.lanes import in_lane_order
 
 __all__ = ["Partition", "Remainder"]
 
 Remainder = Literal["drop", "pad", "uneven"]
 _REMAINDERS = ("drop", "pad", "uneven")
+_LEAST = {"num_samples": 0, "batch_size": 1, "world_size": 1, "start": 0, "lanes": 1}
 
 
 @dataclass(frozen=True)
@@ -31,16 +35,17 @@ class Partition:
         batch_size: B, samples a rank and step.
         world_size: W, ranks.
         remainder: what becomes of the last positions that don't fill a global batch. "drop": they
-            are left out and counted. "pad": the batch is filled with positions from the epoch's
-            beginning on, wherever it was resumed; they are not valid. "uneven": the last batch is
-            shorter on some ranks, perhaps empty.
+            are left out and counted. "pad": behind them the batch is filled with positions from
+            the epoch's beginning on, wherever it was resumed; they are not valid, and stand last
+            over all ranks. "uneven": they are divided evenly, in runs that differ by one at most;
+            a rank gets none only where fewer positions than ranks are left.
         start: the position to go on from, any in [0, N]; no matter of which batch or world size.
+        lanes: position p is of lane p mod lanes; 1 where the sampler has none.
 
-    Since p mod W counts from the epoch's beginning and not from `start`, a rank meets the same
-    residues, and so the same lanes of a window shuffle, wherever it resumes.
+    A rank has the same lanes in every step of one global batch size, wherever it resumes.
 
     >>> Partition(10, 2, 2).positions(0, rank=1)[0]
-    array([1, 3])
+    array([2, 3])
     """
 
     num_samples: int
@@ -48,9 +53,10 @@ class Partition:
     world_size: int
     remainder: Remainder = "drop"
     start: int = 0
+    lanes: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("num_samples", 0), ("batch_size", 1), ("world_size", 1), ("start", 0)):
+        for name, least in _LEAST.items():
             # As Python's ints: numpy's would overflow, and are not JSON.
             object.__setattr__(self, name, whole(name, getattr(self, name), least=least))
         if self.remainder not in _REMAINDERS:
@@ -87,37 +93,63 @@ class Partition:
             return 0
         return -(self.num_samples - self.start) % self.global_batch_size
 
-    def positions(self, step: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def positions(
+        self, step: int, rank: int, *, shift: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's positions at one step: `(positions, valid)`, int64 and bool `[k]`.
 
         k is `batch_size`, but in the last step of "uneven", where it may be less, also 0. Not
-        valid are rows that "pad" filled in.
+        valid are rows that "pad" filled in. `shift` is the lane of the epoch's position 0.
 
         Raises:
             ValueError: there is no such step or rank.
         """
-        return self.block(step, step + 1, rank)
+        step = whole("step", step)
+        return self.block(range(step, step + 1), rank, shift=shift)
 
     def block(
-        self, first: int, last: int, rank: int
+        self, steps: range, rank: int, *, shift: int = 0
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """One rank's positions at steps [first, last), behind one another, as in `positions`.
+        """One rank's positions at ascending steps, behind one another, as in `positions`.
 
-        Step s has rows `(s - first) * batch_size` and on.
+        The i-th of the steps has rows `i * batch_size` and on.
         """
-        first, last, rank = whole("step", first), whole("step", last), whole("rank", rank)
+        rank, size = whole("rank", rank), self.global_batch_size
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank={rank} must be in 0..{self.world_size - 1}")
-        if not 0 <= first < last <= self.num_steps:
-            steps = f"{first}" if last == first + 1 else f"{first} to {last - 1}"
-            raise ValueError(f"step {steps}: there are {self.num_steps} steps, from 0 on")
-        begin = self.start + first * self.global_batch_size
-        begin += (rank - begin) % self.world_size
-        rows = (last - first) * self.batch_size
-        positions = np.arange(rows, dtype=np.int64) * self.world_size + begin
-        valid = positions < self.num_samples
-        if self.remainder == "pad" and not valid[-1]:
-            positions %= self.num_samples
-        elif not valid[-1]:
-            positions, valid = positions[valid], valid[valid]
-        return positions, valid
+        if not (steps and 0 <= steps[0] <= steps[-1] < self.num_steps):
+            text = f"{steps[0]}" if len(steps) == 1 else f"{steps}"
+            raise ValueError(f"step {text}: there are {self.num_steps} steps, from 0 on")
+        begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start
+        slots = range(rank * self.batch_size, (rank + 1) * self.batch_size)
+        is_cut = self.start + (steps[-1] + 1) * size > self.num_samples
+        if not is_cut:
+            positions = self._positions(begins, slots, size, shift)
+            return positions, np.ones(len(positions), dtype=np.bool_)
+        positions = self._positions(begins[:-1], slots, size, shift)
+        cut, valid = self._cut(begins[-1:], rank, slots, shift)
+        return np.append(positions, cut), np.append(np.ones(len(positions), np.bool_), valid)
+
+    def _positions(
+        self, begins: NDArray[np.int64], slots: range, size: int, shift: int
+    ) -> NDArray[np.int64]:
+        """What stands at these slots of the batches of `size` that begin there, int64 `[k]`."""
+        first_lanes = (begins + shift) % self.lanes
+        places = in_lane_order(first_lanes, slots, size=size, lanes=self.lanes)
+        return (places + begins[:, None]).ravel()
+
+    def _cut(
+        self, begin: NDArray[np.int64], rank: int, slots: range, shift: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """One rank's part of the last global batch, where that is not full."""
+        left = self.num_samples - int(begin[0])
+        if self.remainder == "pad":
+            there = range(slots.start, max(slots.start, min(slots.stop, left)))
+            filled = np.arange(there.stop, slots.stop) - left
+            positions = self._positions(begin, there, left, shift)
+            valid = np.arange(len(slots)) < len(there)
+            return np.append(positions, filled % self.num_samples), valid
+        share, extra = divmod(left, self.world_size)
+        first = rank * share + min(rank, extra)
+        there = range(first, first + share + (rank < extra))
+        return self._positions(begin, there, left, shift), np.ones(len(there), dtype=np.bool_)

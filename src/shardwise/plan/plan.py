@@ -6,13 +6,18 @@ plan only.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.markup import table
 from shardwise.plan.arguments import whole
+from shardwise.plan.lanes import lanes_of, shift_of
+from shardwise.plan.own_sampler import check_ids, check_sampler
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.sampler import Sampler, make_sampler
 from shardwise.plan.window import WindowShape
@@ -39,14 +44,15 @@ class Plan:
         shard_sizes: samples a shard, in storage order.
         window_shape: lanes and window of a window shuffle; None for the defaults.
         epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
-        sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size.
+        sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size; any
+            object of the `Sampler` protocol. Its ids must lie in [0, num_samples).
         start: the position to go on from, see `resumed`.
 
     Pure and safe in threads; pickles small.
 
     >>> plan = Plan(10, batch_size=2, world_size=2)
     >>> plan.num_steps, plan.indices(0, 1, rank=0)
-    (2, array([4, 6]))
+    (2, array([4, 5]))
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class Plan:
         sampler: Sampler | None = None,
         start: SupportsIndex = 0,
     ) -> None:
+        self._num_ids = whole("num_samples", num_samples, least=0)
+        self._is_own = sampler is not None
         if sampler is None:
             if shuffle is True:
                 shuffle = "full" if shard_sizes is None else "window"
@@ -75,11 +83,15 @@ class Plan:
                 window_shape=window_shape,
                 epoch_size=epoch_size,
             )
-        elif shuffle is not False or shard_sizes is not None or epoch_size is not None:
-            raise ValueError(
-                f"shuffle={shuffle!r}, shard_sizes and epoch_size go into the sampler "
-                f"where one is given: {sampler!r}"
-            )
+        else:
+            check_sampler(sampler, self._num_ids)
+            options = {"shuffle": shuffle or None, "seed": seed or None, "epoch_size": epoch_size}
+            twice = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+            if twice or shard_sizes is not None:
+                raise ValueError(
+                    f"{', '.join(twice) or 'shard_sizes'} and sampler={sampler!r}: the order is "
+                    "the sampler's alone; leave one of them out, or make the sampler so"
+                )
         self.sampler = sampler
         self.partition = Partition(
             sampler.num_samples,
@@ -87,6 +99,7 @@ class Plan:
             whole("world_size", world_size),
             remainder,
             whole("start", start),
+            lanes_of(sampler),
         )
         self._block: tuple[Any, NDArray[np.int64], NDArray[np.bool_]] | None = None
 
@@ -135,9 +148,11 @@ class Plan:
         """Rows over all ranks that repeat a sample to fill the last batch."""
         return self.partition.num_padded
 
-    def positions(self, step: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """One rank's positions at one step, and which of them count: see `Partition.positions`."""
-        return self.partition.positions(step, rank)
+    def positions(
+        self, epoch: int, steps: range, rank: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """One rank's positions at these steps, and which of them count: see `Partition.block`."""
+        return self.partition.block(steps, rank, shift=shift_of(self.sampler, epoch))
 
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
@@ -160,14 +175,41 @@ class Plan:
         The order is the same; the batch and world size may differ from those of the loader that
         came to this position.
         """
-        return Plan(
-            self.num_samples,
-            batch_size=self.batch_size,
-            world_size=self.world_size,
-            remainder=self.remainder,
-            sampler=self.sampler,
-            start=position,
-        )
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, start=whole("start", position))
+        plan._block = None
+        return plan
+
+    def divided(self, world_size: SupportsIndex) -> Plan:
+        """The plan of the same order and batch size for this number of ranks.
+
+        Raises:
+            ValueError: there would be no batch for each of them.
+        """
+        if world_size == self.world_size:
+            return self
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, world_size=whole("world_size", world_size))
+        plan._block = None
+        return plan.require_steps()
+
+    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at some positions of an epoch, int64 `[k]`.
+
+        Raises:
+            ValueError: the user's sampler returned ids that the data does not have.
+        """
+        ids = self.sampler.indices(epoch, positions)
+        if self._is_own:
+            check_ids(self.sampler, ids, len(positions), self._num_ids)
+        return ids
+
+    def padded(self) -> Plan:
+        """The plan with repeats to fill the last batch, whatever became of it otherwise."""
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, remainder="pad")
+        plan._block = None
+        return plan
 
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
@@ -197,9 +239,9 @@ class Plan:
         kept = self._block
         if kept is None or kept[0] != (epoch, first, rank):
             last = min(first + steps, self.num_steps)
-            positions, valid = self.partition.block(first, last, rank)
+            positions, valid = self.positions(epoch, range(first, last), rank)
             # In one piece: a thread that reads while another writes sees one or the other.
-            kept = (epoch, first, rank), self.sampler.indices(epoch, positions), valid
+            kept = (epoch, first, rank), self.ids(epoch, positions), valid
             self._block = kept
         begin = (step - first) * self.batch_size
         rows = slice(begin, begin + self.batch_size)
@@ -208,6 +250,11 @@ class Plan:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the block."""
         return {**self.__dict__, "_block": None}
+
+    def _repr_html_(self) -> str:
+        names = ("num_samples", "batch_size", "world_size", "remainder", "start", "num_steps")
+        counts = ("num_dropped", "num_padded", "sampler")
+        return table("Plan", [(name, getattr(self, name)) for name in (*names, *counts)])
 
     def __repr__(self) -> str:
         return (

@@ -33,7 +33,11 @@ __all__ = [
 
 @runtime_checkable
 class Sampler(Protocol):
-    """The order of samples. `shardwise.testing.check_sampler` holds a new one to this."""
+    """The order of samples. `shardwise.testing.check_sampler` holds a new one to this.
+
+    One whose position p is read from place p mod n of n that are read side by side may say so by
+    an attribute `lanes`, n: then each rank gets few of them. It changes no order.
+    """
 
     @property
     def num_samples(self) -> int:

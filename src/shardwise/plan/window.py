@@ -6,8 +6,8 @@
 4. The lanes are read in turn: position p is lane p mod K, offset p div K.
 
 So K shards are read at a time, each a window at a time, and a batch takes its samples from as many
-of these as it has room for. Rank p mod W reads only its own lanes where W divides K, and shards
-change ranks from epoch to epoch. Set-up and memory are O(shards + lanes) an epoch (I7).
+of these as it has room for. The partition gives each rank a run of lanes, and shards change ranks
+from epoch to epoch. Set-up and memory are O(shards + lanes) an epoch (I7).
 Imports numpy and the plan only.
 """
 

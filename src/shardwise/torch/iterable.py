@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch.utils.data
 
 from shardwise.engine.choice import choose_executor
-from shardwise.engine.maker import BatchMaker
+from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
-from shardwise.loader import plan_for
-from shardwise.plan import Order, Remainder, Shuffle, checked_epoch
-from shardwise.ranks import discover
-from shardwise.torch.shared import Place, SharedPlace
+from shardwise.held_ranks import HeldRanks
+from shardwise.loader_arguments import plan_for, seed_of
+from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.remainder import DropNotice
+from shardwise.torch.order import refuse_second_division
+from shardwise.torch.shared import Place, Run, SharedPlace
 from shardwise.torch.tensors import to_tensors
 
 if TYPE_CHECKING:
@@ -32,15 +34,6 @@ __all__ = ["IterableDataset"]
 _OUTPUTS = ("torch", "numpy")
 
 
-class _Run:
-    """One pass over an epoch in this process: how many batches of it were yielded here."""
-
-    __slots__ = ("num_given",)
-
-    def __init__(self, num_given: int = 0) -> None:
-        self.num_given = num_given
-
-
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
     """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.
 
@@ -49,7 +42,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         batch_size: samples a rank in each batch.
         shuffle: False, True (the way that suits the source), "full" or "window".
         seed: makes another order, and other randomness in transforms.
-        remainder: "drop", "pad" or "uneven", as in `shardwise.DataLoader`.
+        sampler: an order of your own, as in `shardwise.DataLoader`.
+        remainder: None, "drop", "pad" or "uneven", as in `shardwise.DataLoader`.
         rank: this process's rank; found, together with world_size, when both are None.
         world_size: how many ranks share the data.
         group: a process group or one dimension of a device mesh to take both from.
@@ -64,9 +58,13 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     `num_workers`, start method and `persistent_workers`. DataLoader needs `batch_size=None`,
     since these are batches already, and its `in_order=True`, which is the default.
 
+    Rank and world size are those of the process that iterates it, or whose workers do, as for
+    `shardwise.DataLoader`.
+
     Nothing but `set_epoch` moves on to another epoch: call it before each `iter(loader)`. Workers
     read ahead of the program and end at times of their own, so that none of them could tell when
-    an epoch is over on all ranks. A shuffled epoch that is read again warns once.
+    an epoch is over on all ranks. A shuffled epoch that is read again warns once; after the rest
+    of an epoch that a loaded state stood in, the same epoch is read as a whole.
 
     Raises:
         ValueError: an option is not usable, or no rank would get a single batch.
@@ -89,13 +87,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         batch_size: int = 64,
         shuffle: Shuffle = False,
         seed: int = 0,
-        remainder: Remainder = "drop",
+        sampler: Sampler | None = None,
+        remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
         epoch_size: int | None = None,
         collate: Callable[[list[dict[str, Any]]], Any] | None = None,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         output: str = "torch",
         num_threads: int = 0,
     ) -> None:
@@ -103,32 +102,35 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
         if num_threads < 0:
             raise ValueError(f"num_threads={num_threads}: use 0 or more")
-        ranks = discover(rank, world_size, group=group)
+        self._ranks = HeldRanks(rank, world_size, group=group)
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self.rank = ranks.rank
-        self.world_size = ranks.world_size
         self.output = output
         self.num_threads = num_threads
-        self.plan = plan_for(
+        self._is_default = remainder is None
+        self._plan = plan_for(
             dataset,
             batch_size=batch_size,
-            world_size=ranks.world_size,
+            world_size=self._ranks.now().world_size,
             shuffle=shuffle,
             seed=seed,
             remainder=remainder,
             epoch_size=epoch_size,
+            sampler=sampler,
         )
+        seed = seed_of(sampler, seed)
         self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
         # workers still start can't split them. Workers that live on read the shared one.
         self._place = Place()
         self._shared = SharedPlace()
         self._lives_on = False
-        self._run: _Run | None = None
+        self._run: Run | None = None
         # Batches of its own that a worker leaves out of the next pass, by a state of its own.
         self._num_skipped = 0
+        self._is_loaded = False
+        self._num_passes = 0
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -137,26 +139,61 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
-        run = _Run(self._num_skipped)
+        self._num_passes += 1
+        # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
+        seed = 0 if worker is None else worker.seed - worker.id
+        name = hash((seed, self._num_passes)) or 1
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        run = Run(number, num_workers, name, self._num_skipped)
         if worker is not None:
             self._run, self._num_skipped = run, 0
             self._shared.mark_workers()
             if self._lives_on:
                 self._place = self._shared.read()
             self._lives_on = True
-        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        if number == 0 and self.shuffle is not False and self._shared.first_repeat(self._place):
+        place, rank, plan = self._place, self._ranks.certain().rank, self.plan
+        refuse_second_division(self, plan.world_size)
+        was_read = self._shared.was_read(place) and not self._is_loaded
+        self._is_loaded = False
+        if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
             warnings.warn(
-                f"epoch {self._place.epoch} is read again, in the same order: call "
-                f"set_epoch({self._place.epoch + 1}) on the dataset before the next epoch",
+                f"epoch {place.epoch} is read again, in the same order: call "
+                f"set_epoch({place.epoch + 1}) on the dataset before the next epoch",
                 stacklevel=2,
             )
-        return self._batches(self._place, number, num_workers, run)
+        if number == 0 and self._shared.first_notice():
+            DropNotice(is_default=self._is_default).say(plan, rank)
+        if was_read:
+            place = self._place = place._replace(start=0)
+        self._shared.mark_begun(run, place)
+        return self._batches(place, plan.resumed(place.start), rank, run)
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what, of the ranks of this process."""
+        self._plan = self._plan.divided(self.world_size)
+        return self._plan
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self._ranks.certain().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._ranks.now().world_size
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iterator goes through."""
         return self._place.epoch
+
+    @property
+    def num_left(self) -> int:
+        """Batches of this rank that the next iterator goes through."""
+        start = 0 if self._shared.was_read(self._place) else self._place.start
+        return self.plan.resumed(start).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next `iter(loader)`, also for workers that live on.
@@ -164,8 +201,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         The epoch that a loaded state stands in goes on at its position; any other begins at 0.
         What is being iterated goes on unchanged.
         """
+        # Accelerate calls this on all ranks, also where one alone is to read.
+        refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
-        if epoch == self._place.epoch:
+        if epoch == self._place.epoch and not self._shared.was_read(self._place):
             self._move(epoch, self._place.start)
         else:
             self._move(epoch, 0)
@@ -200,7 +239,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                     "state_dict(num_batches=...), the batches taken since iter(loader)"
                 )
             num_batches = 0 if self._run is None else self._run.num_given
-        epoch, start, _ = self._place
+        epoch, start = self._place.epoch, self._shared.beginning()
         plan = self.plan.resumed(start)
         if not 0 <= num_batches <= plan.num_steps:
             raise ValueError(
@@ -228,18 +267,19 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and place travel (I10); what was yielded here was not yielded there."""
-        return {**self.__dict__, "_run": None}
+        return {**self.__dict__, "_plan": self.plan, "_run": None}
 
-    def _batches(
-        self, place: Place, number: int, num_workers: int, run: _Run
-    ) -> Generator[Any, None, None]:
+    def _batches(self, place: Place, plan: Plan, rank: int, run: Run) -> Generator[Any, None, None]:
         self._run = run
+        steps = run.steps_left(plan.num_steps)
+        if not steps:
+            self._shared.mark_done(run, place)
         works = epoch_works(
-            self.plan.resumed(place.start),
+            plan,
             epoch=place.epoch,
-            rank=self.rank,
-            first_step=number + run.num_given * num_workers,
-            stride=num_workers,
+            rank=rank,
+            first_step=steps.start,
+            stride=steps.step,
         )
         executor = choose_executor(
             self._maker,
@@ -253,12 +293,13 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         with closing(executor), closing(executor.run(works)) as batches:
             for batch in batches:
                 run.num_given += 1
+                if not run.steps_left(plan.num_steps):
+                    # Before the last one is taken: the end need not be asked for.
+                    self._shared.mark_done(run, place)
                 if self.output == "torch" and isinstance(batch.data, dict):
                     yield to_tensors(batch.data)
                 else:
                     yield batch.data
-        if number == 0:
-            self._shared.mark_end(place)
 
     def _move(self, epoch: int, start: int) -> None:
         self._place = Place(epoch, start, self._place.times_set + 1)
@@ -281,6 +322,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._place = Place(began.epoch, began.position, self._place.times_set)
         self._lives_on = False  # the next pass begins here, not where the main process says
         self._num_skipped = worker["num_given"]
+        self._is_loaded = True
 
     @property
     def _order(self) -> Order:

@@ -5,23 +5,36 @@ Imports the plan.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal
 
+from shardwise.errors import RankError
 from shardwise.plan import LoaderState, Order, Sampler, Shuffle, checked_epoch
 
-__all__ = ["Cursor", "check_count", "order_of", "shuffle_of"]
+__all__ = ["Cursor", "check_count", "order_of", "refuse_second_division", "shuffle_of"]
+
+# What Accelerate puts around a loader to divide it, all in one module.
+_ACCELERATE = "accelerate.data_loader"
+_DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher")
 
 
 class Cursor:
     """Where a sampler is: the epoch, where the epoch began, and what was yielded since.
 
     One for each pass, so that an iterator that was left behind counts for nothing.
+
+    Attributes:
+        epoch: the epoch of the pass.
+        start: the position that the pass begins at.
+        num_given: what was yielded.
+        is_whole: whether that is all; the end need not have been asked for.
     """
 
     def __init__(self, epoch: int = 0, start: int = 0) -> None:
         self.epoch = epoch
         self.start = start
         self.num_given = 0
+        self.is_whole = False
 
     @classmethod
     def at(cls, state: LoaderState) -> Cursor:
@@ -29,13 +42,46 @@ class Cursor:
         return cls(state.epoch, state.position)
 
     def again(self) -> Cursor:
-        """The same place, with nothing yielded."""
-        return Cursor(self.epoch, self.start)
+        """The next pass of the same epoch: from the same place, after a whole pass from 0."""
+        return Cursor(self.epoch, 0 if self.is_whole else self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
-        """The beginning of another epoch; the same epoch goes on."""
+        """The beginning of another epoch, or of one that is over; else the same epoch goes on."""
         epoch = checked_epoch(epoch)
-        return self if epoch == self.epoch else Cursor(epoch)
+        return self if epoch == self.epoch and not self.is_whole else Cursor(epoch)
+
+    def give(self, num_steps: int) -> None:
+        """Count one step, of this many that the pass has."""
+        self.num_given += 1
+        self.is_whole = self.num_given >= num_steps
+
+
+def refuse_second_division(part: object, world_size: int) -> None:
+    """Refuse to be read by what Accelerate divides with, if the data are divided already.
+
+    It asks a sampler or dataset for nothing that would tell, so the call itself is looked at.
+
+    Raises:
+        RankError: each rank would read a part of its part.
+        FrameworkError: this version of Accelerate divides with something else.
+    """
+    if world_size == 1 or _ACCELERATE not in sys.modules:
+        return
+    from shardwise.integrations.accelerate import check_dividers
+
+    check_dividers(*_DIVIDERS)
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        owner = type(frame.f_locals.get("self")).__name__
+        if frame.f_globals.get("__name__") == _ACCELERATE and owner in _DIVIDERS:
+            name = type(part).__name__
+            raise RankError(
+                f"Accelerate's {owner} divides among its processes what {name} has divided over "
+                f"world_size={world_size} ranks, so each would read a part of its part: give "
+                f"accelerator.prepare a shardwise.torch.StatefulDataLoader around the {name}, or a "
+                "sw.DataLoader; or pass rank=0 and the number of ranks 1, for Accelerate to divide"
+            )
 
 
 def order_of(dataset: object, sampler: Sampler) -> Order:

@@ -16,9 +16,10 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from shardwise.engine.schedule import epoch_works
-from shardwise.plan import Partition, Plan, Remainder, Shuffle, make_sampler
-from shardwise.ranks import discover
-from shardwise.torch.order import Cursor, check_count, order_of, shuffle_of
+from shardwise.held_ranks import HeldRanks
+from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
+from shardwise.remainder import DropNotice, default_remainder
+from shardwise.torch.order import Cursor, check_count, order_of, refuse_second_division, shuffle_of
 
 __all__ = ["BatchSampler", "DistributedSampler"]
 
@@ -68,7 +69,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         *,
         group: Any = None,
     ) -> None:
-        ranks = discover(rank, num_replicas, group=group)
+        self._ranks = HeldRanks(rank, num_replicas, group=group)
+        ranks = self._ranks.now()
         # torch's constructor only sets attributes, which frameworks read.
         super().__init__(
             dataset,  # type: ignore[arg-type]
@@ -90,40 +92,56 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         self._order = order_of(dataset, sampler)
         # One index a step, so that nothing but the ranks must be filled.
         self._partition = Partition(
-            num_samples, 1, ranks.world_size, "drop" if drop_last else "pad"
+            num_samples,
+            1,
+            ranks.world_size,
+            "drop" if drop_last else "pad",
+            lanes=getattr(sampler, "lanes", 1),
         )
         self._cursor = Cursor()
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's indices of the epoch, from where a loaded state stands."""
+        refuse_second_division(self, self._ranks.certain().world_size)
         cursor = self._cursor = self._cursor.again()
         return self._indices(cursor)
+
+    def __len__(self) -> int:
+        """Indices of this rank in a whole epoch: the same on every rank, and after a resume."""
+        self._settle()
+        return self._partition.num_steps
 
     @property
     def num_padded(self) -> int:
         """Repeated indices in a whole epoch, over all ranks."""
+        self._settle()
         return self._partition.num_padded
 
     @property
     def num_dropped(self) -> int:
         """Samples that a whole epoch leaves out, over all ranks."""
+        self._settle()
         return self._partition.num_dropped
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Bool, one for each index that the next iterator yields: False where it is a repeat."""
+        """Bool, one for each index: False where it is a repeat.
+
+        Of the newest iterator; before there is one, of the one to come.
+        """
         left = self._left(self._cursor)
         if not left.num_steps:
             return np.empty(0, dtype=np.bool_)
-        return left.block(0, left.num_steps, self.rank)[1]
+        return left.block(range(left.num_steps), self.rank)[1]
 
     @property
     def num_left(self) -> int:
         """Indices that the next iterator yields."""
-        return self._left(self._cursor).num_steps
+        return self._left(self._cursor.again()).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        refuse_second_division(self, self.num_replicas)
         self._cursor = self._cursor.moved_to(epoch)
         self.epoch = self._cursor.epoch
 
@@ -158,15 +176,26 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
 
     def _indices(self, cursor: Cursor) -> Iterator[int]:
         left = self._left(cursor)
+        cursor.is_whole = not left.num_steps
         for first in range(0, left.num_steps, _BLOCK):
             last = min(first + _BLOCK, left.num_steps)
-            positions, _ = left.block(first, last, self.rank)
+            positions, _ = left.block(range(first, last), self.rank)
             for index in self._order.sampler.indices(cursor.epoch, positions).tolist():
-                cursor.num_given += 1
+                cursor.give(left.num_steps)
                 yield index
+
+    def _settle(self) -> None:
+        """Take over the ranks of this process, where torch's attributes are read, too."""
+        ranks = self._ranks.now()
+        if (ranks.rank, ranks.world_size) != (self.rank, self.num_replicas):
+            self.rank, self.num_replicas = ranks.rank, ranks.world_size
+            self._partition = replace(self._partition, world_size=ranks.world_size)
+            self.num_samples = self._partition.num_steps
+            self.total_size = self.num_samples * self.num_replicas
 
     def _left(self, cursor: Cursor) -> Partition:
         """What is left of the epoch from where the cursor began."""
+        self._settle()
         return replace(self._partition, start=cursor.start)
 
 
@@ -179,9 +208,12 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: False, True (the way that suits the dataset, "full" if it doesn't say), "full" or
             "window".
         seed: makes another order.
+        sampler: an order of your own, as in `shardwise.DataLoader`.
         remainder: "drop"; "pad" repeats samples, see `valid`; "uneven" gives each sample exactly
             once, and the last batch of some ranks is shorter, possibly an empty list, which
-            DataLoader's default `collate_fn` does not take.
+            DataLoader's default `collate_fn` does not take. None is "uneven" where nothing is
+            shuffled, and no batch is empty; and "drop" where it is, with a line in the log on
+            rank 0 if that leaves samples out.
         rank: this process's rank; found, together with world_size, when both are None.
         world_size: how many ranks share the data.
         group: a process group or one dimension of a device mesh to take both from.
@@ -197,7 +229,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 
     Example:
         >>> list(BatchSampler(10, 2, rank=1, world_size=2))
-        [[1, 3], [5, 7]]
+        [[2, 3], [6, 7]]
     """
 
     def __init__(
@@ -207,33 +239,53 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         *,
         shuffle: Shuffle = False,
         seed: int = 0,
-        remainder: Remainder = "drop",
+        sampler: Sampler | None = None,
+        remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
         epoch_size: int | None = None,
     ) -> None:
-        ranks = discover(rank, world_size, group=group)
+        self._ranks = HeldRanks(rank, world_size, group=group)
+        self._is_default = remainder is None
+        self._drop_notice = DropNotice(is_default=self._is_default)
+        remainder = remainder or default_remainder(shuffle, sampler)
         num_samples = dataset if isinstance(dataset, int) else len(dataset)
         kind, shard_sizes = shuffle_of(dataset, shuffle, shard_sizes)
-        self.rank = ranks.rank
-        self.world_size = ranks.world_size
         self.batch_size = batch_size
         self.drop_last = remainder == "drop"
-        self.plan = Plan(
+        self._plan = Plan(
             num_samples,
             batch_size=batch_size,
-            world_size=ranks.world_size,
+            world_size=self._ranks.now().world_size,
             seed=seed,
             shuffle=kind,
             remainder=remainder,
             shard_sizes=shard_sizes,
             window_shape=getattr(dataset, "window_shape", None),
             epoch_size=epoch_size,
+            sampler=sampler,
         ).require_steps()
-        self._order = order_of(dataset, self.plan.sampler)
+        self._check_empty(self._plan)
+        self._order = order_of(dataset, self._plan.sampler)
         self._cursor = Cursor()
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what, of the ranks of this process."""
+        self._plan = self._plan.divided(self.world_size)
+        return self._plan
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self._ranks.certain().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._ranks.now().world_size
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -241,13 +293,23 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's batches of the epoch, from where a loaded state stands."""
+        plan, rank = self.plan, self.rank
+        refuse_second_division(self, plan.world_size)
+        self._drop_notice.say(plan, rank)
         cursor = self._cursor = self._cursor.again()
-        return self._batches(cursor)
+        plan = plan.resumed(cursor.start)
+        self._check_empty(plan)
+        return self._batches(cursor, plan, rank)
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iterator goes through."""
         return self._cursor.epoch
+
+    @property
+    def num_left(self) -> int:
+        """Batches that the next iterator yields."""
+        return self.plan.resumed(self._cursor.again().start).num_steps
 
     @property
     def sampler(self) -> BatchSampler:
@@ -260,6 +322,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        refuse_second_division(self, self.world_size)
         self._cursor = self._cursor.moved_to(epoch)
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
@@ -290,8 +353,20 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         """
         self._cursor = Cursor.at(self._order.read(state))
 
-    def _batches(self, cursor: Cursor) -> Iterator[list[int]]:
-        plan = self.plan.resumed(cursor.start)
-        for work in epoch_works(plan, epoch=cursor.epoch, rank=self.rank):
-            cursor.num_given += 1
+    def _check_empty(self, plan: Plan) -> None:
+        """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
+        left = (plan.num_samples - plan.start) % plan.global_batch_size
+        if self._is_default and plan.remainder == "uneven" and 0 < left < plan.world_size:
+            raise ValueError(
+                f"the last step has {left} of {plan.num_samples} samples for world_size="
+                f"{plan.world_size}, so that some ranks get none, which torch's collate_fn does "
+                "not take: pass remainder='pad' (see valid) or 'drop', another batch_size, or "
+                "remainder='uneven' with a collate_fn that takes an empty list"
+            )
+
+    @staticmethod
+    def _batches(cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
+        cursor.is_whole = not plan.num_steps
+        for work in epoch_works(plan, epoch=cursor.epoch, rank=rank):
+            cursor.give(plan.num_steps)
             yield work.ids.tolist()

@@ -7,16 +7,40 @@ Imports torch and the parts beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
+from shardwise.frameworks import announced
+from shardwise.plan import Plan
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.parcels import HandOver
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 
 __all__ = ["StatefulDataLoader"]
+
+
+class _Pass:
+    """One pass over an epoch.
+
+    Attributes:
+        began: the keeper's state where it began.
+        num_left: steps of the keeper from there on.
+        num_steps: batches of these.
+        num_given: batches that were handed out.
+    """
+
+    def __init__(self, began: dict[str, Any], num_left: int, num_steps: int) -> None:
+        self.began = began
+        self.num_left = num_left
+        self.num_steps = num_steps
+        self.num_given = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all batches were handed out; the end need not have been asked for."""
+        return self.num_given >= self.num_steps
 
 
 class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
@@ -28,7 +52,8 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         args: torch's own.
         kwargs: torch's own.
 
-    Iterating again after the end begins the next epoch; before the end, the same one again.
+    Iterating again after the end begins the next epoch, also where the last batch was taken and the
+    end not asked for; before the end, the same one again.
 
     Raises:
         TypeError: none of the three is there, so that there is no order to keep a place in.
@@ -52,7 +77,7 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         super().__init__(dataset, *args, **kwargs)
         if not isinstance(self.collate_fn, HandOver):
             self.collate_fn = HandOver(self.collate_fn)
-        self._num_given = 0
+        self._pass: _Pass | None = None
         self._keeper: IterableDataset | BatchSampler | DistributedSampler
         for keeper in (dataset, self.batch_sampler, self.sampler):
             if isinstance(keeper, (IterableDataset, BatchSampler, DistributedSampler)):
@@ -65,11 +90,43 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go through the epoch from where it stands."""
-        self._num_given = 0
+        return announced(self._batches(), lambda: self._pass_plan, is_known=True)
+
+    def _batches(self) -> Generator[Any, None, None]:
+        self._end_if_whole()
+        if self._pass is not None and self._is_under_way:
+            # A pass that was left begins again where it began, however far workers read ahead.
+            self._keeper.load_state_dict(self._pass.began)
+        else:
+            self._keeper.set_epoch(self._keeper.epoch)
+        num_left = self._keeper.num_left
+        run = _Pass(self._keeper.state_dict(0), num_left, self._num_batches(num_left))
+        self._pass, self._pass_plan = run, self._plan_of(run)
         for batch in super().__iter__():
-            self._num_given += 1
+            run.num_given += 1
             yield batch
-        self.set_epoch(self.epoch + 1)
+        run.num_steps = run.num_given
+        if self._pass is run:
+            self._end_if_whole()
+
+    def _num_batches(self, num_left: int) -> int:
+        """Batches of so many steps of the keeper."""
+        if not isinstance(self._keeper, DistributedSampler):
+            return num_left
+        size = self.batch_size or 1
+        return num_left // size if self.drop_last else -(-num_left // size)
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether the last pass is of the keeper's epoch: frameworks set that one themselves."""
+        return self._pass is not None and self._pass.began["epoch"] == self._keeper.epoch
+
+    def _end_if_whole(self) -> None:
+        """Move on to the next epoch: who counts steps takes the last batch and asks for no end."""
+        if self._pass is not None and self._pass.is_whole:
+            if self._is_under_way:
+                self._keeper.set_epoch(self._keeper.epoch + 1)
+            self._pass = None
 
     @property
     def epoch(self) -> int:
@@ -77,18 +134,30 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         return self._keeper.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on.
+
+        So does the one under way; one whose last batch was handed out begins anew.
+        """
+        self._end_if_whole()
         if epoch != self.epoch:
-            self._num_given = 0
-        self._keeper.set_epoch(epoch)
+            self._pass = None
+            self._keeper.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
-        if isinstance(self._keeper, DistributedSampler):
-            num_samples = self._num_given * (self.batch_size or 1)
-            # The last batch may be shorter.
-            return self._keeper.state_dict(min(num_samples, self._keeper.num_left))
-        return self._keeper.state_dict(self._num_given)
+        if self._pass is None or not self._is_under_way:
+            return self._keeper.state_dict(0)
+        if self._pass.is_whole:
+            return self._keeper.state_dict(self._pass.num_left)
+        size = (self.batch_size or 1) if isinstance(self._keeper, DistributedSampler) else 1
+        return self._keeper.state_dict(self._pass.num_given * size)
+
+    def _plan_of(self, run: _Pass) -> Plan:
+        keeper = self._keeper
+        if isinstance(keeper, DistributedSampler):
+            # It has no plan of batches, and its repeats don't stand last in a gather.
+            return Plan(run.num_steps, batch_size=1)
+        return keeper.plan.resumed(run.began["position"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any ranks, workers and batch size.
@@ -97,4 +166,4 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             StateError: the state belongs to other data, another seed or another order.
         """
         self._keeper.load_state_dict(state)
-        self._num_given = 0
+        self._pass = None

@@ -1,0 +1,102 @@
+"""Ranks that are held against the truth where they are used, not only where they were found.
+
+A loader may be made before there is a process group, and be used in processes that a launcher
+started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardwise.errors import RankError
+from shardwise.ranks import Ranks, discover, inherited, loader_worker, ranks_of_group, uncertain
+
+__all__ = ["HeldRanks"]
+
+# Of this interpreter and what is forked from it; a process that was spawned has another.
+_TOKEN = os.urandom(8)
+
+
+class HeldRanks:
+    """The ranks of something that was made before it is used, perhaps in another process.
+
+    Ranks that were found give way to a process group that is there when they are used: the
+    launchers of notebooks, `torch.multiprocessing.spawn` and others take a loader along that was
+    made before there was one. Ranks that were given stay what they are, since dividing data over a
+    part of the ranks is the user's right; they are refused where they can't be this process's.
+
+    Args:
+        rank: as for `discover`.
+        world_size: as for `discover`.
+        group: as for `discover`.
+
+    Raises:
+        what `discover` raises, but not where only the rank is missing: Lightning's launcher leaves
+        it to the process group.
+    """
+
+    def __init__(
+        self, rank: int | None = None, world_size: int | None = None, *, group: Any = None
+    ) -> None:
+        is_found = rank is None and world_size is None and group is None
+        unsure = uncertain() if is_found else None
+        self._ranks: Ranks = unsure or discover(rank, world_size, group=group)
+        self._is_given = not is_found
+        self._seen = ranks_of_group()
+        self._home = _home()
+
+    @property
+    def has_travelled(self) -> bool:
+        """Whether this process is another one than the one that made this object."""
+        return _home() != self._home
+
+    def now(self) -> Ranks:
+        """The ranks as they are now, in this process or the one that this is a loader worker of.
+
+        Raises:
+            RankError: ranks that were given are those of another process.
+        """
+        current = ranks_of_group()
+        if current is None:
+            if self._ranks.source == "default" and self.has_travelled and not loader_worker():
+                self._ranks = uncertain() or inherited()
+        elif self._is_given:
+            self._check_given(current)
+        else:
+            self._ranks = current
+        return self._ranks
+
+    def certain(self) -> Ranks:
+        """The same, for those who are about to read.
+
+        Raises:
+            RankError: nothing says yet which rank this is.
+        """
+        ranks = self.now()
+        if not ranks.is_certain:
+            raise RankError(
+                f"WORLD_SIZE={ranks.world_size} and LOCAL_RANK are set but RANK is not, and "
+                "torch.distributed is not initialised: Lightning starts its processes so, and "
+                "initialises it in trainer.fit, validate or test. Iterate the loader there, or "
+                "in a hook; else set RANK too, or pass rank= and world_size="
+            )
+        return ranks
+
+    def _check_given(self, current: Ranks) -> None:
+        given = self._ranks
+        same = (given.rank, given.world_size) == (current.rank, current.world_size)
+        if same or given.world_size == 1 or self._seen == current:
+            return
+        if self.has_travelled or given.world_size == current.world_size:
+            raise RankError(
+                f"this was made with rank={given.rank} and world_size={given.world_size} "
+                f"({given.source}), and is used in a process that is rank {current.rank} of "
+                f"{current.world_size} in torch.distributed: make it in the process that uses it, "
+                "or leave rank, world_size and group out to have them found there"
+            )
+
+
+def _home() -> tuple[bytes, int]:
+    """Which process this is; in a worker of torch's DataLoader, which process it works for."""
+    return _TOKEN, os.getppid() if loader_worker() else os.getpid()

@@ -1,0 +1,126 @@
+"""What to write here, for what people bring from other libraries. Only texts; imports nothing."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["CLASSES", "DECODE_HINT", "METHODS", "call_for", "hint_for"]
+
+_LOADER = "loader = sw.DataLoader(ds, batch_size=64, shuffle=True)"
+
+# What WebDataset's pipelines and Hugging Face's datasets have, and why and how it is written here.
+_ORDER = ("the loader makes the order", _LOADER, "for batch in loader: ...")
+_BATCHES = ("the loader makes batches", _LOADER, "for batch in loader: x, y = batch['jpg'], ...")
+_RANKS = (
+    "the loader finds rank and world size and divides the samples",
+    "loader = sw.DataLoader(ds, batch_size=64)",
+    "loader = sw.DataLoader(ds, batch_size=64, rank=0, world_size=2)  # or says them",
+)
+_LENGTH = (
+    "the loader knows the exact length, and epochs may have another one",
+    "loader = sw.DataLoader(ds, batch_size=64, shuffle=True, epoch_size=10_000)",
+    "print(len(loader))",
+)
+_PART = (
+    "a part of the samples is a subset",
+    "ds = ds.subset(range(100))",
+    "ds = ds.subset(range(100, len(ds)))",
+)
+_NAMES = (
+    "fields are renamed by a transform",
+    "ds = ds.select('jpg', 'cls')",
+    "ds = ds.map(lambda sample: {'image': sample['jpg'], 'label': sample['cls']})",
+)
+METHODS: dict[str, tuple[str, str, str]] = {
+    "shuffle": _ORDER,
+    "batch": _BATCHES,
+    "batched": _BATCHES,
+    "unbatched": ("a dataset has single samples", "for sample in ds: ...", "sample = ds[0]"),
+    "to_tuple": (
+        "the loader makes tuples of batches",
+        "loader = sw.DataLoader(ds, batch_size=64, as_tuple=('jpg', 'cls'))",
+        "for images, labels in loader: ...",
+    ),
+    "take": _PART,
+    "skip": _PART,
+    "slice": _PART,
+    "shard": _RANKS,
+    "split_by_node": _RANKS,
+    "split_by_worker": _RANKS,
+    "repeat": (
+        "iterating a loader again is the next epoch",
+        _LOADER,
+        "for epoch in range(10): sum(1 for batch in loader)",
+    ),
+    "with_epoch": _LENGTH,
+    "with_length": _LENGTH,
+    "resampled": _LENGTH,
+    "rename": _NAMES,
+    "rename_keys": _NAMES,
+    "map_dict": (
+        "functions of single fields are decoders",
+        "ds = ds.select('jpg', 'cls')",
+        "ds = ds.decode(jpg=sw.image(size=224), cls=int)",
+    ),
+    "map_tuple": (
+        "a sample is a dict until the loader makes a tuple of it",
+        "ds = ds.map(lambda sample: {**sample, 'cls': sample['cls'] + 1})",
+        "loader = sw.DataLoader(ds, batch_size=64, as_tuple=('jpg', 'cls'))",
+    ),
+    "compose": (
+        "functions of samples are transforms",
+        "ds = ds.filter(lambda columns: columns['cls'] > 0, columns=['cls'])",
+        "ds = ds.map(lambda sample: {**sample, 'cls': sample['cls'] - 1})",
+    ),
+}
+# Names of other packages that are looked for in this one.
+CLASSES: dict[str, str] = {
+    "WebDataset": "sw.tar(urls) has the samples and sw.DataLoader(ds, shuffle=True) the order; a "
+    "program for WebDataset runs with sw.compat.install(), or is carried over by "
+    "sw.from_webdataset(pipeline)",
+    "WebLoader": "use sw.DataLoader(ds, batch_size=64)",
+    "ShardWriter": "use sw.TarWriter('train-{shard:06d}.tar', max_samples=10_000)",
+}
+# For `ds.decode("rgb")`.
+DECODE_HINT = """decode() takes field=decoder, so that each field has its own. Write
+    ds = ds.select('jpg', 'cls')
+    ds = ds.decode(jpg=sw.image('rgb', size=224), cls=int)"""
+_OPENERS = {
+    ".tar": "sw.tar",
+    ".parquet": "sw.parquet",
+    ".arrow": "sw.parquet",
+    ".lance": "sw.lance",
+    ".csv": "sw.files",
+    ".jsonl": "sw.files",
+}
+
+
+def hint_for(name: str) -> str | None:
+    """What to write instead of a method that a Dataset does not have; None if there is no hint."""
+    if name not in METHODS:
+        return None
+    why, *lines = METHODS[name]
+    return f"a Dataset has no {name}(): {why}. Write\n    " + "\n    ".join(lines)
+
+
+def call_for(path: object) -> str | None:
+    """The call that makes a dataset of a path or a list of paths; None for anything else.
+
+    A URL is not repeated: it may hold a secret.
+
+    >>> call_for("train.tar"), call_for(["a.parquet", "b.parquet"]), call_for([1, 2])
+    ("sw.tar('train.tar')", 'sw.parquet([...])', None)
+    """
+    is_list = isinstance(path, list | tuple) and len(path) > 0
+    first = path[0] if is_list and isinstance(path, list | tuple) else path
+    if not isinstance(first, str | bytes | os.PathLike):
+        return None
+    text = os.fsdecode(first)
+    opener = _OPENERS.get(os.path.splitext(text.partition("?")[0])[1].lower())  # noqa: PTH122
+    if is_list:
+        # Texts of any other kind are samples.
+        return opener and f"{opener}([...])"
+    argument = "url" if "://" in text else repr(text)
+    if opener is None:
+        return f"sw.tar({argument}), sw.parquet(...), sw.lance(...) or sw.files(...)"
+    return f"{opener}({argument})"

@@ -1,0 +1,44 @@
+"""What `remainder=None` means, and the one line that says what "drop" leaves out by default.
+
+The plan's words; no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+
+__all__ = ["DropNotice", "default_remainder"]
+
+_logger = logging.getLogger("shardwise")
+
+
+def default_remainder(shuffle: Shuffle, sampler: Sampler | None = None) -> Remainder:
+    """What None means: "uneven" where nothing is shuffled, so each sample once; else "drop"."""
+    in_order = shuffle is False if sampler is None else isinstance(sampler, SequentialSampler)
+    return "uneven" if in_order else "drop"
+
+
+class DropNotice:
+    """Says once, on rank 0, how many samples an epoch leaves out that nobody asked to drop.
+
+    Args:
+        is_default: whether the remainder was left to the library.
+    """
+
+    def __init__(self, *, is_default: bool) -> None:
+        self.is_due = is_default
+
+    def say(self, plan: Plan, rank: int) -> None:
+        """Log it, unless that was done, or nothing is dropped."""
+        if self.is_due and rank == 0 and plan.num_dropped:
+            _logger.warning(
+                "each epoch leaves out %d of %d samples, other ones each time, since they do not "
+                "fill a global batch of %d: pass remainder='pad' or 'uneven' to have them, or "
+                "remainder='drop' to say that this is meant",
+                plan.num_dropped,
+                plan.num_samples,
+                plan.global_batch_size,
+            )
+        self.is_due = False

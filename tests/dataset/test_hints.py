@@ -1,0 +1,84 @@
+"""What people bring from other libraries is answered with the lines to write here."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.hints import CLASSES, METHODS
+from tests.support.memory_source import MemorySource, numbered_samples
+
+PICTURES = sw.wrap([{"jpg": n, "cls": n} for n in range(200)])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_webdataset_is_answered_with_lines_that_run(name):
+    with pytest.raises(AttributeError, match=rf"no {name}\(\)") as caught:
+        getattr(PICTURES, name)
+    _, *lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    names = {"sw": sw, "ds": PICTURES.decode(jpg=int)}
+    names["loader"] = sw.DataLoader(PICTURES, batch_size=64, rank=0, world_size=1)
+    for line in lines:
+        exec(
+            line.strip().replace("sw.image(size=224)", "int").replace("range(10)", "range(1)"),
+            names,
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: PICTURES.decode("rgb"),
+            r"ds\.decode\(jpg=sw\.image\('rgb', size=224\), cls=int\)",
+        ),
+        (lambda: PICTURES + PICTURES, r"ds = sw\.concat\(\[a, b\]\)"),
+        (lambda: sw.Dataset("x.tar"), r"use sw\.tar\('x\.tar'\)"),
+        (lambda: sw.Dataset(Path("t.parquet")), r"use sw\.parquet\('t\.parquet'\)"),
+        (lambda: sw.Dataset([1, 2]), r"use sw\.wrap\(\.\.\.\)"),
+    ],
+)
+def test_calls_of_another_form_are_answered_with_the_right_one(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_of_webdataset_is_answered_with_ours(name):
+    with pytest.raises(AttributeError, match=re.escape(CLASSES[name])):
+        getattr(sw, name)
+
+
+def test_an_attribute_that_nobody_has_is_named():
+    with pytest.raises(AttributeError, match="'Dataset' object has no attribute 'shufle'"):
+        PICTURES.shufle
+    assert not hasattr(PICTURES, "shuffle")
+
+
+def test_the_error_of_a_property_is_its_own():
+    class Broken(MemorySource):
+        @property
+        def manifest(self):
+            raise AttributeError("the source's own mistake")
+
+        @manifest.setter
+        def manifest(self, value):
+            pass
+
+    with pytest.raises(AttributeError, match="the source's own mistake"):
+        sw.Dataset(Broken(numbered_samples(3))).manifest
+
+
+def test_a_dataset_is_copied_and_pickled_as_before():
+    for twin in (
+        copy.copy(PICTURES),
+        copy.deepcopy(PICTURES),
+        pickle.loads(pickle.dumps(PICTURES)),
+    ):
+        assert twin[3] == PICTURES[3]

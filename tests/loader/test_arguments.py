@@ -1,0 +1,302 @@
+"""What a loader takes: any data with items, torch's names, samplers, tuples of fields."""
+
+from __future__ import annotations
+
+import inspect
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+import shardwise as sw
+from shardwise.dataset import Dataset
+from shardwise.errors import StateError
+from shardwise.plan import WindowShape
+from shardwise.testing import assert_batches_equal, check_resume
+from shardwise.torch_arguments import TORCH_ARGUMENTS, TorchArguments
+from tests.support.memory_source import MemorySource, numbered_samples
+
+SHARDS = [6, 0, 10, 24]
+PAIRS = [(np.full(3, i, np.float32), i) for i in range(40)]
+
+
+def make(data=None, *args, **options):
+    data = numbered() if data is None else data
+    given = {"output": "numpy", "rank": 0, "world_size": 1, "num_threads": 0, **options}
+    if not args:
+        given.setdefault("batch_size", 8)
+    return sw.DataLoader(data, *args, **given)
+
+
+def numbered():
+    return Dataset(MemorySource(numbered_samples(40), SHARDS)).select("cls", "txt")
+
+
+def ids(loader):
+    return [batch["__index__"].tolist() for batch in loader]
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return index, index * index
+
+
+# Data.
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (PAIRS, "1"),
+        (Squares(), "0"),
+        (torch.utils.data.Subset(Squares(), range(40)), "0"),
+        (datasets.Dataset.from_dict({"n": list(range(40))}), "n"),
+        (np.arange(40), "value"),
+        (range(40), "value"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_data_with_a_length_and_items_is_wrapped(data, field):
+    loader = make(data, 8, shuffle=True, output="torch")
+    batches = list(loader)
+    assert [len(batch[field]) for batch in batches] == [8] * 5
+    assert sorted(torch.cat([batch[field] for batch in batches]).tolist()) == list(range(40))
+    assert loader.dataset.fingerprint == sw.wrap(data).fingerprint
+
+
+def endless():
+    yield 1
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([1])
+
+    def __len__(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("x.tar", r"use sw\.DataLoader\(sw\.tar\('x\.tar'\)\)"),
+        (b"x.tar", r"sw\.tar\('x\.tar'\)"),
+        ("data/train.parquet", r"sw\.parquet\('data/train\.parquet'\)"),
+        ("s3://key:secret@bucket/x.tar?sig=secret", r"sw\.tar\(url\)"),
+        ("somewhere", r"sw\.tar\('somewhere'\), sw\.parquet"),
+        (["a.tar", "b.tar"], r"sw\.tar\(\[\.\.\.\]\)"),
+        ([numbered(), numbered()], r"sw\.concat"),
+        ({"train": PAIRS, "test": PAIRS}, "'train', 'test' is no dataset.*choose one"),
+        (endless(), r"sw\.TarWriter"),
+        (Stream(), r"sw\.TarWriter"),
+        (3, r"sw\.DataLoader\(int\)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_dataset_is_refused_with_what_to_write(data, message):
+    with pytest.raises(TypeError, match=message) as caught:
+        make(data)
+    assert "secret" not in str(caught.value)
+
+
+# torch's names.
+
+
+def test_batch_size_and_shuffle_may_stand_second_and_third():
+    assert ids(make(None, 8, True)) == ids(make(batch_size=8, shuffle=True)) != ids(make(None, 8))
+
+
+@pytest.mark.parametrize(
+    ("torchs", "ours"),
+    [
+        ({"drop_last": True}, {"remainder": "drop"}),
+        ({"drop_last": False}, {"remainder": "uneven"}),
+        ({"drop_last": False, "remainder": "pad"}, {"remainder": "pad"}),
+        ({"collate_fn": len}, {"collate": len}),
+        ({"collate_fn": None, "prefetch_factor": None}, {}),
+        ({"persistent_workers": True, "in_order": True}, {}),
+        ({"multiprocessing_context": "spawn", "worker_init_fn": None, "generator": None}, {}),
+        ({"multiprocessing_context": torch.multiprocessing.get_context("spawn")}, {}),
+        ({"batch_sampler": None, "pin_memory_device": ""}, {}),
+    ],
+)
+def test_torchs_names_mean_the_same(torchs, ours):
+    given, expected = make(batch_size=9, **torchs), make(batch_size=9, **ours)
+    assert len(given) == len(expected)
+    for one, other in zip(given, expected, strict=True):
+        if isinstance(one, dict):
+            assert_batches_equal([one], [other])
+        else:
+            assert one == other
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_sampler": [[1]]}, "batch_size= with sampler="),
+        ({"worker_init_fn": print}, r"ds\.map\(fn\) with fn\(sample, rng\)"),
+        ({"generator": torch.Generator()}, "use seed= instead"),
+        ({"multiprocessing_context": "fork"}, "fresh interpreters"),
+        ({"in_order": False}, "There is one order"),
+        ({"pin_memory_device": "cuda"}, "use device= instead"),
+        ({"drop_last": True, "remainder": "pad"}, "contradict"),
+        ({"drop_last": False, "remainder": "drop"}, "contradict"),
+        ({"collate": len, "collate_fn": len}, "same argument"),
+    ],
+)
+def test_torchs_names_that_mean_something_else_are_refused_with_ours(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("num_worker", "num_workers="), ("droplast", "drop_last="), ("batchsize", "batch_size=")],
+)
+def test_an_unknown_name_is_told_with_the_ones_like_it(name, meant):
+    with pytest.raises(TypeError, match=f"no argument {name}=3; did you mean {meant}"):
+        make(**{name: 3})
+
+
+def test_every_argument_of_torchs_loader_is_known_also_to_type_checkers():
+    assert set(TORCH_ARGUMENTS) == set(TorchArguments.__annotations__)
+    torchs = set(inspect.signature(torch.utils.data.DataLoader).parameters)
+    ours = set(inspect.signature(sw.DataLoader).parameters)
+    assert torchs - ours == set(TORCH_ARGUMENTS)
+
+
+# Samplers.
+
+
+class Backwards:
+    num_samples = 40
+
+    def __init__(self, seed=None):
+        if seed is not None:
+            self.seed = seed
+
+    def indices(self, epoch, positions):
+        return (39 - positions + epoch) % 40
+
+    def spec(self):
+        return {"sampler": "backwards"}
+
+
+def test_a_sampler_decides_the_order_on_any_number_of_ranks():
+    for epoch in range(2):
+        for world in (1, 2):
+            loaders = [
+                make(sampler=Backwards(), batch_size=8 // world, rank=rank, world_size=world)
+                for rank in range(world)
+            ]
+            for loader in loaders:
+                loader.set_epoch(epoch)
+            steps = zip(*(ids(loader) for loader in loaders), strict=True)
+            line = [sorted(i for part in step for i in part) for step in steps]
+            whole = [(39 - p + epoch) % 40 for p in range(40)]
+            assert line == [sorted(whole[at : at + 8]) for at in range(0, 40, 8)]
+
+
+def test_the_state_of_a_sampler_is_its_spec_and_resumes():
+    check_resume(lambda: make(sampler=Backwards(), batch_size=8))
+    state = make(sampler=Backwards(), batch_size=8).state_dict()
+    assert state["order"] == {"sampler": "backwards"}
+    with pytest.raises(StateError, match="sampler: the state has 'backwards'"):
+        make(sampler=sw.FullSampler(40), batch_size=8).load_state_dict(state)
+
+
+def test_the_librarys_samplers_are_what_shuffle_makes():
+    shape = WindowShape()
+    window = sw.WindowSampler(SHARDS, seed=3, lanes=shape.lanes, window=shape.window)
+    for sampler, shuffle in (
+        (sw.SequentialSampler(40), False),
+        (sw.FullSampler(40, seed=3), "full"),
+        (window, "window"),
+    ):
+        seed = 0 if shuffle is False else 3
+        one, other = make(sampler=sampler), make(shuffle=shuffle, seed=seed)
+        assert ids(one) == ids(other)
+        assert one.state_dict() == other.state_dict()
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"seed": 3}, {"epoch_size": 10}])
+def test_options_of_the_order_beside_a_sampler_are_refused(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))}=.* the order is the sampler's"):
+        make(sampler=sw.FullSampler(40), **options)
+
+
+def test_a_samplers_seed_keys_the_transforms():
+    data = numbered().map(lambda sample, rng: {"n": int(rng.integers(1 << 40))})
+    one, same = make(data, sampler=Backwards(seed=7)), make(data, sampler=Backwards(seed=7))
+    assert_batches_equal(list(one), list(same))
+    other = next(iter(make(data, sampler=Backwards(seed=8))))
+    assert next(iter(one))["n"].tolist() != other["n"].tolist()
+
+
+def test_a_torch_sampler_is_refused_with_what_to_use():
+    sampler = torch.utils.data.WeightedRandomSampler([1.0] * 40, 40)
+    with pytest.raises(TypeError, match=r"WeightedRandomSampler.*draws by your weights"):
+        make(sampler=sampler)
+
+
+# Tuples.
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_batches_are_tuples_of_the_named_fields(output):
+    loader = make(PAIRS, 8, as_tuple=("1", "0", "__key__"), output=output, shuffle=True)
+    whole = make(PAIRS, 8, output=output, shuffle=True)
+    for (label, x, keys), batch in zip(loader, whole, strict=True):
+        assert (label == batch["1"]).all()
+        assert (x == batch["0"]).all()
+        assert keys == batch["__key__"]
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "message"),
+    [
+        (("jpg", "cls"), ValueError, "as_tuple names 'jpg', and a batch has .*'cls', 'txt'"),
+        (("cls", "__valid__"), ValueError, "'__valid__'"),
+        ((), ValueError, "batches of nothing"),
+        ("cls", TypeError, r"such as \('cls',\)"),
+    ],
+)
+def test_names_that_no_batch_has_are_refused_when_the_loader_is_made(names, error, message):
+    with pytest.raises(error, match=message):
+        make(as_tuple=names)
+
+
+def test_names_behind_a_map_are_held_against_the_first_batch():
+    data = numbered().map(lambda sample: {"x": 1})
+    assert [x.tolist() for (x,) in make(data, 20, as_tuple=("x",))] == [[1] * 20] * 2
+    with pytest.raises(ValueError, match=r"as_tuple names 'cls', and a batch has .*'x'"):
+        list(make(data, as_tuple=("cls",), batch_size=8))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_collate_of_torchs_gets_the_tuples_that_it_expects(num_workers):
+    options = {"num_workers": num_workers, "num_threads": None, "output": "torch"}
+    collate = torch.utils.data.default_collate
+    with make(PAIRS, 8, as_tuple=("0", "1"), collate_fn=collate, **options) as loader:
+        for (x, labels), at in zip(loader, range(0, 40, 8), strict=True):
+            assert labels.tolist() == list(range(at, at + 8))
+            assert x.shape == (8, 3)
+
+
+@pytest.mark.parametrize("kind", ["batches", "iterable"])
+def test_torchs_own_loader_takes_the_same_samplers(kind):
+    data = numbered().decode(cls=int)
+    options = {"batch_size": 8, "rank": 0, "world_size": 1, "sampler": Backwards()}
+    if kind == "iterable":
+        loader = torch.utils.data.DataLoader(
+            sw.torch.IterableDataset(data, **options), batch_size=None
+        )
+    else:
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=sw.torch.BatchSampler(data, **options)
+        )
+    assert [i for batch in loader for i in batch["cls"].tolist()] == list(range(39, -1, -1))

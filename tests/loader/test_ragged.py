@@ -1,0 +1,161 @@
+"""Fields whose values differ in shape: told once, refused, or padded, in every executor alike."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import shardwise as sw
+from shardwise.dataset import Dataset
+from shardwise.errors import DataError
+from shardwise.testing import assert_batches_equal
+from tests.support.memory_source import MemorySource
+
+NUM = 60
+WAYS = [{"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}]
+
+
+def sample(i):
+    return {
+        "odd": np.arange(1 + i * 7 % 5, dtype="<i2").tobytes(),
+        "img": np.full((2, 2), i, np.uint8).tobytes(),
+        "cls": str(i).encode(),
+        "txt": b"t" * i,
+    }
+
+
+def data():
+    """`odd` int16 [1..5], `img` uint8 [2, 2], `cls`, `txt`."""
+    source = MemorySource([sample(i) for i in range(NUM)])
+    return Dataset(source).decode(
+        odd=sw.array("<i2"), img=sw.array("uint8", (2, 2)), cls=int, txt=str
+    )
+
+
+def grown(sample):
+    """As `odd`, large enough to be put into shared memory."""
+    return {**sample, "big": np.full((1 + sample["cls"] % 3, 300), sample["cls"], np.float32)}
+
+
+def make(dataset=None, **options):
+    given = {"output": "numpy", "rank": 0, "world_size": 1, "batch_size": 12, **options}
+    return sw.DataLoader(data() if dataset is None else dataset, **given)
+
+
+@pytest.mark.parametrize("dataset", [data(), data().map(grown)], ids=["plain", "mapped"])
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_all_executors_give_the_same_batches(dataset, ragged):
+    batches = []
+    for way in WAYS:
+        with make(dataset, ragged=ragged, shuffle="full", remainder="uneven", **way) as loader:
+            batches.append([batch for _ in range(2) for batch in loader])
+    assert_batches_equal(batches[0], batches[1])
+    assert_batches_equal(batches[0], batches[2])
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_padding_fills_up_to_the_largest_of_the_batch_and_marks_what_was_there(output):
+    for batch in make(ragged="pad", shuffle="full", output=output, num_threads=0):
+        odd, mask = np.asarray(batch["odd"]), np.asarray(batch["odd.mask"])
+        sizes = [1 + i * 7 % 5 for i in batch["cls"].tolist()]
+        assert odd.shape == mask.shape == (12, max(sizes))
+        assert (odd.dtype, mask.dtype) == (np.int16, np.bool_)
+        for row, kept, size in zip(odd, mask, sizes, strict=True):
+            assert row.tolist() == [*range(size), *[0] * (max(sizes) - size)]
+            assert kept.tolist() == [at < size for at in range(max(sizes))]
+
+
+def test_a_padded_field_has_one_form_in_every_batch_and_a_fixed_one_no_mask():
+    # Batches of one sample are never ragged; the last ones of ranks 2 and 3 are empty.
+    forms = set()
+    for rank in range(4):
+        for batch in make(batch_size=29, remainder="uneven", ragged="pad", rank=rank, world_size=4):
+            forms.add(tuple((name, getattr(c, "ndim", 0)) for name, c in batch.items()))
+    for batch in make(batch_size=1, ragged="pad", num_threads=0):
+        forms.add(tuple((name, getattr(c, "ndim", 0)) for name, c in batch.items()))
+    assert len(forms) == 1
+    assert "img.mask" not in dict(forms.pop())
+
+
+def test_tensors_of_a_map_are_padded_too():
+    mapped = data().map(lambda s: {"x": torch.arange(s["cls"] % 4 + 1)})
+    batch = next(iter(make(mapped, ragged="pad", output="torch", num_threads=0)))
+    assert batch["x"].shape == (12, 4)
+    assert batch["x.mask"].sum(1).tolist() == [1, 2, 3, 4] * 3
+
+
+def test_a_ragged_field_is_told_once_with_the_remedy(caplog):
+    with caplog.at_level(logging.WARNING, "shardwise"):
+        loader = make(num_threads=0)
+        for _ in range(2):
+            list(loader)
+    (record,) = caplog.records
+    for part in ("'odd'", "int16 [3] beside int16 [1]", "sample 1 of memory:", "size=", "'pad'"):
+        assert part in record.getMessage()
+
+
+def test_fields_that_can_be_stacked_or_never_are_are_not_told(caplog):
+    with caplog.at_level(logging.WARNING, "shardwise"):
+        list(make(data().select("img", "cls", "txt"), num_threads=0))
+        list(make(data().select("img").map(lambda s: {"x": torch.zeros(2)}), num_threads=0))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_ragged_field_can_be_refused(way):
+    with make(ragged="error", **way) as loader, pytest.raises(DataError, match="size=") as caught:
+        list(loader)
+    assert (caught.value.field, caught.value.index) == ("odd", 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1, None, 3], "no value beside a int"),
+        ([np.zeros(2), None, np.zeros(2)], r"no value beside float64 \[2\]"),
+        ([np.zeros(2), np.zeros(2, np.float32)], r"float32 \[2\] beside float64 \[2\]"),
+        ([np.zeros(2), 3], r"a int beside float64 \[2\]"),
+        ([np.float32(1), 2.0], r"a float beside float32 \[\]"),
+        ([True, 1], "a int beside a bool"),
+    ],
+    ids=str,
+)
+def test_whatever_breaks_the_form_of_a_field_is_refused(values, told):
+    with pytest.raises(DataError, match=told):
+        list(make([{"x": v} for v in values], batch_size=len(values), ragged="error"))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([np.zeros(2), None], "no value"),
+        ([np.zeros(2), np.zeros((2, 2))], r"float64 \[2, 2\]"),
+        ([np.zeros(2), np.zeros(3, np.int32)], r"int32 \[3\]"),
+    ],
+    ids=str,
+)
+def test_what_padding_can_not_join_is_an_error(values, told):
+    with pytest.raises(DataError, match=told) as caught:
+        list(make([{"x": v} for v in values], batch_size=2, ragged="pad"))
+    assert caught.value.field == "x"
+
+
+def test_a_field_with_the_name_of_a_mask_is_an_error():
+    rows = [{"x": np.zeros(2), "x.mask": 1}] * 2
+    with pytest.raises(DataError, match=r"x\.mask"):
+        list(make(rows, batch_size=2, ragged="pad"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ragged": "trim"}, "'list', 'error', 'pad'"),
+        ({"ragged": "pad", "collate": len}, "collate="),
+    ],
+)
+def test_ways_that_do_not_exist_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
