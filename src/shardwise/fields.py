@@ -48,6 +48,11 @@ class Field:
     layout: Layout | None = None
 
     @property
+    def has_no_null(self) -> bool:
+        """Whether no row of a batch may lack it: it was asked for, or is an array in all others."""
+        return self.required or self.layout is not None
+
+    @property
     def cast(self) -> np.dtype[Any] | None:
         """The dtype that `int` or `float` as the decoder gives a column of numbers at once."""
         if self.layout is None or self.layout[0] != () or self.decoder not in (int, float):
@@ -202,7 +207,7 @@ def decode_columns(
 def _decoded_column(block: Block, field: Field, out: NDArray[Any] | None) -> Column:
     column = block.columns.fields[field.name]
     whole = _is_whole(column)
-    if (field.required or field.layout is not None) and not whole:
+    if field.has_no_null and not whole:
         row = next(row for row, value in enumerate(column) if value is None)
         # Of a decoder that raises on a row before, that error is the first.
         for before in range(row):
@@ -234,7 +239,7 @@ def _first_error(block: Block, error: DataError, fields: Sequence[Field]) -> Dat
             try:
                 if value is not None:
                     _decoded(block, before, field, value)
-                elif field.required:
+                elif field.has_no_null:
                     raise _missing(block, before, field)
             except DataError as earlier:
                 error, row = earlier, before

@@ -28,7 +28,7 @@ def check_worlds(dataset: sw.Dataset, world_sizes: tuple[int, ...] = tuple(range
             ]
             assert len({len(batches) for batches in ranks}) == 1, "ranks end at different steps"
             assert sorted(_flat(ranks)) == list(range(len(dataset))), (shuffle, world_size)
-            assert _dealt(ranks) == _flat([whole])
+            _check_order(ranks, whole, one_lane=shuffle != "window")
 
 
 def check_processes(dataset: sw.Dataset, num_workers: int) -> None:
@@ -59,7 +59,7 @@ def check_torch_workers(dataset: sw.Dataset, num_workers: int, start: str | None
             multiprocessing_context=start if num_workers else None,
         )
         ranks.append([_ids(batch) for batch in loader])
-    assert _dealt(ranks) == _flat([whole])
+    _check_order(ranks, whole, one_lane=False)
 
 
 def _epoch(dataset: sw.Dataset, shuffle: Any, **options: Any) -> list[list[int]]:
@@ -81,8 +81,12 @@ def _flat(ranks: list[list[list[int]]]) -> list[int]:
     return [i for batches in ranks for batch in batches for i in batch]
 
 
-def _dealt(ranks: list[list[list[int]]]) -> list[int]:
-    """The global order: rank r of W has every W-th position."""
-    columns = [_flat([batches]) for batches in ranks]
-    longest = max(map(len, columns), default=0)
-    return [column[at] for at in range(longest) for column in columns if at < len(column)]
+def _check_order(ranks: list[list[list[int]]], whole: list[list[int]], *, one_lane: bool) -> None:
+    """A global batch has the samples of as many batches of one rank; in their order in one lane."""
+    num_ranks = len(ranks)
+    for step, batches in enumerate(zip(*ranks, strict=True)):
+        gathered = _flat([list(batches)])
+        wanted = _flat([whole[step * num_ranks : (step + 1) * num_ranks]])
+        if one_lane:
+            assert gathered == wanted
+        assert sorted(gathered) == sorted(wanted)
