@@ -70,7 +70,7 @@ def test_a_user_may_have_more_descriptors_under_way_than_the_system_allows(tmp_p
         data, batch_size=4096, output="numpy", rank=0, world_size=1, num_workers=2,
         prefetch_factor=8,
     )
-    assert [x for batch in loader for x in batch["x"][:, 7].tolist()] == list(range(9 * 4096))
+    assert [x for batch in loader for x in batch["x"][:, 7].tolist()] == list(range(40000))
     """
     )
     own = [drop, "--bounding-set=-all", "--inh-caps=-all"]
