@@ -142,7 +142,7 @@ class DataLoader:
         >>> import shardwise as sw
         >>> loader = sw.DataLoader(sw.wrap(range(10)), batch_size=4, output="numpy")
         >>> [batch["value"].tolist() for batch in loader]
-        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
     # What frameworks read. Accelerate would wrap a loader and shard it once more, if it did not

@@ -228,7 +228,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
 
     Example:
         >>> list(BatchSampler(10, 2, rank=1, world_size=2))
-        [[2, 3], [6, 7]]
+        [[2, 3], [6, 7], [9]]
     """
 
     def __init__(
