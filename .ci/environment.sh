@@ -20,15 +20,31 @@ find_python() {
   return 1
 }
 
+# announce WHAT DOWNLOAD EXTRAS GROUP...: the first lines of a command, before anything is done:
+# what it will do, how long that takes, and what is downloaded.
+announce() {
+  say "$1"
+  if [[ -f $(stamp_of "${@:3}") ]]; then
+    say "The packages are in .venv already: only what pyproject.toml asks for since is downloaded."
+  else
+    say "The first time it downloads $2, which takes some minutes more."
+  fi
+}
+
+# stamp_of EXTRAS GROUP...: the file that says that they are installed.
+stamp_of() {
+  local IFS=-
+  printf '%s/.venv/installed-%s\n' "$ROOT" "$*"
+}
+
 # ensure_environment EXTRAS GROUP...: after it, $VENV_PYTHON has shardwise (editable, with the
 # extras) and the dependency groups. Does nothing if that was done for this pyproject.toml already;
 # the stamp also holds the checkout's path, because an editable install points there.
 ensure_environment() {
   local extras=$1 group python stamp wanted
+  stamp=$(stamp_of "$@")
   shift
   VENV_PYTHON="$ROOT/.venv/bin/python"
-  stamp="$ROOT/.venv/installed-$extras"
-  for group in "$@"; do stamp+="-$group"; done
 
   if ! "$VENV_PYTHON" -m pip --version >/dev/null 2>&1; then
     python=$(find_python) || die "needs Python 3.11 or newer: none of python3, python3.13, python3.12, python3.11 is one (PYTHON=/path/to/python names another)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -123,6 +125,37 @@ def test_the_scripts_are_valid_bash() -> None:
     for name in ("demo", "test", ".ci/run", ".ci/environment.sh"):
         done = subprocess.run(["bash", "-n", name], cwd=ROOT, check=False, capture_output=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "what"), [("demo", "kills it twice"), ("test", "lint, format, types")]
+)
+def test_the_scripts_say_first_what_they_do_how_long_it_takes_and_what_is_downloaded(
+    script: str, what: str, tmp_path: Path
+) -> None:
+    # A fresh clone on a machine without Python: nothing can be begun.
+    for name in ("demo", "test", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname", "basename"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    done = subprocess.run(
+        [programs / "bash", tmp_path / script],
+        env={"PATH": str(programs)},
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    first, second, third = done.stdout.splitlines()
+    assert what in first
+    assert re.search(r"about \d+ minutes on two cores", first)
+    assert re.search(r"downloads about [\d.]+ [MG]B of packages", second)
+    assert "needs Python 3.11" in third
+    assert done.returncode == 1
 
 
 def test_the_demo_explains_itself_without_starting_anything() -> None:

@@ -82,3 +82,38 @@ def test_type_checkers_see_the_names_that_are_there():
         if isinstance(node, ast.ImportFrom):
             seen.update(alias.name for alias in node.names)
     assert seen == set(sw.__all__)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "next(iter(sw.DataLoader([1, 2], 2)))",
+        "sw.DataLoader([1, 2], 2, device='cpu')",
+        "sw.torch",
+        "sw.compat.install()",
+        "sw.torch_tensor()(b'')",
+        "sw.wrap([b'1']).decode(value=sw.torch_tensor())[0]",
+    ],
+)
+def test_a_missing_torch_is_told_in_one_sentence(code):
+    program = f"""
+import sys
+sys.modules["torch"] = None
+import shardwise as sw
+try:
+    {code}
+except ImportError as error:
+    print(type(error).__name__, error, error.__cause__)
+"""
+    told = python(program)
+    assert told.startswith("MissingTorchError tensors need torch, which is not installed: pip")
+    assert "output='numpy'" in told
+    assert told.endswith("None")
+
+
+def test_arrays_are_had_without_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None; import shardwise as sw; "
+        "print(next(iter(sw.DataLoader([1, 2], 2, output='numpy')))['value'])"
+    )
+    assert python(code) == "[1 2]"

@@ -36,8 +36,7 @@ class Digits(lightning.LightningModule):
         return train_loader(self.directory)
 
     def val_dataloader(self) -> sw.DataLoader:
-        data = digits(self.directory, "test")
-        return sw.DataLoader(data, batch_size=BATCH_SIZE, remainder="pad")
+        return sw.DataLoader(digits(self.directory, "test"), batch_size=BATCH_SIZE)
 
     def on_validation_epoch_start(self) -> None:
         self.tested.clear()
@@ -49,7 +48,7 @@ class Digits(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, Any], _: int) -> None:
-        self.tested += batch["__index__"][batch["__valid__"]].tolist()
+        self.tested += batch["__index__"].tolist()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters())

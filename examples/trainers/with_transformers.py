@@ -30,10 +30,13 @@ class Model(nn.Module):
         super().__init__()
         self.network = network()
 
-    def forward(self, png: torch.Tensor, cls: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss leaves out what the mixin marks: the repeats that fill a batch."""
+    def forward(
+        self, png: torch.Tensor, cls: torch.Tensor, __index__: Any = None, __valid__: Any = None
+    ) -> dict[str, torch.Tensor]:
+        """The columns that it names come along; the last two are for the ledger."""
+        del __index__, __valid__
         logits = self.network(png)
-        return {"loss": cross_entropy(logits, cls, ignore_index=-100), "logits": logits}
+        return {"loss": cross_entropy(logits, cls), "logits": logits}
 
 
 class Trainer(LoaderMixin, transformers.Trainer):
@@ -42,8 +45,7 @@ class Trainer(LoaderMixin, transformers.Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        columns = {"png": inputs["png"], "cls": inputs["cls"]}
-        loss = super().compute_loss(model, columns, *args, **kwargs)
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
         if model.training:
             ledger = Ledger(Path(self.args.output_dir), self.args.process_index)
             ledger.add_batch(int(self.state.epoch), inputs, loss)
@@ -60,12 +62,11 @@ def train(directory: Path, *, stop_after: int | None = None) -> float:
         gradient_accumulation_steps=4,
         label_names=["cls"],
         lr_scheduler_type="constant",
-        remove_unused_columns=False,  # the ledger wants all columns
         use_cpu=True,
         disable_tqdm=True,
         report_to=[],
     )
-    tests = sw.DataLoader(digits(directory, "test"), batch_size=BATCH_SIZE, remainder="pad")
+    tests = sw.DataLoader(digits(directory, "test"), batch_size=BATCH_SIZE)
     trainer = Trainer(Model(), arguments, train_loader=train_loader(directory), eval_loader=tests)
     trainer.train(resume_from_checkpoint=transformers.trainer_utils.get_last_checkpoint(directory))
     return trainer.evaluate()["eval_loss"]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
     from shardwise.errors import (
         DataError,
+        FrameworkError,
         MissingExtraError,
         MissingShardError,
         RankError,
@@ -83,6 +84,7 @@ __all__ = [
     "TarWriter",
     # Errors.
     "DataError",
+    "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
     "RankError",
@@ -116,6 +118,7 @@ _NAMES = {
     "shardwise.dataset": ("Dataset",),
     "shardwise.errors": (
         "DataError",
+        "FrameworkError",
         "MissingExtraError",
         "MissingShardError",
         "RankError",

@@ -17,8 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.collate import collate
+from shardwise.columns import Columns
+from shardwise.display import Sample, gallery
+from shardwise.errors import ShardwiseError
 from shardwise.fields import Block, decode_row, decode_rows
 from shardwise.hints import DECODE_HINT, call_for, hint_for
+from shardwise.markup import table
 from shardwise.plan import WindowShape
 from shardwise.recipe import Recipe
 from shardwise.samples import LoadedSamples
@@ -36,6 +40,8 @@ __all__ = ["Dataset"]
 # Iteration reads blocks: few rows at first, then as many as hold about this many bytes.
 _FIRST_BLOCK_ROWS, _MAX_BLOCK_ROWS = 16, 1024
 _BLOCK_BYTES = 16 << 20
+# Samples whose pictures a notebook shows.
+_NUM_SHOWN = 8
 
 
 class Dataset(LoadedSamples):
@@ -78,6 +84,18 @@ class Dataset(LoadedSamples):
 
     def __repr__(self) -> str:
         return f"Dataset({'.'.join([repr(self._source), *self._recipe.steps()])})"
+
+    def _repr_html_(self) -> str:
+        """The facts, and the pictures of the first samples."""
+        rows: list[tuple[str, object]] = [("dataset", self)]
+        shown = ""
+        try:
+            rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
+            rows.append(("fields", ", ".join(self.fields)))
+            shown = gallery(self[i] for i in range(min(_NUM_SHOWN, len(self))))
+        except ShardwiseError as error:
+            rows.append((type(error).__name__, error))
+        return table("Dataset", rows) + shown
 
     # What it is.
 
@@ -237,10 +255,10 @@ class Dataset(LoadedSamples):
         if self._read_sample is not None:
             sample = self._sample(index)
             if sample is not None:
-                return sample
+                return Sample(sample)
         ids = np.array([index], dtype=np.int64)
         block = self._read(ids)
-        return self._transformed(block, 0, decode_row(block, 0, self._fields), 0, 0)
+        return Sample(self._transformed(block, 0, decode_row(block, 0, self._fields), 0, 0))
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index, read together; torch's DataLoader calls this for a batch."""
@@ -285,8 +303,10 @@ class Dataset(LoadedSamples):
             else:
                 try:
                     sample[field.name] = field.decoder(value)
-                except Exception:  # noqa: BLE001 - the user's code; called again, it is told of
-                    return None
+                except Exception as exc:  # noqa: BLE001 - the user's code: anything may come
+                    columns = Columns(np.array([source_id]), [key], {})
+                    block = Block(np.array([index]), columns, self._url_in_source)
+                    block.blame(0, field.decoder, exc, field=field.name)
         return sample
 
     def _samples(self, block: Block) -> Iterator[dict[str, Any]]:

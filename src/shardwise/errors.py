@@ -10,8 +10,10 @@ from typing import Any
 
 __all__ = [
     "DataError",
+    "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
+    "MissingTorchError",
     "RankError",
     "ShardwiseError",
     "StaleIndexError",
@@ -19,7 +21,16 @@ __all__ = [
     "StateError",
     "StorageError",
     "WorkerError",
+    "message_of",
 ]
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says; of one whose `__str__` raises, that it does."""
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - foreign code
+        return f"<its message can't be had: __str__ raised {type(failed).__name__}>"
 
 
 class ShardwiseError(Exception):
@@ -129,3 +140,19 @@ class MissingExtraError(ShardwiseError, ImportError):
     def __init__(self, what: str, *, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what}: install it with pip install 'shardwise[{extra}]'")
+
+
+class MissingTorchError(MissingExtraError):
+    """torch is not installed; arrays are had without it."""
+
+    def __init__(self) -> None:
+        self.extra = "torch"
+        ShardwiseError.__init__(
+            self,
+            "tensors need torch, which is not installed: pip install torch, or take arrays with "
+            "sw.DataLoader(..., output='numpy')",
+        )
+
+
+class FrameworkError(ShardwiseError, RuntimeError):
+    """A training framework would not treat a loader right; the message names what to use."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Columns, Layout, values_of
-from shardwise.errors import DataError, ShardwiseError
+from shardwise.errors import DataError, ShardwiseError, message_of
 
 __all__ = [
     "Block",
@@ -88,13 +88,16 @@ class Block:
     ) -> NoReturn:
         """Raise the error for `exc`, which a decoder or transform raised on the sample in this row.
 
-        What is no fault of the data, such as a package that is not installed, stays as it is.
+        What is no fault of the data, such as a package that is not installed, stays as it is. The
+        traceback of `exc` begins with the function: what called it in here helps nobody.
         """
         if isinstance(exc, ShardwiseError) and not isinstance(exc, DataError):
             raise exc
-        told = exc.reason if isinstance(exc, DataError) else str(exc)
+        told = exc.reason if isinstance(exc, DataError) else message_of(exc)
         message = f"{name_of(fn)} raised {type(exc).__name__}: {told}"
-        raise self.error(row, message, field=field) from exc
+        traceback = exc.__traceback__
+        cause = exc.with_traceback(traceback.tb_next if traceback else None)
+        raise self.error(row, message, field=field) from cause
 
 
 def is_plain_function(decoder: Callable[..., Any]) -> bool:
@@ -178,29 +181,62 @@ def decode_columns(
     A column is an array `[rows, ...]` where the decoder makes one, or the source has one and there
     is no decoder; the array of `out` where there is one for the field; else a list with None for
     samples that lack the field.
+
+    Raises:
+        DataError: of the first row that is damaged, and of its first field.
     """
     decoded: dict[str, Column] = {"__key__": list(block.columns.keys)}
+    for number, field in enumerate(fields):
+        try:
+            decoded[field.name] = _decoded_column(block, field, out.get(field.name))
+        except DataError as error:
+            first = _first_error(block, error, fields[number + 1 :])
+            break
+    else:
+        return decoded
+    raise first
+
+
+def _decoded_column(block: Block, field: Field, out: NDArray[Any] | None) -> Column:
+    column = block.columns.fields[field.name]
+    whole = _is_whole(column)
+    if field.required and not whole:
+        row = next(row for row, value in enumerate(column) if value is None)
+        # Of a decoder that raises on a row before, that error is the first.
+        for before in range(row if out is None else 0):
+            _decoded(block, before, field, _owned(column[before : before + 1])[0])
+        raise _missing(block, row, field)
+    if out is not None:
+        _decode_into(block, field, column, out)
+        return out
+    if field.decoder is None and isinstance(column, np.ndarray):
+        return _own(column)
+    values: Any = _decode_at_once(field, column) if whole else None
+    if values is None:
+        values = _owned(column)
+        if field.decoder is not None:
+            for row, value in enumerate(values):
+                values[row] = value if value is None else _decoded(block, row, field, value)
+    return values  # type: ignore[no-any-return]
+
+
+def _first_error(block: Block, error: DataError, fields: Sequence[Field]) -> DataError:
+    """The error that going row by row would have met: maybe one of these fields, in a row before.
+
+    No decoder is called twice for a row.
+    """
+    row = int(np.flatnonzero(block.ids == error.index)[0])
     for field in fields:
-        column = block.columns.fields[field.name]
-        whole = _is_whole(column)
-        if field.required and not whole:
-            row = next(row for row, value in enumerate(column) if value is None)
-            raise _missing(block, row, field)
-        if field.name in out:
-            _decode_into(block, field, column, out[field.name])
-            decoded[field.name] = out[field.name]
-            continue
-        if field.decoder is None and isinstance(column, np.ndarray):
-            decoded[field.name] = _own(column)
-            continue
-        values = _decode_at_once(field, column) if whole else None
-        if values is None:
-            values = _owned(column)
-            if field.decoder is not None:
-                for row, value in enumerate(values):
-                    values[row] = value if value is None else _decoded(block, row, field, value)
-        decoded[field.name] = values
-    return decoded
+        for before, value in enumerate(_owned(block.columns.fields[field.name])[:row]):
+            try:
+                if value is not None:
+                    _decoded(block, before, field, value)
+                elif field.required:
+                    raise _missing(block, before, field)
+            except DataError as earlier:
+                error, row = earlier, before
+                break
+    return error
 
 
 def _is_whole(column: Column) -> bool:

@@ -87,7 +87,6 @@ DECODE_HINT = """decode() takes field=decoder, so that each field has its own. W
     ds = ds.decode(jpg=sw.image('rgb', size=224), cls=int)"""
 _OPENERS = {
     ".tar": "sw.tar",
-    ".swm": "sw.tar",
     ".parquet": "sw.parquet",
     ".arrow": "sw.parquet",
     ".lance": "sw.lance",

@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from shardwise.engine.choice import ExecutorName, choose_executor
 from shardwise.engine.cores import usable_cores
@@ -22,6 +22,8 @@ from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.ragged import Ragged
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Executor
+from shardwise.errors import RankError
+from shardwise.frameworks import EpochSampler, announced, no_such_attribute, sampler_of
 from shardwise.held_ranks import HeldRanks
 from shardwise.loader_arguments import (
     as_dataset,
@@ -31,6 +33,7 @@ from shardwise.loader_arguments import (
     plan_for,
     seed_of,
 )
+from shardwise.markup import table
 from shardwise.output import Output
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.ranks import local_world_size
@@ -41,20 +44,6 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 __all__ = ["DataLoader", "EpochSampler", "plan_for"]
-
-
-class EpochSampler:
-    """What frameworks look for under `loader.sampler`: a way to set the epoch."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch."""
-        self._loader.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return len(self._loader) * self._loader.batch_size
 
 
 class _Run:
@@ -182,6 +171,7 @@ class DataLoader:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
         )
+        self._remainder = remainder
         self._drop_notice = DropNotice(is_default=remainder is None)
         remainder = remainder or default_remainder(shuffle, sampler)
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
@@ -211,8 +201,7 @@ class DataLoader:
             as_tuple=names if collate is None else None,
         )
         self.device = self._output.device
-        self.sampler = EpochSampler(self)
-        self._counts = Counts(self.dataset)
+        self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
         self._plan = plan_for(
             self.dataset,
@@ -254,12 +243,39 @@ class DataLoader:
         self._start = 0
         self._run: _Run | None = None
 
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
+        return f"DataLoader({self.dataset!r}, {facts})"
+
+    def _repr_html_(self) -> str:
+        return table("DataLoader", [("dataset", self.dataset), *self._facts()])
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What people want to see of it; changes nothing."""
+        try:
+            ranks = self._ranks.now()
+        except RankError as error:
+            return [("rank", str(error))]
+        plan = self._plan.divided(ranks.world_size)
+        names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
+        return [
+            ("rank", ranks.rank),
+            *((name, getattr(plan, name)) for name in names),
+            ("executor", str(self._executor.hands)),
+            ("epoch", self.epoch),
+        ]
+
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank, and the same after a resume."""
         return self.plan.num_steps
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        # An instance has the mark of the class itself once somebody sees to its state.
+        is_known = "_is_accelerate_prepared" in vars(self)
+        return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
+
+    def _batches(self) -> Generator[Any, None, None]:
         self._leave_forked()
         last = self._run
         if last is not None and last.is_whole:
@@ -334,9 +350,17 @@ class DataLoader:
     @property
     def num_steps_left(self) -> int:
         """Batches that the pass under way, or else the next one, has still to hand out."""
-        if self._run is None:
-            return self.plan.resumed(self._start).num_steps
-        return self._run.plan.num_steps - self._run.num_given
+        return self._pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+
+    @property
+    def _pass_plan(self) -> Plan:
+        """The plan of the pass under way, or else the next one, from its first batch on."""
+        return self.plan.resumed(self._start) if self._run is None else self._run.plan
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """A way to set the epoch, which frameworks look for here."""
+        return sampler_of(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iterator goes through, from its beginning.
@@ -397,6 +421,11 @@ class DataLoader:
 
         return TorchDataLoader(self)
 
+    def _pad(self, *, only_default: bool) -> None:
+        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        if self._plan.remainder == "uneven" and (self._remainder is None or not only_default):
+            self._plan = self._plan.padded()
+
     def close(self) -> None:
         """End threads and processes with what is under way; iterating starts them anew."""
         self._executor.close()
@@ -405,6 +434,9 @@ class DataLoader:
         """Rank, world size and position travel with a pickled loader (I10)."""
         epoch, position = self._position()
         return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        no_such_attribute(type(self), name)
 
     def __enter__(self) -> DataLoader:
         return self

@@ -162,7 +162,8 @@ class LoadedSamples:
             epoch: with `seed` and the sample, keys the randomness of transforms.
             seed: see `epoch`.
             out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
-            stats: counts the seconds of "read", "decode" and "transform", and the bytes read.
+            stats: counts the seconds of "read", "decode" and "transform", and the bytes read;
+                "read" before a decoder or transform runs.
 
         Returns:
             "__key__": list of str, and for each field an array `[rows, ...]` or a list of values
@@ -171,29 +172,32 @@ class LoadedSamples:
 
         Raises:
             DataError: a sample is damaged, lacks a field that was asked for, or a decoder or
-                transform raised; url, key, field and index say where.
+                transform raised; url, key, field and index say where. If "read" was counted, no
+                row before it has an error.
             StorageError: bytes could not be read.
         """
         started = time.perf_counter()
         block = self._read(checked_ids(ids, len(self)))
         read = time.perf_counter()
-        samples: list[dict[str, Any]] = []
-        columns: dict[str, Any] = {}
-        transforms = self._recipe.transforms
-        if transforms:
-            samples = list(decode_rows(block, self._fields))
-        else:
-            columns = decode_columns(block, self._fields, out or {})
-        decoded = time.perf_counter()
-        if transforms:
-            for row, sample in enumerate(samples):
-                samples[row] = self._transformed(block, row, sample, epoch, seed)
-            columns = columns_of(block, samples)
         if stats is not None:
             stats.add("read", read - started, block.columns.num_bytes)
-            stats.add("decode", decoded - read)
-            if transforms:
-                stats.add("transform", time.perf_counter() - decoded)
+        transform_s = 0.0
+        if self._recipe.transforms:
+            # Row by row, so that the first error is that of the first row.
+            samples = []
+            for row, sample in enumerate(decode_rows(block, self._fields)):
+                decoded = time.perf_counter()
+                samples.append(self._transformed(block, row, sample, epoch, seed))
+                transform_s += time.perf_counter() - decoded
+            decoded = time.perf_counter()
+            columns: dict[str, Any] = dict(columns_of(block, samples))
+            transform_s += time.perf_counter() - decoded
+        else:
+            columns = decode_columns(block, self._fields, out or {})
+        if stats is not None:
+            stats.add("decode", time.perf_counter() - read - transform_s)
+            if self._recipe.transforms:
+                stats.add("transform", transform_s)
         return columns
 
     # Inner parts.

@@ -74,6 +74,10 @@ class Makers:
     def collate(self):
         return self.makers[self.current].collate
 
+    @property
+    def ragged(self):
+        return self.makers[self.current].ragged
+
     def works(self, number: int, works: Sequence[Work]) -> Iterator[Work]:
         return (replace(work, epoch=number * _EPOCHS + work.epoch) for work in works)
 
@@ -178,7 +182,7 @@ def test_the_configurations_exercise_what_they_are_meant_to(configurations, expe
     wanted = {
         "map", "filled in place", "user collate", "subset", "damage", "skip", "replace", "raise",
         "shuffle=False", "shuffle=full", "shuffle=window", "drop", "pad", "uneven",
-        "epoch_size", "resumed", "several pieces", "wrapped", *DECODERS,
+        "epoch_size", "resumed", "several pieces", "wrapped", "padded", *DECODERS,
         *(f"world_size={size}" for size in range(1, 5)),
         *(transform.__name__ for transform in TRANSFORMS),
     }  # fmt: skip

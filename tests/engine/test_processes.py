@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from shardwise import DataLoader
+from shardwise.codecs import array
 from shardwise.dataset import Dataset
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.processes import ProcessExecutor
@@ -66,6 +67,17 @@ def test_rows_that_workers_fill_in_place_are_those_of_the_reference():
         assert_batches_equal(expected, batches(**options))
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4])
+def test_batches_of_a_few_bytes_that_grow_into_groups_keep_memory_of_their_own(batch_size):
+    # A group of several batches may need no more memory than one: rows are aligned.
+    data = Dataset(MemorySource(numbered_samples(60))).decode(bin=array("uint8", (8,)))
+    data = data.select("bin")
+    options = {"batch_size": batch_size, "rank": 0, "world_size": 1, "output": "numpy"}
+    expected = list(DataLoader(data, num_threads=0, **options))
+    with DataLoader(data, num_workers=1, **options) as loader:
+        assert_batches_equal(list(loader), expected)
+
+
 def test_a_user_who_keeps_every_batch_has_right_data_and_no_deadlock():
     with loader(squares(2400), batch_size=16) as made:
         kept = list(made)
@@ -115,7 +127,8 @@ def test_the_error_of_a_transform_has_its_place_and_the_workers_traceback():
         list(made)
     assert caught.value.key == "key-00005"
     assert "no such caption" in str(caught.value)
-    assert any("fails_at_five" in note for note in caught.value.__notes__)
+    [note] = caught.value.__cause__.__notes__
+    assert "fails_at_five" in note
 
 
 def test_errors_come_in_the_order_of_batches_and_the_batches_before_are_given():
@@ -199,12 +212,12 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     wait_until(lambda: not workers())
 
 
-def run_program(program, *, tmp_path, cwd=None):
+def run_program(program, *, tmp_path, cwd=None, before=()):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
     root = Path(__file__).parents[2]
     return subprocess.Popen(
-        [sys.executable, str(path)],
+        [*before, sys.executable, str(path)],
         cwd=cwd or root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.PIPE,
@@ -276,6 +289,24 @@ def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
         if program.poll() is None:
             os.killpg(program.pid, signal.SIGKILL)
             program.communicate()
+
+
+def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):
+    program = PROGRAM.replace("signal.default_int_handler", "signal.SIG_IGN")
+    program = (
+        program.replace("numbered_samples(100000)", "numbered_samples(2000)")
+        + """
+    os.killpg(0, signal.SIGINT)
+    given = []
+    for batch in loader:
+        given += batch["twice"].tolist()
+        os.killpg(0, signal.SIGINT)
+    assert given == list(range(0, 4000, 2))
+    """
+    )
+    made = run_program(program, tmp_path=tmp_path)
+    out, err = made.communicate(timeout=120)
+    assert (made.returncode, out, err) == (0, "", "")
 
 
 def test_workers_do_not_import_torch(tmp_path):

@@ -11,6 +11,7 @@ from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.engine.hands import Hands
 from shardwise.engine.profile import verdict
+from tests.engine.test_processes import run_program
 from tests.support.memory_source import MemorySource, numbered_samples
 
 THREADS = Hands("threads", num_threads=2, num_prefetch=4)
@@ -19,13 +20,22 @@ INLINE = Hands("inline")
 DOING = {"read": "reading", "decode": "decoding", "transform": "transforming"}
 
 
-def judge(hands=THREADS, num_cores=2, wait_s=9.5, cpu_s=18.0, requests=0, hits=0, **seconds):
+def judge(
+    hands=THREADS,
+    num_cores=2,
+    wait_s=9.5,
+    cpu_s=18.0,
+    requests=0,
+    hits=0,
+    pin_memory=False,
+    **seconds,
+):
     """The verdict on ten seconds in which 20 seconds of two threads were to be had."""
     seconds = {name.replace("_", " "): value for name, value in seconds.items()}
     stats = {"batches": 50, "samples": 5000, "bytes": 10**8, "wall_s": 10.0}
     stats |= {"requests": requests, "hits": hits, "misses": 0}
     stats |= {"wait_s": wait_s, "cpu_s": cpu_s, "seconds": seconds}
-    return verdict(stats, hands=hands, num_cores=num_cores)
+    return verdict(stats, hands=hands, num_cores=num_cores, pin_memory=pin_memory)
 
 
 @pytest.mark.parametrize("stage", ["read", "decode", "transform"])
@@ -84,7 +94,8 @@ def test_less_than_two_batches_are_too_little():
         ({"read": 19.0, "cpu_s": 18.0}, "they hardly wait for storage"),
         ({"decode": 9.0, "hands": INLINE}, "nothing is made ahead"),
         ({"collate": 9.0}, "num_workers"),
-        ({"hand_over": 9.0}, "pin_memory"),
+        ({"hand_over": 9.0, "pin_memory": True}, "pin_memory copies each batch here"),
+        ({"hand_over": 9.0}, "copies only what torch can't share"),
     ],
 )
 def test_the_advice_fits_the_loader(given, advice):
@@ -159,3 +170,22 @@ def test_a_slow_consumer_is_named():
             next(batches)
         batches.close()
         assert loader.stats()["bound_by"] == "trainer"
+
+
+def test_the_import_of_torch_is_in_no_stage_of_a_program_that_does_not_import_it_itself(tmp_path):
+    program = """
+    import sys
+    import shardwise as sw
+    loader = sw.DataLoader(
+        sw.wrap(range(90)), batch_size=15, rank=0, world_size=1, num_threads=1
+    )
+    assert "torch" not in sys.modules
+    assert sum(len(batch["value"]) for batch in loader) == 90
+    assert "torch" in sys.modules
+    stats = loader.stats()
+    assert stats["seconds"]["hand over"] < 0.5 and stats["wall_s"] < 0.5, stats
+    assert stats["bound_by"] != "hand over" and "pin_memory" not in stats["verdict"], stats
+    """
+    made = run_program(program, tmp_path=tmp_path)
+    _, err = made.communicate(timeout=240)
+    assert made.returncode == 0, err

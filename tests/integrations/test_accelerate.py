@@ -1,4 +1,4 @@
-"""Accelerate's `prepare` divides nothing a second time, and ends its sums with the epoch."""
+"""Accelerate saves a loader and knows its end and padding; what it was not told of is refused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import shardwise as sw
 from tests.support.torchrun import torchrun
 from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("accelerate")
 PROGRAM = Path(__file__).parent / "programs" / "prepared.py"
-KINDS = ("plain", "registered", "facade", "integration", "stateful")
+NUM_SAMPLES, NUM_STEPS = 1003, 32
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +24,105 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_of_1000_samples_is_used_once(records: list[dict], kind: str) -> None:
-    assert sorted(records[0][kind] + records[1][kind]) == list(range(1000))
-    assert records[0][kind] == records[0]["plain"], "the one order"
+@pytest.mark.parametrize("kind", ["loader", "facade", "stateful"])
+def test_each_sample_is_used_once_an_epoch_in_the_one_order(records: list[dict], kind: str) -> None:
+    ranks = [record[kind]["whole"][0] for record in records]
+    for first in (0, NUM_STEPS):
+        steps = [step for rank in ranks for step in rank[first : first + NUM_STEPS]]
+        assert sorted(i for step in steps for i in step) == list(range(NUM_SAMPLES))
+    assert ranks == [record["loader"]["whole"][0] for record in records]
 
 
-def test_a_sampler_in_torchs_loader_is_not_divided_again(records: list[dict]) -> None:
-    assert sorted(records[0]["sampler"] + records[1]["sampler"]) == list(range(992))
+@pytest.mark.parametrize("kind", ["loader", "facade", "stateful", "batch_sampler"])
+def test_a_checkpoint_in_mid_epoch_goes_on_there(records: list[dict], kind: str) -> None:
+    for record in records:
+        assert record[kind]["parts"] == record[kind]["whole"]
 
 
-def test_metrics_have_each_sample_once_though_the_tail_is_padded(records: list[dict]) -> None:
-    assert sorted(records[0]["metrics"]) == list(range(1000))
-    assert records[0]["metrics"] == records[1]["metrics"]
+@pytest.mark.parametrize("kind", ["loader", "facade", "stateful", "batch_sampler"])
+def test_a_sum_of_gradients_ends_with_the_epoch(records: list[dict], kind: str) -> None:
+    steps, synced = records[0][kind]["whole"]
+    epoch = len(steps) // 2
+    ends = [*range(4, epoch - 1, 5), epoch - 1]
+    assert synced == ends + [epoch + end for end in ends]
 
 
-def test_a_sum_of_gradients_ends_with_the_epoch(records: list[dict]) -> None:
-    known, unknown = records[0]["sums"]
-    epoch = [5, 10, 15, 20, 25, 30, 31]
-    assert known == epoch * 2
-    assert unknown == [5, 10, 15, 20, 25, 30, 4, 9, 14, 19, 24, 29], "why the integration exists"
+@pytest.mark.parametrize("remainder", [None, "pad"])
+@pytest.mark.parametrize("num_samples", [49, 96, 101])
+def test_gathered_rows_are_the_dataset_in_its_order(
+    records: list[dict], num_samples: int, remainder: str | None
+) -> None:
+    for record in records:
+        tensors, objects = record["gathered"][f"{num_samples} {remainder}"]
+        assert tensors == objects == list(range(num_samples))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plain", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
+        ("facade alone", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
+        ("uneven", "10 and 9 rows in the last batch"),
+        ("iterable", "give accelerator.prepare a shardwise.torch.StatefulDataLoader around"),
+        (
+            "iterable with workers",
+            "give accelerator.prepare a shardwise.torch.StatefulDataLoader around",
+        ),
+        ("skipped", "without Accelerate's skip_first_batches"),
+    ],
+)
+def test_what_would_go_wrong_silently_or_hang_is_one_sentence_on_all_ranks(
+    records: list[dict], name: str, words: str
+) -> None:
+    for record in records:
+        assert words in record["refused"][name]
+
+
+def test_a_version_that_puts_its_own_loader_around_ours_is_refused() -> None:
+    import accelerate
+
+    from shardwise.integrations.accelerate import prepare
+
+    class Later(accelerate.Accelerator):
+        def prepare_data_loader(self, data_loader, *args, **kwargs):
+            return [data_loader]
+
+    with pytest.raises(sw.FrameworkError, match=rf"{accelerate.__version__} has put a loader"):
+        prepare(Later(cpu=True), sw.DataLoader(sw.wrap(range(8)), batch_size=2))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("accelerate.state.GradientState", "_add_dataloader"),
+        ("accelerate.state.GradientState", "_remove_dataloader"),
+        ("accelerate.Accelerator", "prepare_data_loader"),
+        ("accelerate.checkpointing", "save_accelerator_state"),
+    ],
+)
+def test_a_version_without_the_private_names_is_refused(
+    owner: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import accelerate
+
+    from shardwise.integrations.accelerate import prepare
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    if name.startswith("_"):
+        monkeypatch.delattr(f"{owner}.{name}")
+    else:  # it has no such literal in its code
+        monkeypatch.setattr(f"{owner}.{name}", lambda *args, **kwargs: None)
+    words = rf"accelerate {accelerate.__version__} has no .* tested with 1.15.0"
+    with pytest.raises(sw.FrameworkError, match=words):
+        prepare(accelerator, sw.DataLoader(sw.wrap(range(8)), batch_size=2))
+
+
+def test_a_version_that_divides_with_other_classes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import accelerate
+
+    accelerate.Accelerator(cpu=True)
+    monkeypatch.delattr("accelerate.data_loader.BatchSamplerShard")
+    with pytest.raises(sw.FrameworkError, match=r"has no accelerate.data_loader.BatchSamplerShard"):
+        next(iter(sw.torch.BatchSampler(range(8), 2, rank=0, world_size=2)))

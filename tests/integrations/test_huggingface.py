@@ -1,18 +1,24 @@
-"""The Trainer's mixin in one process: what it hands to the model, and what it refuses."""
+"""The Trainer's mixin: on two ranks the results of one process; what it refuses."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import shardwise as sw
-from tests.support.trainers import needs
+from tests.support.torchrun import run_program, torchrun
+from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("transformers")
 NUM_SAMPLES = 22
+PROGRAM = Path(__file__).parent / "programs" / "evaluated.py"
+KINDS = ("classes", "counted", "squares")
 
 
 class Model(torch.nn.Module):
@@ -55,12 +61,95 @@ def trainer(out: Path, train_loader: sw.DataLoader | None, **arguments: Any) -> 
     return Trainer(Model(), options, train_loader=train_loader)
 
 
-def test_the_model_gets_its_columns_and_no_label_twice(tmp_path: Path) -> None:
-    mine = trainer(tmp_path, loader())
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """Results of one process on the Trainer's own loader, and of two ranks on ours."""
+    out = tmp_path_factory.mktemp("evaluated")
+    run_program(PROGRAM, out, 24, timeout=TIMEOUT_S, env=OFFLINE)
+    torchrun(PROGRAM, out, 12, nproc=2, timeout=TIMEOUT_S, env=OFFLINE)
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in ("alone", 0, 1)]
+
+
+@pytest.mark.parametrize("remainder", ["pad", "uneven", None])
+@pytest.mark.parametrize("num_samples", [49, 101])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evaluation_on_two_ranks_has_one_processs_results(
+    records: list[dict], kind: str, num_samples: int, remainder: str | None
+) -> None:
+    alone, *ranks = records
+    own = alone[f"{kind} {num_samples}"]
+    assert own["num_rows"] == own["inputs"] == num_samples
+    for rank in ranks:
+        found = rank[f"{kind} {num_samples} {remainder}"]
+        for name, value in own.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("num_samples", [49, 101])
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_on_a_padded_epoch_has_one_processs_losses_and_weights(
+    records: list[dict], kind: str, num_samples: int
+) -> None:
+    # In the last step rank 1 has repeats only: 1 of 24 rows, and 5 of 24, are samples.
+    alone, *ranks = (record[f"{kind} {num_samples} trained"] for record in records)
+    assert all(loss > 0 for loss in alone[:3])
+    for rank in ranks:
+        assert rank == pytest.approx(alone, abs=1e-4)
+
+
+def test_an_evaluation_that_would_leave_samples_out_is_refused(tmp_path: Path) -> None:
+    short = loader(remainder="drop", shuffle=False)
+    mine = trainer(tmp_path, None)
+    with pytest.raises(ValueError, match=r"leaves 2 of 22 samples out .* remainder='pad'"):
+        mine.evaluate(short)
+
+
+def test_an_evaluation_that_would_not_gather_all_ranks_is_refused(tmp_path: Path) -> None:
+    half = loader(rank=0, world_size=2, shuffle=False)
+    with pytest.raises(ValueError, match=r"gathers from 1 processes, .* has world_size=2"):
+        trainer(tmp_path, None).evaluate(half)
+
+
+@pytest.mark.parametrize("remove_unused_columns", [True, False])
+def test_the_model_gets_its_columns_and_no_label_twice(
+    tmp_path: Path, remove_unused_columns: bool
+) -> None:
+    mine = trainer(tmp_path, loader(), remove_unused_columns=remove_unused_columns)
     mine.train()
     labels = [label for batch in mine.model.got for label in batch]
-    assert len(labels) == 24
-    assert sorted(label for label in labels if label != -100) == list(range(NUM_SAMPLES))
+    assert sorted(labels) == list(range(NUM_SAMPLES))
+
+
+def test_a_plain_loader_in_place_of_the_mixin_is_refused_at_once(tmp_path: Path) -> None:
+    import transformers
+
+    class Overriding(transformers.Trainer):
+        def get_train_dataloader(self):
+            return loader()
+
+    mine = Overriding(Model(), trainer(tmp_path, None).args, train_dataset=loader().dataset)
+    with pytest.raises(sw.FrameworkError, match="in Hugging Face's Trainer LoaderMixin"):
+        mine.train()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("transformers.trainer_callback", "ExportableState"),
+        ("transformers.TrainerState", "stateful_callbacks"),
+        ("transformers.trainer", "skip_first_batches"),
+    ],
+)
+def test_a_version_without_the_names_that_are_relied_on_is_refused(
+    owner: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    monkeypatch.delitem(sys.modules, "shardwise.integrations.huggingface", raising=False)
+    monkeypatch.delattr(f"{owner}.{name}")
+    words = rf"transformers {transformers.__version__} has no .*{name}.* tested with 5.23.0"
+    with pytest.raises(sw.FrameworkError, match=words):
+        import shardwise.integrations.huggingface  # noqa: F401
 
 
 def test_a_resumed_epoch_reads_only_what_is_left(tmp_path: Path) -> None:

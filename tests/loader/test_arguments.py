@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import datasets
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from shardwise.dataset import Dataset
 from shardwise.errors import StateError
 from shardwise.plan import WindowShape
 from shardwise.testing import assert_batches_equal, check_resume
-from shardwise.torch_arguments import TORCH_ARGUMENTS
+from shardwise.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from tests.support.memory_source import MemorySource, numbered_samples
 
 SHARDS = [6, 0, 10, 24]
@@ -160,9 +162,8 @@ def test_an_unknown_name_is_told_with_the_ones_like_it(name, meant):
         make(**{name: 3})
 
 
-def test_every_argument_of_torchs_loader_is_known():
-    import inspect
-
+def test_every_argument_of_torchs_loader_is_known_also_to_type_checkers():
+    assert set(TORCH_ARGUMENTS) == set(TorchArguments.__annotations__)
     torchs = set(inspect.signature(torch.utils.data.DataLoader).parameters)
     ours = set(inspect.signature(sw.DataLoader).parameters)
     assert torchs - ours == set(TORCH_ARGUMENTS)
@@ -284,3 +285,18 @@ def test_a_collate_of_torchs_gets_the_tuples_that_it_expects(num_workers):
         for (x, labels), at in zip(loader, range(0, 40, 8), strict=True):
             assert labels.tolist() == list(range(at, at + 8))
             assert x.shape == (8, 3)
+
+
+@pytest.mark.parametrize("kind", ["batches", "iterable"])
+def test_torchs_own_loader_takes_the_same_samplers(kind):
+    data = numbered().decode(cls=int)
+    options = {"batch_size": 8, "rank": 0, "world_size": 1, "sampler": Backwards()}
+    if kind == "iterable":
+        loader = torch.utils.data.DataLoader(
+            sw.torch.IterableDataset(data, **options), batch_size=None
+        )
+    else:
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=sw.torch.BatchSampler(data, **options)
+        )
+    assert [i for batch in loader for i in batch["cls"].tolist()] == list(range(39, -1, -1))

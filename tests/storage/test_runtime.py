@@ -88,6 +88,8 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
         """
         import asyncio, os, signal, threading
         from shardwise.storage.runtime import runtime
+        # Of a process that was started in the background it may be ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         started, ended = threading.Event(), []
 
         async def forever():
@@ -194,3 +196,35 @@ def test_what_a_blocking_call_raises_is_raised_where_it_is_waited_for():
         return await in_thread(os.getpid)
 
     assert asyncio.run(work()) == os.getpid()
+
+
+def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open():
+    done = run_python(
+        """
+        import asyncio, threading, time
+        from obstore import put_async
+        from obstore.store import MemoryStore
+        from shardwise.storage.runtime import runtime
+
+        process = runtime(obstore=True)
+        hand_over, is_handing = process.loop.call_soon_threadsafe, threading.Event()
+
+        def late(*args, **options):
+            # Obstore's thread loses its core just before it hands over the result.
+            if "shardwise" not in threading.current_thread().name != "MainThread":
+                is_handing.set()
+                time.sleep(0.5)
+            return hand_over(*args, **options)
+
+        async def begin():
+            calls.append(asyncio.ensure_future(
+                process.native.result(put_async(MemoryStore(), "key", b"value"))
+            ))
+
+        calls = []
+        process.loop.call_soon_threadsafe = late
+        process.run(begin())
+        assert is_handing.wait(60)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")

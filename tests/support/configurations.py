@@ -64,7 +64,17 @@ def configuration(number: int) -> Configuration:
     if damaged:
         on_error = ["skip", "replace", "raise"][rng.integers(3)]
         traits.add(on_error)
-    maker = BatchMaker(dataset, seed=int(rng.integers(1 << 40)), collate=collate, on_error=on_error)
+    seed = int(rng.integers(1 << 40))
+    padded = collate is None and number % 4 == 0
+    if padded:
+        traits.add("padded")
+    maker = BatchMaker(
+        dataset,
+        seed=seed,
+        collate=collate,
+        ragged="pad" if padded else "list",
+        on_error=on_error,
+    )
     if dataset.layout():
         traits.add("filled in place")
     works = tuple(_works(rng, dataset, traits))

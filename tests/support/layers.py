@@ -13,7 +13,9 @@ __all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
 LEVELS = {
     "errors": 0,
     "hints": 0,
+    "markup": 0,
     "columns": 0,
+    "torch_import": 1,
     "plan": 1,
     "ranks": 1,
     "held_ranks": 2,
@@ -27,6 +29,7 @@ LEVELS = {
     "subset": 4,
     "transform": 5,
     "recipe": 6,
+    "display": 7,
     "samples": 7,
     "dataset": 8,
     "concatenation": 9,
@@ -36,6 +39,7 @@ LEVELS = {
     "torch_arguments": 11,
     "loader_arguments": 11,
     "output": 11,
+    "frameworks": 11,
     "loader": 12,
     "torch": 13,
     "compat": 14,
@@ -49,6 +53,15 @@ LEVELS = {
 USERS_OF = {
     "ranks": {"held_ranks", "loader", "torch", "compat", "testing", "cli", ""},
     "": {"compat", "testing", "cli", "__main__"},
+}
+# Who reaches up, once a program uses torch or a framework: inside a function only.
+LATE = {
+    ("loader", "torch"),
+    ("output", "torch"),
+    ("frameworks", "loader"),  # for types
+    ("frameworks", "torch"),
+    ("frameworks", "integrations"),
+    ("torch", "integrations"),
 }
 # What the parts of one format or one family of codecs share, and who may know them all.
 SHARED = {"sources": {"arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
@@ -187,7 +200,7 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return _sideways(importer, target) if mine in SHARED else None
     if theirs in USERS_OF and mine not in USERS_OF[theirs]:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
-    if mine in ("loader", "output") and theirs == "torch":
+    if (mine, theirs) in LATE:
         return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
         theirs == "codecs"

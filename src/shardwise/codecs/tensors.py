@@ -7,7 +7,6 @@ asked for. Imports numpy; torch when a torch file is decoded.
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import math
 import pickle
@@ -18,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
+
+from shardwise.torch_import import import_torch
 
 __all__ = ["Npy", "TorchTensor", "Unpickle", "npy", "torch_tensor", "unpickle"]
 
@@ -96,7 +97,7 @@ class TorchTensor:
 
     def __call__(self, data: bytes | memoryview) -> Any:
         """Decode one file."""
-        torch = importlib.import_module("torch")
+        torch: Any = import_torch()
         try:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as exc:

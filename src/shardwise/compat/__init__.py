@@ -11,6 +11,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from shardwise.torch_import import import_torch
+
 __all__ = ["install", "wids", "webdataset"]
 
 _PACKAGES = ("webdataset", "wids")
@@ -23,8 +25,9 @@ def install() -> None:
     are spawned call it too.
 
     Raises:
-        ImportError: the other package of that name was imported already.
+        ImportError: the other package of that name was imported already, or torch is missing.
     """
+    import_torch()
     found = {}
     for name in _PACKAGES:
         package = import_module(f"{__name__}.{name}")

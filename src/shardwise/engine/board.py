@@ -7,13 +7,12 @@ of an abandoned iterator are passed over. A row is `[batch + 1, start row]`; 0 m
 
 from __future__ import annotations
 
-import mmap
 import os
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.engine.memory import anonymous_file
+from shardwise.engine.memory import anonymous_file, mapped
 
 __all__ = ["Board"]
 
@@ -29,7 +28,7 @@ class Board:
         self.descriptor = descriptor
         self._num_threads = num_threads
         size = _num_bytes(num_workers, num_threads)
-        rows = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.int64).reshape(-1, 2)
+        rows = np.frombuffer(mapped(descriptor, size), dtype=np.int64).reshape(-1, 2)
         self._threads: NDArray[np.int64] = rows[:-1]
         self._trainer: NDArray[np.int64] = rows[-1]
 

@@ -21,6 +21,8 @@ ExecutorName = Literal["inline", "threads", "processes"]
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 # More threads than this share one pool without gain: reading and decoding keep the cores busy.
 _MAX_THREADS = 16
+# From here on more workers only wait for a core, and for each other's start.
+_MOST_WORKERS_A_CORE = 4
 
 
 def choose_executor(
@@ -70,6 +72,13 @@ def choose_executor(
                 f"and num_threads={num_threads}; None has them chosen"
             )
         num_workers, num_threads = num_workers or cores, num_threads or 1
+        if num_workers >= _MOST_WORKERS_A_CORE * cores:
+            _logger.warning(
+                "num_workers=%d worker processes for the %d %s of this rank: each starts an "
+                "interpreter before the first batch, and they take the cores from each other; "
+                "num_workers=%d is as quick where decoding is the work",
+                num_workers, cores, "core" if cores == 1 else "cores", cores,
+            )  # fmt: skip
         return ProcessExecutor(
             maker,
             num_workers=num_workers,
@@ -100,11 +109,9 @@ def _travels(maker: BatchMaker) -> bool:
     """Whether worker processes could be given the dataset; if not, say so."""
     try:
         portable(maker)
-    except Exception as error:  # noqa: BLE001 - whatever the pickling of foreign objects raises
+    except TypeError as error:
         _logger.warning(
-            "the dataset's functions can't be sent to worker processes (%s: %s), so threads run "
-            "them, one at a time; num_workers=0 chooses threads without this message",
-            type(error).__name__, error,
-        )  # fmt: skip
+            "%s. Threads run it here, one at a time; num_workers=0 asks for them", error
+        )
         return False
     return True

@@ -7,6 +7,7 @@ and the plan.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from shardwise.engine.hands import Hands
@@ -27,9 +28,13 @@ class Counts:
 
     Args:
         dataset: knows which shard holds a sample.
+        pin_memory: whether batches are copied into page-locked memory when they are handed out.
     """
 
-    def __init__(self, dataset: Sharded) -> None:
+    def __init__(self, dataset: Sharded, *, pin_memory: bool = False) -> None:
+        self._pin_memory = pin_memory
+        # The process that has handed out a batch: the first one imports torch there.
+        self._warm_pid: int | None = None
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
         self._storage = StorageCounts()
@@ -53,19 +58,25 @@ class Counts:
         self._last = None
 
     def add(self, batch: Batch, *, asked: float, made: float, given: float) -> None:
-        """Count a batch: when it was asked for, there, and handed out."""
+        """Count a batch: when it was asked for, there, and handed out.
+
+        Handing out the first one imports torch and may start an accelerator: those seconds are in
+        no stage, and not in the wall time.
+        """
+        until = given if self._warm_pid == os.getpid() else made
+        self._warm_pid = os.getpid()
         self._batches += 1
         self._samples += batch.num_rows
         self._skipped += batch.num_skipped
         self._replaced += batch.num_replaced
         self._wait_s += made - asked
-        self._wall_s += given - (asked if self._last is None else self._last)
+        self._wall_s += until - (asked if self._last is None else self._last)
         self._last = given
         if batch.num_ready is not None:
             self._queries += 1
             self._ready += batch.num_ready
         self._stages.merge(batch.stages)
-        self._stages.add("hand over", given - made)
+        self._stages.add("hand over", until - made)
         for ids, seconds in batch.pieces:
             self._shards.add(ids, seconds)
 
@@ -106,5 +117,5 @@ class Counts:
             "num_workers": hands.num_workers,
             "num_threads": hands.num_threads,
         }
-        found = verdict(stats, hands=hands, num_cores=num_cores)
+        found = verdict(stats, hands=hands, num_cores=num_cores, pin_memory=self._pin_memory)
         return {**stats, "bound_by": found.bound_by, "verdict": found.text}

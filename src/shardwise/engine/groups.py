@@ -39,7 +39,17 @@ def batches_in_groups(
     """Yield one batch for each work, in order, of which the executor makes `size` at a time.
 
     An error is raised in its own batch's place: the batches before it in its group are given out.
+    Of one that has a cause the traceback begins here: what the user should see is the cause's.
     """
+    try:
+        yield from _batches(executor, works, size)
+    except DataError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error
+
+
+def _batches(executor: Executor, works: Iterator[Work], size: int) -> Generator[Batch, None, None]:
     if size <= 1:
         yield from executor.run(works)
         return
@@ -57,7 +67,7 @@ def batches_in_groups(
     if asked:
         # A group failed: one of its works raises again, unless what was wrong has passed.
         yield from executor.run(iter(asked.popleft()))
-        yield from batches_in_groups(executor, chain(*asked, works), size)
+        yield from _batches(executor, chain(*asked, works), size)
 
 
 def _groups(

@@ -87,18 +87,19 @@ class BatchMaker:
         ids = draft.work.ids[start:stop]
         stages = Stages()
         began = time.thread_time()
+        failed: DataError | None = None
         try:
             columns = self._load(ids, draft.work.epoch, out, stages)
-        except DataError:
-            if self.on_error == "raise":
-                # Of several the first one is told of, however the batch was cut into pieces.
-                for row in range(len(ids)):
-                    place = {name: rows[row : row + 1] for name, rows in out.items()}
-                    self._load(ids[row : row + 1], draft.work.epoch, place, stages)
-                raise
-            piece = self._fill_singly(draft.work, ids, out, stages)
-        else:
             piece = Piece(ids, [columns], np.ones(len(ids), dtype=np.bool_), 0, stages)
+        except DataError as error:
+            failed = error
+        # Not in the `except` clause: an error of one row is not a consequence of this one.
+        if failed is not None and self.on_error == "raise":
+            if "read" not in stages.seconds:
+                self._raise_first(draft.work, ids, out)
+            raise failed
+        if failed is not None:
+            piece = self._fill_singly(draft.work, ids, out, stages)
         stages.cpu_s = time.thread_time() - began
         draft.pieces[start] = piece
 
@@ -138,6 +139,18 @@ class BatchMaker:
         self, ids: NDArray[np.int64], epoch: int, out: Mapping[str, NDArray[Any]], stages: Stages
     ) -> Mapping[str, Sequence[Any]]:
         return self.dataset.load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages)
+
+    def _raise_first(
+        self, work: Work, ids: NDArray[np.int64], out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Of rows that could not be read together, raise the error of the first damaged one.
+
+        It is the same one however the batch was cut into pieces. Where all rows could be read, it
+        was raised already, and functions of the user's have run.
+        """
+        for row in range(len(ids)):
+            place = {name: rows[row : row + 1] for name, rows in out.items()}
+            self._load(ids[row : row + 1], work.epoch, place, Stages())
 
     def _fill_singly(
         self,

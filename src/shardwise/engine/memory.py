@@ -8,36 +8,115 @@ who keeps every batch simply gets new slots.
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import itertools
 import math
 import mmap
 import os
+import resource
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Lease", "RowLayout", "Slot", "SlotPool", "aligned", "anonymous_file"]
+from shardwise.errors import StorageError
+
+__all__ = [
+    "Lease",
+    "RowLayout",
+    "Slot",
+    "SlotPool",
+    "above_stdio",
+    "aligned",
+    "anonymous_file",
+    "explained",
+    "mapped",
+    "max_slots",
+]
 
 # Rows begin where vector instructions and pinned copies like it.
 _ALIGNMENT = 64
-# Each slot holds two descriptors; a process may often have no more than 1,024.
-_MAX_LENT = 64
+_MAX_SLOTS = 64
+# What to change, by errno.
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer workers",
+    errno.ENFILE: "the machine has too many open files: close some",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), which holds for memory files too, or "
+    "use a smaller batch_size",
+    errno.ENOMEM: "raise the limit of memory (ulimit -v), or use a smaller batch_size or "
+    "prefetch_factor",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or use fewer workers",
+}
+
+
+def max_slots() -> int:
+    """How many slots a process should have at a time: each holds two descriptors.
+
+    64, or a sixteenth of the limit of open files (`ulimit -n`) where that is below 1,024.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_SLOTS if soft == resource.RLIM_INFINITY else max(1, min(_MAX_SLOTS, soft // 16))
+
+
+def explained(error: OSError, what: str) -> StorageError:
+    """The library's error for an operating system's, with what to change."""
+    remedy = _REMEDIES.get(error.errno or 0)
+    return StorageError(f"{what}: {error.strerror}" + (f"; {remedy}" if remedy else ""))
+
+
+def above_stdio(descriptor: int) -> int:
+    """The same file under a number above 2; the descriptor is the caller's no more.
+
+    Where stdin, stdout or stderr is closed, a new file gets its number, and whatever a C library
+    prints would be written into it.
+    """
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
 
 
 def anonymous_file(num_bytes: int) -> int:
-    """Make a file without a name and give its descriptor, which is not inherited."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("shardwise", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, num_bytes)
+    """Make a file without a name; its descriptor is above 2 and not inherited.
+
+    Raises:
+        StorageError: the process's limits do not allow it.
+    """
+    try:
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("shardwise", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        descriptor = above_stdio(descriptor)
+        try:
+            os.ftruncate(descriptor, num_bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise explained(error, f"can't make a memory file of {num_bytes} bytes") from error
     return descriptor
+
+
+def mapped(descriptor: int, num_bytes: int) -> mmap.mmap:
+    """Map a memory file.
+
+    Raises:
+        StorageError: the process's limits do not allow it.
+    """
+    try:
+        return mmap.mmap(descriptor, num_bytes)
+    except OSError as error:
+        raise explained(error, f"can't map a memory file of {num_bytes} bytes") from error
 
 
 @dataclass(frozen=True)
@@ -84,7 +163,7 @@ class Slot:
     """One anonymous file, mapped.
 
     Attributes:
-        number: names the slot among all of its pool, for ever.
+        number: names the slot among all that its workers ever see.
         descriptor: the file, to be sent to workers.
         memory: uint8 `[num_bytes]`, its bytes.
         retired: it must not be lent again: someone who was forgotten may still write into it.
@@ -95,7 +174,7 @@ class Slot:
         self.descriptor = descriptor
         self.retired = False
         self.memory: NDArray[np.uint8] = np.frombuffer(
-            mmap.mmap(descriptor, num_bytes), dtype=np.uint8
+            mapped(descriptor, num_bytes), dtype=np.uint8
         )
 
     def close(self) -> None:
@@ -117,47 +196,61 @@ class SlotPool:
     Args:
         num_bytes: bytes of each slot.
         max_idle: slots that are kept for reuse; more are given back to the system.
+        numbers: the numbers of new slots. Workers know a slot by its number: pools that follow one
+            another, for the same workers, share one count.
     """
 
-    def __init__(self, num_bytes: int, *, max_idle: int) -> None:
+    def __init__(
+        self, num_bytes: int, *, max_idle: int, numbers: Iterator[int] | None = None
+    ) -> None:
         self._num_bytes = num_bytes
-        self._max_idle = max_idle
+        self._max_idle = min(max_idle, max_slots())
         # Arrays may die in any thread, also inside the garbage collector while the lock is held.
         self._lock = threading.RLock()
         self._idle: list[Slot] = []
-        self._next = 0
-        self._num_lent = 0
+        self._numbers = itertools.count() if numbers is None else numbers
+        self._lent: set[Slot] = set()
         self._closed = False
+        _Pools.every.add(self)
 
     def take(self) -> Slot:
         """Give out a slot that nobody else has."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-            number = self._next
-            self._next += 1
-        return Slot(number, anonymous_file(self._num_bytes), self._num_bytes)
+            number = next(self._numbers)
+        descriptor = anonymous_file(self._num_bytes)
+        try:
+            return Slot(number, descriptor, self._num_bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def lend(self, slot: Slot) -> Any:
         """The slot's memory for the user: it comes back when the last array over it is gone."""
         lease = Lease(slot.memory)
         with self._lock:
-            self._num_lent += 1
+            self._lent.add(slot)
         weakref.finalize(lease, self._give_back, slot).atexit = False
         return lease
 
     @property
     def scarce(self) -> bool:
         """Whether so many slots are lent that batches which are kept should be copied."""
-        return self._num_lent > _MAX_LENT
+        return len(self._lent) > max_slots()
 
     def _give_back(self, slot: Slot) -> None:
         with self._lock:
-            self._num_lent -= 1
+            self._lent.discard(slot)
             if not (self._closed or slot.retired) and len(self._idle) < self._max_idle:
                 self._idle.append(slot)
                 return
         slot.close()
+
+    def keep_lent(self) -> None:
+        """Lend no slot again that is lent now: a process that was forked may read it for ever."""
+        for slot in tuple(self._lent):
+            slot.retired = True
 
     def close(self) -> None:
         """Give the idle slots back to the system, and the others as they come back."""
@@ -166,3 +259,18 @@ class SlotPool:
             idle, self._idle = self._idle, []
         for slot in idle:
             slot.close()
+
+
+class _Pools:
+    """The pools of this process: its forks share the memory of the batches that they inherit."""
+
+    every: ClassVar[weakref.WeakSet[SlotPool]] = weakref.WeakSet()
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Leave those batches as they are."""
+        for pool in tuple(cls.every):
+            pool.keep_lent()
+
+
+os.register_at_fork(after_in_parent=_Pools.after_fork)

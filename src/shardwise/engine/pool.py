@@ -7,6 +7,8 @@ once; the workers watch the trainer the same way.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import pickle
 import selectors
@@ -15,15 +17,19 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from shardwise.engine.board import Board
-from shardwise.engine.memory import anonymous_file
+from shardwise.engine.failures import unpack_error
+from shardwise.engine.memory import above_stdio, anonymous_file, explained
 from shardwise.engine.portable import portable
-from shardwise.engine.tasks import Answer, Task
+from shardwise.engine.tasks import UNABLE, UNBEGUN, Answer, Task
 from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
-from shardwise.errors import WorkerError
+from shardwise.errors import ShardwiseError, WorkerError, message_of
 from shardwise.storage.credentials import lent
 
 if TYPE_CHECKING:
@@ -35,6 +41,8 @@ __all__ = ["WorkerPool"]
 _PATIENCE_S = 0.5
 # Linux; elsewhere the trainer looks at its workers every half second.
 _PIDFD = hasattr(os, "pidfd_open")
+# Pause before a message is sent again that the user's limit of descriptors under way refused.
+_PAUSE_S = 0.01
 # Inside a worker its own threads are the parallelism: libraries get one thread each.
 _ONE_THREAD = dict.fromkeys(
     (
@@ -70,16 +78,19 @@ class WorkerPool:
             # Their pickles are handles: the values travel in this file, which nobody else reads.
             "credentials": lent(),
         }
-        self.board = Board.create(num_workers, num_threads)
         self._unsent: deque[tuple[int, Packed]] = deque()
+        self._is_refused = False
         self._arrived: list[Answer] = []
+        self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._selector = selectors.DefaultSelector()
-        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._sock.setblocking(False)
-        self._selector.register(self._sock, selectors.EVENT_READ)
+        with _explained(num_workers):
+            self._selector = selectors.DefaultSelector()
+            self._sock, theirs = _socket_pair()
+        self.board = Board.create(num_workers, num_threads)
         try:
-            with theirs:
+            with theirs, _explained(num_workers):
+                self._sock.setblocking(False)
+                self._selector.register(self._sock, selectors.EVENT_READ)
                 for number in range(num_workers):
                     self._start(pickle.dumps(job), theirs.fileno(), number)
         except BaseException:
@@ -99,6 +110,8 @@ class WorkerPool:
                 [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*given, number))],
                 pass_fds=given,
                 stdin=subprocess.DEVNULL,
+                stdout=_inherited_or_null(1),
+                stderr=_inherited_or_null(2),
                 env={**os.environ, **_ONE_THREAD},
                 # Ctrl-C in a terminal reaches the trainer alone.
                 process_group=0,
@@ -146,10 +159,13 @@ class WorkerPool:
 
     def _watch(self, timeout: float | None) -> None:
         """Wait until there is an answer, room for a task, or a dead worker."""
+        waits_for_room = self._unsent and not self._is_refused
         self._selector.modify(
-            self._sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            self._sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if waits_for_room else 0)
         )
-        if not _PIDFD:
+        if self._is_refused:
+            timeout = _PAUSE_S if timeout is None else min(timeout, _PAUSE_S)
+        elif not _PIDFD:
             timeout = _PATIENCE_S if timeout is None else min(timeout, _PATIENCE_S)
         ready = self._selector.select(timeout)
         ended = any(key.fileobj is not self._sock for key, _ in ready)
@@ -161,7 +177,7 @@ class WorkerPool:
     def _receive(self) -> None:
         while True:
             try:
-                message = receive(self._sock)
+                message = receive(self._sock, self._maps)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -170,19 +186,25 @@ class WorkerPool:
             if message is None:
                 raise self._death()
             answer: Answer = message[0]
-            if answer.error is not None and answer.batch < 0:
-                raise WorkerError(
-                    f"worker {answer.worker} could not begin: the dataset, its decoders and "
-                    "transforms must be importable in a fresh interpreter"
-                ) from pickle.loads(answer.error)  # noqa: S301 - our own worker's
+            if answer.error is not None and answer.batch in (UNBEGUN, UNABLE):
+                error = unpack_error(answer.error)
+                why = (
+                    f"go on: {message_of(error)}"
+                    if answer.batch == UNABLE
+                    else "begin: the dataset, its decoders and transforms must be importable in a "
+                    "fresh interpreter"
+                )
+                raise WorkerError(f"worker {answer.worker} could not {why}") from error
             self._arrived.append(answer)
 
     def _flush(self) -> None:
+        self._is_refused = False
         while self._unsent:
             packed = self._unsent[0][1]
             try:
                 send(self._sock, packed)
-            except BlockingIOError:
+            except BlockingIOError as error:
+                self._is_refused = error.errno == errno.ETOOMANYREFS
                 return
             except (BrokenPipeError, ConnectionResetError):
                 # What a worker sent before may say why.
@@ -211,6 +233,9 @@ class WorkerPool:
         for _, packed in self._unsent:
             close_own_file(packed)
         self._unsent.clear()
+        # A forked child may hold the socket, too: the workers must see its end all the same.
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
         deadline = time.monotonic() + _PATIENCE_S
         for process in self._processes:
@@ -224,6 +249,38 @@ class WorkerPool:
                 os.close(key.fileobj)
         self._selector.close()
         self.board.close()
+
+
+@contextmanager
+def _explained(num_workers: int) -> Iterator[None]:
+    """Raise the library's error where a limit of the system is in the way."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ShardwiseError):
+            raise
+        raise explained(error, f"can't start {num_workers} worker processes") from error
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two sockets that keep message borders, with descriptors above 2."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        return (
+            socket.socket(fileno=above_stdio(ours.detach())),
+            socket.socket(fileno=above_stdio(theirs.detach())),
+        )
+
+
+def _inherited_or_null(descriptor: int) -> int | None:
+    """What a worker gets as stdout or stderr: the trainer's (None), or /dev/null if it is closed.
+
+    Another file may have taken the number since; it would not be inherited.
+    """
+    try:
+        return None if os.get_inheritable(descriptor) else subprocess.DEVNULL
+    except OSError:
+        return subprocess.DEVNULL
 
 
 def _meaning(code: int) -> str:

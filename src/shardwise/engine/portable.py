@@ -2,14 +2,19 @@
 
 Functions of the main program, lambdas and closures come along by value (cloudpickle). So do those
 of modules that were made while the program ran, in a notebook's cell or by a test: nobody could
-import them. Imports the standard library; cloudpickle where it is used.
+import them. Imports the errors; cloudpickle where it is used.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from types import ModuleType
+from collections.abc import Mapping
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
+
+from shardwise.errors import message_of
 
 __all__ = ["portable"]
 
@@ -18,8 +23,80 @@ def portable(value: Any) -> bytes:
     """Pickle an object for another process.
 
     Raises:
-        Exception: whatever the pickling of a part of it raises.
+        TypeError: a part of it can't be pickled; the message names the function that holds it.
     """
+    try:
+        return _pickled(value)
+    except Exception as error:  # noqa: BLE001 - whatever the pickling of foreign objects raises
+        raise TypeError(_told(value, error)) from None
+
+
+def _told(value: Any, error: Exception) -> str:
+    why = f"{type(error).__name__}: {message_of(error)}"
+    *above, (name, part) = _path(value)
+    holders = [number for number, (_, each) in enumerate(above) if _is_users(each)]
+    first = holders[-1] if holders else 0
+    where = ".".join([*(step for step, _ in above[first + 1 :]), name])
+    holder = above[first][1] if holders else None
+    what = getattr(holder, "__qualname__", None) or type(holder).__qualname__
+    return (
+        f"{what if holders else 'the dataset'} can't be sent to worker processes, because it holds "
+        f"{where!r}, a {type(part).__module__}.{type(part).__qualname__} ({why}): make that where "
+        "it is used first, in the worker, or choose threads with num_workers=0"
+    )
+
+
+def _is_users(value: Any) -> bool:
+    """Whether it is a function of the user's, or an object that is called as one."""
+    return callable(value) and not type(value).__module__.startswith("shardwise.")
+
+
+def _path(value: Any) -> list[tuple[str, Any]]:
+    """The way to an innermost part that does not pickle: its name and the part, from outside."""
+    path = [("", value)]
+    seen = {id(value)}
+    while True:
+        for name, part in _parts(path[-1][1]):
+            if id(part) not in seen and not _pickles(part):
+                seen.add(id(part))
+                path.append((name, part))
+                break
+        else:
+            return path
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What a value is pickled with, by name."""
+    if isinstance(value, Mapping):
+        return [(str(name), part) for name, part in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(str(number), part) for number, part in enumerate(value)]
+    if isinstance(value, MethodType):
+        return [("self", value.__self__)]
+    if isinstance(value, partial):
+        return [("func", value.func), *_parts(value.args), *_parts(value.keywords)]
+    if isinstance(value, FunctionType):
+        captured = inspect.getclosurevars(value)
+        return [
+            *captured.nonlocals.items(), *captured.globals.items(),
+            *_parts(value.__defaults__ or ()), *_parts(value.__kwdefaults__ or {}),
+        ]  # fmt: skip
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [
+        *getattr(value, "__dict__", {}).items(),
+        *((name, getattr(value, name)) for name in slots if hasattr(value, name)),
+    ]
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        _pickled(value)
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return True
+
+
+def _pickled(value: Any) -> bytes:
     import cloudpickle
 
     # What the user has registered stays registered.

@@ -9,8 +9,8 @@ Batches are bit by bit those of the inline executor (I5).
 
 from __future__ import annotations
 
+import itertools
 import os
-import pickle
 import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 from shardwise.engine.draft import Draft
+from shardwise.engine.failures import unpack_error
 from shardwise.engine.hands import Hands
 from shardwise.engine.maker import BatchMaker
 from shardwise.engine.memory import RowLayout, Slot, SlotPool
@@ -97,6 +98,7 @@ class ProcessExecutor:
         num_ready: int | None = None
         try:
             while True:
+                started.require_own()
                 if started.pool.board.run != run:
                     raise RuntimeError("a newer iterator of this executor has begun")
                 if pending:
@@ -121,10 +123,12 @@ class ProcessExecutor:
                 yield made
         except (WorkerError, StallError):
             # Of the processes one is gone or stuck: the next run starts new ones.
-            self.close()
+            if self._started is started:
+                self.close()
             raise
         finally:
-            started.pool.drop(run)
+            if started.pid == os.getpid():
+                started.pool.drop(run)
             for batch in pending.values():
                 if batch.slot is not None:
                     # A worker may still be writing into it: it is never lent again.
@@ -198,7 +202,7 @@ def _take(answers: Iterable[Answer], pending: Mapping[int, _Pending]) -> None:
         batch.out.discard(answer.start)
         if answer.error is not None:
             # Raised when the batch is the oldest one: errors keep the order of batches, too.
-            batch.error = pickle.loads(answer.error)  # noqa: S301 - our own worker's
+            batch.error = unpack_error(answer.error)
             # Of several that of the first piece is raised: what is behind it is for nobody.
             batch.out = {start for start in batch.out if start < answer.start}
         elif isinstance(answer.value, Batch):
@@ -220,6 +224,8 @@ class _Started:
         self.pool = WorkerPool(
             executor.maker, num_workers=executor.num_workers, num_threads=executor.num_threads
         )
+        # A loader that is dropped, and the interpreter's end, end the processes.
+        self._end = weakref.finalize(executor, _end, self.pid, self.pool)
         self.layout = dict(executor.maker.dataset.layout())
         self.spare: dict[str, Layout] = {}
         maker = executor.maker
@@ -228,8 +234,16 @@ class _Started:
         self._max_idle = executor.num_prefetch + 2
         self._slots: SlotPool | None = None
         self._slot_rows = 0
-        # A loader that is dropped, and the interpreter's end, end the processes.
-        self._end = weakref.finalize(executor, _end, self.pid, self.pool)
+        self._slot_numbers = itertools.count()
+
+    def require_own(self) -> None:
+        """Refuse a process that was forked from the one that started the workers."""
+        if self.pid != os.getpid():
+            raise WorkerError(
+                f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
+                "make the batches of this iterator: begin a new one here, for which this process "
+                "starts workers of its own"
+            )
 
     def learn(self, batch: Batch) -> None:
         """See in the first batch which columns may be put into the memory of those to come."""
@@ -250,7 +264,7 @@ class _Started:
             if self._slots is not None:
                 self._slots.close()
             num_bytes = layout.num_bytes(num_rows)
-            self._slots = SlotPool(num_bytes, max_idle=self._max_idle)
+            self._slots = SlotPool(num_bytes, max_idle=self._max_idle, numbers=self._slot_numbers)
             self._slot_rows = num_rows
         slot = self._slots.take()
         return slot, layout.views(self._slots.lend(slot), num_rows)

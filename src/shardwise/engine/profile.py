@@ -45,7 +45,9 @@ class Verdict(NamedTuple):
     text: str
 
 
-def verdict(stats: Mapping[str, Any], *, hands: Hands, num_cores: int) -> Verdict:
+def verdict(
+    stats: Mapping[str, Any], *, hands: Hands, num_cores: int, pin_memory: bool = False
+) -> Verdict:
     """Say what limits a loader.
 
     Args:
@@ -53,6 +55,7 @@ def verdict(stats: Mapping[str, Any], *, hands: Hands, num_cores: int) -> Verdic
             `cpu_s` and `seconds` (by stage, summed over the hands), as `loader.stats()` has them.
         hands: who made the batches.
         num_cores: cores that the hands may use.
+        pin_memory: whether handing over copies batches into page-locked memory.
     """
     wall_s: float = stats["wall_s"]
     if stats["batches"] < 2 or wall_s <= 0:
@@ -88,14 +91,21 @@ def verdict(stats: Mapping[str, Any], *, hands: Hands, num_cores: int) -> Verdic
         share = by_hands[stage] / (sum(by_hands.values()) or 1.0)
         part = f"{_percent(share)} of it {_DOING[stage]}"
         who = f"{hands} busy {_percent(hands_busy)} of the time, {part}"
-    told = _advice(stage, stats, hands=hands, num_cores=num_cores)
+    told = _advice(stage, stats, hands=hands, num_cores=num_cores, pin_memory=pin_memory)
     return Verdict(stage, f"{stage.replace(' ', '-')}-bound: {who}; {told}")
 
 
-def _advice(stage: str, stats: Mapping[str, Any], *, hands: Hands, num_cores: int) -> str:
+def _advice(
+    stage: str, stats: Mapping[str, Any], *, hands: Hands, num_cores: int, pin_memory: bool
+) -> str:
     """What would help against a stage that limits."""
     more = "num_workers" if hands.num_workers else "num_threads"
-    if stage == "hand over":
+    if stage == "hand over" and not pin_memory:
+        advice = (
+            "making tensors of arrays copies only what torch can't share (read-only arrays, lists "
+            "of tensors): return arrays of your own, or select() fewer fields"
+        )
+    elif stage == "hand over":
         advice = "pin_memory copies each batch here: leave it out where that does not pay"
     elif hands.executor == "inline":
         advice = "nothing is made ahead: leave out executor='inline' or num_threads=0"

@@ -9,7 +9,10 @@ from typing import Any
 from shardwise.columns import Layout
 from shardwise.engine.work import Work
 
-__all__ = ["Answer", "Task"]
+__all__ = ["UNABLE", "UNBEGUN", "Answer", "Task"]
+
+# What stands for the batch in an answer of a worker that ends: it could not begin, or go on.
+UNBEGUN, UNABLE = -1, -2
 
 
 @dataclass(frozen=True, slots=True)

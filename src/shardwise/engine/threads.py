@@ -97,9 +97,14 @@ class ThreadExecutor:
         """Yield one batch for each work, in order; the window fills at the first `next`."""
         pending: deque[_Pending] = deque()
         window = self._prefetch
+        pid = os.getpid()
         num_ready: int | None = None
         try:
             while True:
+                if pid != os.getpid():
+                    # The threads stayed with the parent: a forked child makes the batches itself.
+                    pid = os.getpid()
+                    pending = deque(self._submit(waiting.draft.work) for waiting in pending)
                 # From the oldest on, and each batch looked at once when it is filled.
                 while num_ready is not None and num_ready < len(pending):
                     if not pending[num_ready].is_filled():

@@ -9,16 +9,19 @@ without a name: nothing from outside is unpickled.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import pickle
 import socket
 import struct
+import weakref
 from typing import Any
 
 import numpy as np
 
-from shardwise.engine.memory import aligned, anonymous_file
+from shardwise.engine.memory import above_stdio, aligned, anonymous_file, mapped, max_slots
+from shardwise.errors import StorageError
 
 __all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
 
@@ -60,8 +63,8 @@ def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
     size = aligned(len(head)) + sum(aligned(part.nbytes) for part in parts)
     file = anonymous_file(size)
     try:
-        with mmap.mmap(file, size) as mapped:
-            memory = np.frombuffer(mapped, dtype=np.uint8)
+        with mapped(file, size) as memory_map:
+            memory = np.frombuffer(memory_map, dtype=np.uint8)
             at = 0
             for part in [memoryview(head), *parts]:
                 # numpy's copy does not hold the GIL.
@@ -75,28 +78,67 @@ def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
 
 
 def send(sock: socket.socket, packed: Packed) -> None:
-    """Send one message; the descriptor stays the sender's."""
+    """Send one message; the descriptor stays the sender's.
+
+    Raises:
+        BlockingIOError: no room in a socket that does not block; with the number ETOOMANYREFS,
+            too many descriptors of this user are in messages that nobody has received yet.
+    """
     body, descriptor = packed
-    socket.send_fds(sock, [body], [] if descriptor is None else [descriptor])
+    try:
+        socket.send_fds(sock, [body], [] if descriptor is None else [descriptor])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        raise BlockingIOError(error.errno, error.strerror) from None
 
 
-def receive(sock: socket.socket) -> tuple[Any, int | None] | None:
+def receive(
+    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None
+) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
     None when the other end is gone.
+
+    Args:
+        sock: the caller's end.
+        maps: the files of large messages that are in use, each of which holds a descriptor: where
+            there are as many as slots are allowed, the next one is copied. None maps every file.
+
+    Raises:
+        StorageError: the limit of open files left no room for the descriptor.
     """
-    body, descriptors, _, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
+    body, descriptors, flags, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
     if not body:
         return None
-    descriptor = descriptors[0] if descriptors else None
+    if flags & socket.MSG_CTRUNC:
+        raise StorageError(
+            "no room for a batch's memory among the open files: raise their limit (ulimit -n)"
+        )
+    descriptor = above_stdio(descriptors[0]) if descriptors else None
     if body[:1] == b"i":
         return _unpacked(memoryview(bytearray(body))[1:], is_aligned=False), descriptor
     assert descriptor is not None, "a message in a file came without the file"
     try:
-        mapped = mmap.mmap(descriptor, _SIZE.unpack_from(body, 1)[0])
+        memory = _contents(descriptor, _SIZE.unpack_from(body, 1)[0], maps)
     finally:
         os.close(descriptor)
-    return _unpacked(memoryview(mapped), is_aligned=True), None
+    return _unpacked(memory, is_aligned=True), None
+
+
+def _contents(
+    descriptor: int, num_bytes: int, maps: weakref.WeakSet[mmap.mmap] | None
+) -> memoryview:
+    if maps is not None and len(maps) >= max_slots():
+        copy = np.empty(num_bytes, dtype=np.uint8).data
+        done = 0
+        while done < num_bytes:
+            done += os.preadv(descriptor, [copy[done:]], done)
+        return copy
+    memory_map = mapped(descriptor, num_bytes)
+    if maps is not None:
+        maps.add(memory_map)
+    return memoryview(memory_map)
 
 
 def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:

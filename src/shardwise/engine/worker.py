@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -24,18 +25,20 @@ from numpy.typing import NDArray
 
 from shardwise.engine.board import Board
 from shardwise.engine.draft import Draft
+from shardwise.engine.failures import pack_error
 from shardwise.engine.maker import BatchMaker
-from shardwise.engine.memory import RowLayout, Slot
+from shardwise.engine.memory import RowLayout, Slot, max_slots
 from shardwise.engine.placed import place
 from shardwise.engine.storage_counts import StorageCounts
-from shardwise.engine.tasks import Answer, Task
+from shardwise.engine.tasks import UNABLE, UNBEGUN, Answer, Task
 from shardwise.engine.transport import Packed, close_own_file, pack, receive, send
+from shardwise.errors import StorageError
 from shardwise.storage.credentials import borrow
 
 __all__ = ["main"]
 
-# Mappings that a worker keeps; more than the slots of any window.
-_MAX_SLOTS = 64
+# Pause before an answer is sent again that the user's limit of descriptors under way refused.
+_PAUSE_S = 0.01
 # Descriptors that a worker would like to have; a usual limit is 1,024.
 _OPEN_FILES = 16_384
 
@@ -57,7 +60,12 @@ class _Worker:
         """Do tasks until there are no more."""
         while True:
             try:
-                message = receive(self._sock)
+                try:
+                    message = receive(self._sock)
+                except StorageError as error:
+                    # Which piece it was is not known: nobody would make it.
+                    send(self._sock, pack(Answer(UNABLE, 0, self._number, error=pack_error(error))))
+                    os._exit(1)
                 if message is None:
                     return
                 task, descriptor = message
@@ -69,10 +77,18 @@ class _Worker:
                 self._board.begin(self._number, thread, task.batch, task.start)
                 packed = _packed(self._answer(task, descriptor))
                 self._board.end(self._number, thread)
-                send(self._sock, packed)
+                while not self._is_sent(packed):
+                    time.sleep(_PAUSE_S)
                 close_own_file(packed)
             except (BrokenPipeError, ConnectionResetError):
                 return
+
+    def _is_sent(self, packed: Packed) -> bool:
+        try:
+            send(self._sock, packed)
+        except BlockingIOError:
+            return False
+        return True
 
     def _answer(self, task: Task, descriptor: int | None) -> Answer:
         try:
@@ -88,7 +104,7 @@ class _Worker:
                     spare = {name: views[name] for name in task.spare}
                     value.columns = [place(value.columns[0], spare)]
         except Exception as error:  # noqa: BLE001 - the trainer raises it: it is the user's code
-            return Answer(task.batch, task.start, self._number, error=_portable(error))
+            return Answer(task.batch, task.start, self._number, error=pack_error(error))
         value.stages.storage = self._storage.take()
         return Answer(task.batch, task.start, self._number, value=value)
 
@@ -109,32 +125,20 @@ class _Worker:
                 memory = Slot(task.slot, descriptor, task.slot_bytes).memory
             # Kept by use: slots that left the trainer's pool are forgotten first.
             self._slots[task.slot, task.slot_bytes] = memory
-            if len(self._slots) > _MAX_SLOTS:
+            while len(self._slots) > max_slots():
                 del self._slots[next(iter(self._slots))]
         os.close(descriptor)
         return memory
 
 
-def _portable(error: Exception) -> bytes:
-    """An exception with the worker's traceback as a note; as text where it does not pickle."""
-    import cloudpickle
-
-    lines = "".join(traceback.format_exception(error)).rstrip()
-    error.add_note(f"in worker process {os.getpid()}:\n{lines}")
-    try:
-        pickled: bytes = cloudpickle.dumps(error)
-        pickle.loads(pickled)  # noqa: S301 - our own; some errors pickle but do not come back
-    except Exception:  # noqa: BLE001 - whatever a foreign exception's own code raises
-        return pickle.dumps(RuntimeError(f"in worker process {os.getpid()}:\n{lines}"))
-    return pickled
-
-
 def _packed(answer: Answer) -> Packed:
     try:
         return pack(answer)
+    except StorageError as error:
+        return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
     except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's
         error.add_note("a batch from a worker process must consist of what pickles")
-        return pack(Answer(answer.batch, answer.start, answer.worker, error=_portable(error)))
+        return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
 
 
 def _end_with(trainer: int) -> None:
@@ -175,7 +179,7 @@ def main() -> None:
     try:
         maker = pickle.loads(job["maker"])  # noqa: S301 - the same
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
-        send(sock, pack(Answer(-1, 0, number, error=_portable(error))))
+        send(sock, pack(Answer(UNBEGUN, 0, number, error=pack_error(error))))
         sys.exit(1)
     # The maker holds on to those that it uses.
     del given, job["credentials"]

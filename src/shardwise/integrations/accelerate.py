@@ -1,88 +1,149 @@
-"""Hugging Face Accelerate: a loader that tells it where an epoch ends, and is saved by it.
+"""Hugging Face Accelerate: it saves a loader, and knows its last batch and what of it is padding.
 
-Accelerate accumulates gradients up to the last batch of a loader, whatever their number, and asks
-the loader which one that is. It saves and loads the state of the loaders that it knows. Imports
-accelerate and the loader.
+Accelerate ends a sum of gradients with the epoch, and `gather_for_metrics` cuts repeats off, for
+the loader that it takes for active. A loader that is iterated beside an Accelerator makes itself
+that one (`followed`). Its position is only saved if Accelerate has been told of it (`prepare`), so
+one that has not is refused. Imports accelerate and the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from accelerate.state import GradientState
+import accelerate
+from accelerate import Accelerator, checkpointing, data_loader
+from accelerate.state import GradientState, PartialState, is_initialized
+
+from shardwise.errors import FrameworkError
+from shardwise.integrations.versions import require, require_literal
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from shardwise.loader import DataLoader
+    from shardwise.plan import Plan
 
-__all__ = ["PreparedLoader", "prepare"]
+__all__ = ["check_dividers", "followed", "prepare"]
+
+_TESTED = "1.15.0"
 
 
-def prepare(accelerator: Accelerator, loader: DataLoader) -> PreparedLoader:
-    """Make Accelerate know a loader; it divides nothing, since the loader has done that.
+def prepare(accelerator: Accelerator, loader: DataLoader) -> DataLoader:
+    """Make Accelerate save a loader's position; it divides nothing, the loader has done that.
 
-    After it, `accelerator.accumulate` ends its sum with the epoch, and `accelerator.save_state`
-    and `load_state` save and load the position of the loader, in the middle of an epoch, too.
-    Call it in the same order for all loaders of a program, before `load_state`.
+    After it `accelerator.save_state` and `load_state` keep the position, also in the middle of an
+    epoch. Call it in the same order for all loaders of a program, before `load_state`.
 
     Args:
         accelerator: the program's own.
-        loader: made with `device=accelerator.device`, if batches are to be moved.
+        loader: made with `device=accelerator.device`, if batches are to be moved. Where
+            `remainder` was not given and nothing is shuffled, it becomes "pad", so that
+            `gather_for_metrics` gets equal batches and cuts the repeats off.
+
+    Returns:
+        The loader itself.
+
+    Raises:
+        FrameworkError: this version of Accelerate is not known to leave a loader as it is.
 
     Example:
-        loader = prepare(accelerator, sw.DataLoader(data, batch_size=32, remainder="pad"))
+        loader = prepare(accelerator, sw.DataLoader(data, batch_size=32))
     """
-    prepared = PreparedLoader(loader)
-    accelerator.prepare_data_loader(prepared)
-    return prepared
+    _check_names()
+    loader._pad(only_default=True)
+    prepared: object = accelerator.prepare_data_loader(loader)
+    if prepared is not loader:
+        raise FrameworkError(
+            f"accelerate {accelerate.__version__} has put a loader of its own around this one, "
+            f"which would divide the data once more: use accelerate {_TESTED}"
+        )
+    loader._is_accelerate_prepared = True  # as Accelerator.prepare marks what it has prepared
+    return loader
 
 
-class PreparedLoader:
-    """A `shardwise.DataLoader` as Accelerate's own: made by `prepare`.
+def followed(
+    batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
+) -> Iterator[Any]:
+    """Yield the batches of a pass; meanwhile Accelerate takes it for the active loader.
 
-    Attributes:
-        loader: the loader itself.
-        end_of_dataloader: whether the batch in hand is the last one of the epoch.
-        remainder: 0: `gather_for_metrics` cuts nothing off. Repeats stand in any rows of the last
-            batch and carry False in "__valid__": gather it as well, and take the rows by it.
+    Args:
+        batches: the pass, not yet begun.
+        rest: the plan of what the pass hands out; called after its first batch was made.
+        is_known: whether the loader's position is saved by something that was told of it.
+
+    Raises:
+        FrameworkError: there is an Accelerator, and it doesn't know the loader.
+        ValueError: the last batches of "uneven" differ in length, and can't be gathered.
     """
-
-    # What Accelerate reads: it takes the loader as it is, and saves its state.
-    _is_accelerate_prepared = True
-    use_stateful_dataloader = True
-    remainder = 0
-
-    def __init__(self, loader: DataLoader) -> None:
-        self.loader = loader
-        self.end_of_dataloader = False
-
-    def __getattr__(self, name: str) -> Any:
-        # Asked for before __init__, as by copy and pickle, there is no loader to ask.
-        if name == "loader":
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate the loader, as the one that Accelerate takes for active."""
-        gradients = GradientState()
-        self.end_of_dataloader = False
-        gradients._add_dataloader(self)
+    if not is_initialized():
+        yield from batches
+        return
+    _check_names()
+    if not is_known:
+        raise FrameworkError(
+            "there is an Accelerator that does not know this loader, so that its checkpoints would "
+            "lack the position: use shardwise.integrations.accelerate.prepare(accelerator, "
+            "loader), or in Hugging Face's Trainer LoaderMixin of "
+            "shardwise.integrations.huggingface"
+        )
+    gradients, active = GradientState(), None
+    with closing(batches):
         try:
-            for batch in self.loader:
-                self.end_of_dataloader = self.loader.num_steps_left == 0
+            for batch in batches:
+                if active is None:
+                    active = _Active(rest())
+                    gradients._add_dataloader(active)
+                active.num_left -= 1
                 yield batch
         finally:
-            gradients._remove_dataloader(self)
+            if active is not None:
+                gradients._remove_dataloader(active)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The loader's state: equal on all ranks."""
-        return self.loader.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the loader go on where a state was taken."""
-        self.loader.load_state_dict(state)
+class _Active:
+    """What Accelerate reads of the loader that it takes for active.
+
+    Attributes:
+        num_left: batches that the pass has still to hand out.
+        remainder: rows of the last batch that count, over all ranks: the first ones of a gather;
+            0 cuts nothing off.
+    """
+
+    def __init__(self, rest: Plan) -> None:
+        last = rest.num_steps - 1
+        sizes = {len(rest.partition.positions(last, rank)[0]) for rank in (0, rest.world_size - 1)}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"remainder='uneven' gives ranks {max(sizes)} and {min(sizes)} rows in the last "
+                "batch, and Accelerate gathers only equal ones: use remainder='pad', whose "
+                "repeats gather_for_metrics cuts off"
+            )
+        self.num_left = rest.num_steps
+        # With fewer ranks than processes, as in tensor parallelism, a gather has rows twice.
+        is_cut = rest.num_padded and rest.world_size == PartialState().num_processes
+        self.remainder = rest.global_batch_size - rest.num_padded if is_cut else 0
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the batch in hand is the last one."""
+        return self.num_left == 0
+
+
+def check_dividers(*names: str) -> None:
+    """Refuse a version, where it is in use, that divides data with something else than these.
+
+    Raises:
+        FrameworkError: `accelerate.data_loader` lacks one of the names.
+    """
+    if is_initialized():
+        version = f"accelerate {accelerate.__version__}"
+        require(data_loader, *names, found=version, tested=_TESTED)
+
+
+def _check_names() -> None:
+    """Refuse a version that lacks what is relied on: a renamed mark would divide data twice."""
+    version = f"accelerate {accelerate.__version__}"
+    require(GradientState, "_add_dataloader", "_remove_dataloader", found=version, tested=_TESTED)
+    divides, saves = Accelerator.prepare_data_loader, checkpointing.save_accelerator_state
+    require_literal(divides, "_is_accelerate_prepared", found=version, tested=_TESTED)
+    require_literal(saves, "use_stateful_dataloader", found=version, tested=_TESTED)

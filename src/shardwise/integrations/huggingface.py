@@ -2,29 +2,40 @@
 
 The Trainer would divide a loader's data once more, and resume by reading all batches that it has
 had. The mixin gives it loaders as they are; where the Trainer skips batches, it skips numbers. The
-position is kept in the checkpoint's `trainer_state.json`. Imports transformers, torch and the
-loader.
+position is kept in the checkpoint's `trainer_state.json`.
+
+Repeats that fill the last batch stand behind all samples of a gather, where the Trainer cuts them
+off. Here they are kept out of the losses, too: loss and metrics are one process's. Imports
+transformers and the loader.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-import torch.utils.data
-from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
+import transformers
+from transformers import TrainerCallback, TrainerState, trainer, trainer_callback
 
 from shardwise.errors import StateError
+from shardwise.integrations.trainer_batches import (
+    IGNORED_LABEL,
+    TrainerLoader,
+    columns_of,
+    first_rows,
+    is_label,
+    with_repeats,
+)
+from shardwise.integrations.versions import require
+from shardwise.loader import DataLoader
 
-if TYPE_CHECKING:
-    from shardwise.loader import DataLoader
+_TESTED = "5.23.0"
+_FOUND = f"transformers {transformers.__version__}"
+require(trainer_callback, "ExportableState", found=_FOUND, tested=_TESTED)
+require(TrainerState, "stateful_callbacks", found=_FOUND, tested=_TESTED)
+# How the Trainer resumes: were it by reading, what is left would be cut twice.
+require(trainer, "skip_first_batches", found=_FOUND, tested=_TESTED)
 
 __all__ = ["LoaderMixin", "LoaderState"]
-
-_IGNORED_LABEL = -100  # what transformers' losses leave out
 
 
 class LoaderMixin:
@@ -33,20 +44,32 @@ class LoaderMixin:
     Args:
         train_loader: what to train on; its batches are dicts of columns, or what its `collate`
             returns.
-        eval_loader: what to evaluate on.
+        eval_loader: what to evaluate on. `evaluate` and `predict` take loaders, too.
         args: the Trainer's own, without `train_dataset` and `eval_dataset`.
         kwargs: the Trainer's own.
 
-    The model gets the columns of a batch that its `forward` names, or all with
-    `remove_unused_columns=False`. With remainder="pad" the labels of repeats become -100, which
-    losses leave out, in integer columns that `label_names` has ("labels" if it is not set).
+    The model gets the columns of a batch that its `forward` names, and `label_names`; with
+    `remove_unused_columns=False`, or a `forward` with **kwargs, all fields of the samples.
+    "__key__", "__index__" and "__valid__" only come where `forward` names them.
+
+    Evaluation uses each sample once: "uneven" becomes "pad", and what fills the last batch reaches
+    neither loss nor metrics, nor what `predict` returns.
+
+    In training the model gets no repeats either: with remainder="pad" the last batch is shorter.
+    The loss of that step is weighted by each rank's samples, so that loss and gradient are the
+    means over them all. A rank that has repeats only gets these with labels of -100, and adds
+    nothing. A `compute_loss` of your own has to call the one here for that.
 
     `train(resume_from_checkpoint=...)` goes on in the middle of the epoch. Since the Trainer counts
     epochs in steps, batch_size times world size must be what it was.
 
     Raises:
+        ValueError: remainder="drop" would leave samples out of an evaluation.
         StateError: on resume, if the checkpoint is of another loader or of other global batches.
+        FrameworkError: when imported: this version of transformers lacks what is relied on.
     """
+
+    _share = 1.0  # of the batch in hand: its samples over the mean of all ranks
 
     def __init__(
         self,
@@ -58,8 +81,10 @@ class LoaderMixin:
         self._train_loader, self._eval_loader = train_loader, eval_loader
         # The Trainer looks whether there are datasets before it asks for loaders.
         if train_loader is not None:
+            train_loader._pad(only_default=True)
             kwargs.setdefault("train_dataset", train_loader.dataset)
         if eval_loader is not None:
+            _fill_for_evaluation(eval_loader)
             kwargs.setdefault("eval_dataset", eval_loader.dataset)
         super().__init__(*args, **kwargs)
         if train_loader is not None:
@@ -70,21 +95,111 @@ class LoaderMixin:
         """The loader that was given, as the Trainer needs it."""
         if self._train_loader is None:
             return super().get_train_dataloader()  # type: ignore[misc]
-        return self._adapted(self._train_loader)
+        return self._adapted(self._train_loader, is_training=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """The loader that was given; for a dataset that is passed in, the Trainer's own."""
-        if self._eval_loader is None or eval_dataset not in (None, self._eval_loader.dataset):
+        loader = self._evaluated(eval_dataset)
+        if loader is None:
             return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
-        return self._adapted(self._eval_loader)
+        return self._adapted(loader, is_training=False)
 
-    def _adapted(self, loader: DataLoader) -> _TrainerLoader:
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """What `predict` goes through: a loader as it is, else the Trainer's own."""
+        loader = self._evaluated(test_dataset)
+        if loader is None:
+            return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
+        return self._adapted(loader, is_training=False)
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own, with the batch's weight for `compute_loss`."""
+        self._share = getattr(inputs, "share", 1.0)
+        try:
+            return super().training_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._share = 1.0
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The Trainer's own, weighted by the samples that this rank has of the step's."""
         trainer: Any = self
-        takes = _takes(trainer.model) if trainer.args.remove_unused_columns else _everything
-        return _TrainerLoader(loader, _ForModel(takes, frozenset(trainer.label_names or ())))
+        # With a count over all ranks, transformers has weighted the loss itself.
+        is_weighted = num_items_in_batch is not None and trainer.args.average_tokens_across_devices
+        share = 1.0 if is_weighted else self._share
+        if share == 0:
+            # Repeats only: a mean over no label is NaN, so any label does, and counts nothing.
+            inputs = {
+                name: value.masked_fill(value == IGNORED_LABEL, 0) if is_label(value) else value
+                for name, value in inputs.items()
+            }
+            num_items_in_batch = None
+        result = super().compute_loss(  # type: ignore[misc]
+            model,
+            inputs,
+            return_outputs=return_outputs,
+            num_items_in_batch=num_items_in_batch,
+            **kwargs,
+        )
+        if share == 1:
+            return result
+        return (result[0] * share, *result[1:]) if return_outputs else result * share
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own, which counts a batch's loss as often as it has samples."""
+        if not isinstance(dataloader, TrainerLoader):
+            return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
+        options: Any = self.args  # type: ignore[attr-defined]
+        kept = options.per_device_eval_batch_size, options.average_tokens_across_devices
+        options.per_device_eval_batch_size = dataloader.batch_size // max(1, options.n_gpu)
+        # A rank's loss is the mean over its own samples, as in one process.
+        options.average_tokens_across_devices = False
+        try:
+            return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            options.per_device_eval_batch_size, options.average_tokens_across_devices = kept
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own on the samples alone; repeats come back into what is gathered."""
+        num_rows, num_valid = getattr(inputs, "num_rows", 0), getattr(inputs, "num_valid", 0)
+        if num_valid in (0, num_rows):
+            return super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        samples = {name: first_rows(value, num_valid, num_rows) for name, value in inputs.items()}
+        loss, *outputs = super().prediction_step(model, samples, *args, **kwargs)  # type: ignore[misc]
+        return (loss, *(with_repeats(output, num_valid, num_rows) for output in outputs))
+
+    def _evaluated(self, dataset: Any) -> DataLoader | None:
+        """The loader to evaluate: the one that is passed in, or the one of this dataset."""
+        loader = self._eval_loader
+        if isinstance(dataset, DataLoader):
+            loader = dataset
+        elif loader is not None and dataset is not None and dataset is not loader.dataset:
+            loader = None
+        if loader is not None:
+            _fill_for_evaluation(loader)
+            num_processes = self.args.world_size  # type: ignore[attr-defined]
+            if loader.world_size != num_processes:
+                raise ValueError(
+                    f"the evaluation gathers from {num_processes} processes, and the loader has "
+                    f"world_size={loader.world_size}: samples would be missing, or count more than "
+                    "once; make it without group=, rank= and world_size="
+                )
+        return loader
+
+    def _adapted(self, loader: DataLoader, *, is_training: bool) -> TrainerLoader:
+        trainer: Any = self
+        loader._is_accelerate_prepared = True  # the Trainer's checkpoints keep the position
+        takes = columns_of(trainer.model, has_all=not trainer.args.remove_unused_columns)
+        labels = frozenset(trainer.label_names or ())
+        return TrainerLoader(loader, takes, labels, is_training=is_training)
 
 
-class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
+class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: ignore[misc]
     """Keeps a loader's state in the Trainer's checkpoints; the mixin adds it."""
 
     def __init__(self, loader: DataLoader) -> None:
@@ -130,109 +245,11 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
             )
 
 
-class _TrainerLoader:
-    """A loader as the Trainer sees it; the attributes are those of a torch DataLoader.
-
-    To skip batches, accelerate's `skip_first_batches` makes a DataLoader of `dataset` and of
-    `batch_sampler` without its first entries. Here these are the numbers of steps, and the dataset
-    gives the next batch for any of them: the loader knows by itself where it goes on.
-    """
-
-    num_workers = 0
-    prefetch_factor = None
-    multiprocessing_context = None
-
-    def __init__(self, loader: DataLoader, for_model: _ForModel) -> None:
-        self._loader = loader
-        self._for_model = for_model
-        self.batch_size = loader.batch_size
-        self.drop_last = loader.drop_last
-        self.sampler = loader.sampler
-        self.batch_sampler = _Steps(loader)
-        self.dataset = _Batches(self)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._for_model, self._loader)
-
-    def set_epoch(self, epoch: int) -> None:
-        self._loader.set_epoch(epoch)
-
-    @staticmethod
-    def collate_fn(batch: Any) -> Any:
-        """Leave a batch as it is."""
-        return batch
-
-
-class _Steps(torch.utils.data.Sampler[list[int]]):
-    """The numbers of an epoch's steps, each as the indices of a batch."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return ([step] for step in range(len(self)))
-
-    def set_epoch(self, epoch: int) -> None:
-        self._loader.set_epoch(epoch)
-
-
-class _Batches(torch.utils.data.Dataset[Any]):
-    """The batches that are left of an epoch, one after the other, by whatever number."""
-
-    def __init__(self, batches: _TrainerLoader) -> None:
-        self._batches = batches
-        self._iterator: Iterator[Any] | None = None
-
-    def __len__(self) -> int:
-        """Samples, which the Trainer logs."""
-        return len(self._batches._loader.dataset)
-
-    def __getitems__(self, steps: Sequence[int]) -> Any:
-        """The next batch; its number is only what the Trainer counts."""
-        del steps
-        if self._iterator is None:
-            self._iterator = iter(self._batches)
-        return next(self._iterator)
-
-
-class _ForModel:
-    """Makes of a batch what the model takes: its columns, the labels of repeats marked."""
-
-    def __init__(self, takes: Callable[[str], bool], labels: frozenset[str]) -> None:
-        self._takes = takes
-        self._labels = labels
-
-    def __call__(self, batch: Any) -> Any:
-        if not isinstance(batch, dict):
-            return batch
-        valid = batch.get("__valid__")
-        return {
-            name: _marked(value, valid) if name in self._labels and valid is not None else value
-            for name, value in batch.items()
-            if self._takes(name)
-        }
-
-
-def _marked(labels: Any, valid: torch.Tensor) -> Any:
-    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
-        return labels
-    return labels.masked_fill(~valid.view(-1, *[1] * (labels.ndim - 1)), _IGNORED_LABEL)
-
-
-def _takes(model: torch.nn.Module) -> Callable[[str], bool]:
-    """Whether a model's forward takes a column, by its signature."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda name: not (name.startswith("__") and name.endswith("__"))
-    return frozenset(parameter.name for parameter in parameters).__contains__
-
-
-def _everything(name: str) -> bool:
-    del name
-    return True
+def _fill_for_evaluation(loader: DataLoader) -> None:
+    """Let all ranks have equal batches, without leaving a sample out."""
+    if loader.plan.num_dropped:
+        raise ValueError(
+            f"remainder='drop' leaves {loader.plan.num_dropped} of {loader.plan.num_samples} "
+            "samples out of the evaluation: make the loader with remainder='pad'"
+        )
+    loader._pad(only_default=False)

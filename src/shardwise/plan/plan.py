@@ -14,6 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.lanes import lanes_of, shift_of
 from shardwise.plan.own_sampler import check_ids, check_sampler
@@ -203,6 +204,13 @@ class Plan:
             check_ids(self.sampler, ids, len(positions), self._num_ids)
         return ids
 
+    def padded(self) -> Plan:
+        """The plan with repeats to fill the last batch, whatever became of it otherwise."""
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, remainder="pad")
+        plan._block = None
+        return plan
+
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
 
@@ -242,6 +250,11 @@ class Plan:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the block."""
         return {**self.__dict__, "_block": None}
+
+    def _repr_html_(self) -> str:
+        names = ("num_samples", "batch_size", "world_size", "remainder", "start", "num_steps")
+        counts = ("num_dropped", "num_padded", "sampler")
+        return table("Plan", [(name, getattr(self, name)) for name in (*names, *counts)])
 
     def __repr__(self) -> str:
         return (

@@ -3,12 +3,14 @@
 When a call of obstore is over, a thread of its runtime enters Python once more to hand the result
 to the event loop, and the loop may have gone on before that thread has left again. CPython ends a
 foreign thread that wants the interpreter back while it is being torn down; such an end in the
-middle of obstore aborts the whole process. So each call is followed until obstore has let go of
-it. Imports the standard library; obstore at the end, where it was used.
+middle of obstore aborts the whole process. And if the loop is closed when the result of a call
+that was cancelled arrives, obstore prints an error. So each call is followed until obstore has
+let go of it. Imports the standard library; obstore at the end, where it was used.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 import weakref
@@ -39,10 +41,10 @@ class NativeCalls:
             # Or an error's traceback would keep it alive.
             del call
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until obstore has let go of all calls, but no longer than that.
+    async def settle(self, seconds: float) -> bool:
+        """Wait until obstore has let go of all calls; False if that takes longer than `seconds`.
 
-        Called when the event loop has ended, by any thread.
+        It runs in the event loop, which takes the results of cancelled calls meanwhile.
         """
         if not self._calls:
             return True
@@ -62,4 +64,4 @@ class NativeCalls:
             if waited_s > _COLLECT_AFTER_S and not is_collected:
                 is_collected = True
                 gc.collect()
-            time.sleep(_PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from shardwise.errors import StorageError
@@ -100,16 +101,16 @@ class Runtime:
                 return
             self._is_ended = True
             self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_PATIENCE_S)
-        self.native.wait(_PATIENCE_S)
+        self._thread.join(2 * _PATIENCE_S)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-            while tasks := asyncio.all_tasks(self.loop):
-                self.loop.run_until_complete(_cancel(tasks))
-        finally:
+        self.loop.run_forever()
+        while tasks := asyncio.all_tasks(self.loop):
+            self.loop.run_until_complete(_cancel(tasks))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        # A loop that obstore may still hand a result to is left open.
+        if self.loop.run_until_complete(self.native.settle(_PATIENCE_S)):
             self.loop.close()
 
 
@@ -136,8 +137,10 @@ class _Watch:
     def stop(self) -> None:
         """End the work, begun or not, and wait until it is over."""
         if not self._ended.is_set():
-            self._loop.call_soon_threadsafe(self._cancel)
-            self._ended.wait(_PATIENCE_S)
+            # A loop that is closed has ended all work.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+                self._ended.wait(_PATIENCE_S)
 
     def _cancel(self) -> None:
         self._is_stopped = True

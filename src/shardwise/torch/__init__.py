@@ -7,6 +7,12 @@ ranks and workers (I3), and their state may be taken up by any other number of t
 `StatefulDataLoader` is torch's loader around one of them, which counts what it gave.
 """
 
+# ruff: noqa: E402 - the sentence comes before torch's own error
+
+from shardwise.torch_import import import_torch
+
+import_torch()
+
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 from shardwise.torch.stateful import StatefulDataLoader

@@ -19,8 +19,8 @@ from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
 from shardwise.held_ranks import HeldRanks
-from shardwise.loader import plan_for
-from shardwise.plan import Order, Plan, Remainder, Shuffle, checked_epoch
+from shardwise.loader_arguments import plan_for, seed_of
+from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.remainder import DropNotice
 from shardwise.torch.order import refuse_second_division
 from shardwise.torch.shared import Place, Run, SharedPlace
@@ -42,6 +42,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         batch_size: samples a rank in each batch.
         shuffle: False, True (the way that suits the source), "full" or "window".
         seed: makes another order, and other randomness in transforms.
+        sampler: an order of your own, as in `shardwise.DataLoader`.
         remainder: None, "drop", "pad" or "uneven", as in `shardwise.DataLoader`.
         rank: this process's rank; found, together with world_size, when both are None.
         world_size: how many ranks share the data.
@@ -86,6 +87,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         batch_size: int = 64,
         shuffle: Shuffle = False,
         seed: int = 0,
+        sampler: Sampler | None = None,
         remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -115,7 +117,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             seed=seed,
             remainder=remainder,
             epoch_size=epoch_size,
+            sampler=sampler,
         )
+        seed = seed_of(sampler, seed)
         self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
         # workers still start can't split them. Workers that live on read the shared one.

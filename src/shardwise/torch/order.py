@@ -63,9 +63,13 @@ def refuse_second_division(part: object, world_size: int) -> None:
 
     Raises:
         RankError: each rank would read a part of its part.
+        FrameworkError: this version of Accelerate divides with something else.
     """
     if world_size == 1 or _ACCELERATE not in sys.modules:
         return
+    from shardwise.integrations.accelerate import check_dividers
+
+    check_dividers(*_DIVIDERS)
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back

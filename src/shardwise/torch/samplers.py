@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwise.engine.schedule import epoch_works
 from shardwise.held_ranks import HeldRanks
-from shardwise.plan import Partition, Plan, Remainder, Shuffle, make_sampler
+from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
 from shardwise.remainder import DropNotice, default_remainder
 from shardwise.torch.order import Cursor, check_count, order_of, refuse_second_division, shuffle_of
 
@@ -208,6 +208,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: False, True (the way that suits the dataset, "full" if it doesn't say), "full" or
             "window".
         seed: makes another order.
+        sampler: an order of your own, as in `shardwise.DataLoader`.
         remainder: "drop"; "pad" repeats samples, see `valid`; "uneven" gives each sample exactly
             once, and the last batch of some ranks is shorter, possibly an empty list, which
             DataLoader's default `collate_fn` does not take. None is "uneven" where nothing is
@@ -238,6 +239,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         *,
         shuffle: Shuffle = False,
         seed: int = 0,
+        sampler: Sampler | None = None,
         remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -248,7 +250,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         self._ranks = HeldRanks(rank, world_size, group=group)
         self._is_default = remainder is None
         self._drop_notice = DropNotice(is_default=self._is_default)
-        remainder = remainder or default_remainder(shuffle)
+        remainder = remainder or default_remainder(shuffle, sampler)
         num_samples = dataset if isinstance(dataset, int) else len(dataset)
         kind, shard_sizes = shuffle_of(dataset, shuffle, shard_sizes)
         self.batch_size = batch_size
@@ -263,6 +265,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
             shard_sizes=shard_sizes,
             window_shape=getattr(dataset, "window_shape", None),
             epoch_size=epoch_size,
+            sampler=sampler,
         ).require_steps()
         self._check_empty(self._plan)
         self._order = order_of(dataset, self._plan.sampler)

@@ -7,11 +7,13 @@ Imports torch and the parts beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
+from shardwise.frameworks import announced
+from shardwise.plan import Plan
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.parcels import HandOver
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
@@ -88,6 +90,9 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go through the epoch from where it stands."""
+        return announced(self._batches(), lambda: self._pass_plan, is_known=True)
+
+    def _batches(self) -> Generator[Any, None, None]:
         self._end_if_whole()
         if self._pass is not None and self._is_under_way:
             # A pass that was left begins again where it began, however far workers read ahead.
@@ -96,7 +101,7 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             self._keeper.set_epoch(self._keeper.epoch)
         num_left = self._keeper.num_left
         run = _Pass(self._keeper.state_dict(0), num_left, self._num_batches(num_left))
-        self._pass = run
+        self._pass, self._pass_plan = run, self._plan_of(run)
         for batch in super().__iter__():
             run.num_given += 1
             yield batch
@@ -146,6 +151,13 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             return self._keeper.state_dict(self._pass.num_left)
         size = (self.batch_size or 1) if isinstance(self._keeper, DistributedSampler) else 1
         return self._keeper.state_dict(self._pass.num_given * size)
+
+    def _plan_of(self, run: _Pass) -> Plan:
+        keeper = self._keeper
+        if isinstance(keeper, DistributedSampler):
+            # It has no plan of batches, and its repeats don't stand last in a gather.
+            return Plan(run.num_steps, batch_size=1)
+        return keeper.plan.resumed(run.began["position"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any ranks, workers and batch size.

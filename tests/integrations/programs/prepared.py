@@ -1,4 +1,4 @@
-"""One of two ranks: what comes out of loaders that Accelerate was asked to prepare, each its way.
+"""One of two ranks: loaders that Accelerate was told of, each in its way, and those it was not.
 
 Argument: the directory to write to.
 """
@@ -11,73 +11,130 @@ import sys
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
-from torch.utils.data import TensorDataset
+from accelerate import Accelerator, skip_first_batches
+from accelerate.state import AcceleratorState, GradientState
+from torch.utils.data import DataLoader
 
 import shardwise as sw
 from shardwise.integrations.accelerate import prepare
 
-NUM_SAMPLES, BATCH_SIZE = 1000, 16  # 31 steps of 32, and one of 8
+NUM_SAMPLES, BATCH_SIZE, STOP_AFTER = 1003, 16, 13  # 31 steps of 32, and one of 11
+DATA = sw.wrap(range(NUM_SAMPLES))
+OPTIONS = {"batch_size": BATCH_SIZE, "shuffle": "full", "remainder": "pad"}
+
+
+def loader(accelerator):
+    return prepare(accelerator, sw.DataLoader(DATA, **OPTIONS))
+
+
+def facade(accelerator):
+    return accelerator.prepare(sw.DataLoader(DATA, **OPTIONS).as_torch_dataloader())
+
+
+def stateful(accelerator):
+    it = sw.torch.IterableDataset(DATA, **OPTIONS)
+    return accelerator.prepare(sw.torch.StatefulDataLoader(it, batch_size=None, num_workers=1))
+
+
+def batch_sampler(accelerator):
+    sampler = sw.torch.BatchSampler(DATA, BATCH_SIZE, shuffle="full", remainder="drop")
+    batches = sw.torch.StatefulDataLoader(DATA.map(with_mark), batch_sampler=sampler)
+    return accelerator.prepare(batches)
+
+
+def with_mark(sample):
+    return {**sample, "__valid__": True}
 
 
 def main(out):
-    accelerator = Accelerator(cpu=True)
-    data = sw.wrap(range(NUM_SAMPLES))
-    options = {"batch_size": BATCH_SIZE, "shuffle": "full", "remainder": "uneven"}
-    loaders = {
-        "plain": accelerator.prepare(sw.DataLoader(data, **options)),
-        "registered": accelerator.prepare_data_loader(sw.DataLoader(data, **options)),
-        "facade": accelerator.prepare(sw.DataLoader(data, **options).as_torch_dataloader()),
-        "integration": accelerator.prepare(prepare(accelerator, sw.DataLoader(data, **options))),
-        "stateful": accelerator.prepare(
-            sw.torch.StatefulDataLoader(
-                sw.torch.IterableDataset(data, **options), batch_size=None, num_workers=1
-            )
-        ),
-    }
+    out = Path(out)
     record = {
-        name: [i for batch in b for i in batch["value"].tolist()] for name, b in loaders.items()
+        kind.__name__: {"whole": trained(kind), "parts": trained(kind, out / kind.__name__)}
+        for kind in (loader, facade, stateful, batch_sampler)
     }
-    tensors = TensorDataset(torch.arange(NUM_SAMPLES))
-    sampler = sw.torch.BatchSampler(tensors, BATCH_SIZE, remainder="drop")
-    indices = sw.torch.StatefulDataLoader(tensors, batch_sampler=sampler)
-    record["sampler"] = [i for (batch,) in accelerator.prepare(indices) for i in batch.tolist()]
-    record["metrics"] = metrics(
-        accelerator, sw.DataLoader(data, batch_size=BATCH_SIZE, remainder="pad")
-    )
-    record["sums"] = sums(data)
-    (Path(out) / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(record))
+    record["gathered"] = {f"{n} {r}": gathered(n, r) for n in (49, 101, 96) for r in (None, "pad")}
+    record["refused"] = {name: message(fails) for name, fails in REFUSED.items()}
+    (out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(record))
 
 
-def metrics(accelerator, loader):
-    """All ranks' samples, as an evaluation gathers them."""
-    gathered = []
-    for batch in prepare(accelerator, loader):
-        ids, valid = accelerator.gather_for_metrics((batch["value"], batch["__valid__"]))
-        gathered += ids[valid].tolist()
-    return gathered
+def new_accelerator(**options):
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    return Accelerator(cpu=True, **options)
 
 
-def sums(data):
-    """In which steps of two epochs gradients are summed up, with and without the integration."""
-    from accelerate.state import AcceleratorState, GradientState
-
-    found = []
-    for known in (True, False):
-        AcceleratorState._reset_state()
-        GradientState._reset_state()
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=5)
-        loader = sw.DataLoader(data, batch_size=BATCH_SIZE)
-        loader = prepare(accelerator, loader) if known else loader
+def trained(kind, checkpoint=None):
+    """Two epochs: the samples and the synchronised steps; with a checkpoint, begun anew there."""
+    steps, synced = [], []
+    for part in ("first", "rest") if checkpoint else ("whole",):
+        accelerator = new_accelerator(gradient_accumulation_steps=5)
+        batches = kind(accelerator)
         model = accelerator.prepare(torch.nn.Linear(1, 1))
-        steps = []
-        for _ in range(2):
-            for step, _ in enumerate(loader, start=1):
+        if part == "rest":
+            accelerator.load_state(str(checkpoint))
+        while batches.epoch < 2:
+            for batch in batches:
                 with accelerator.accumulate(model):
-                    if accelerator.sync_gradients:
-                        steps.append(step)
-        found.append(steps)
-    return found
+                    accelerator.backward(model(batch["value"][:, None].float()).mean())
+                    synced += [len(steps)] if accelerator.sync_gradients else []
+                steps.append(batch["value"][batch["__valid__"]].tolist())
+                if part == "first" and len(steps) == STOP_AFTER:
+                    accelerator.save_state(str(checkpoint))
+                    break
+            if part == "first":
+                break
+    return steps, synced
+
+
+def gathered(num_samples, remainder):
+    """What an evaluation gathers, in its order."""
+    accelerator = new_accelerator()
+    data = sw.wrap(range(num_samples))
+    options = {} if remainder is None else {"remainder": remainder}
+    batches = prepare(accelerator, sw.DataLoader(data, batch_size=12, **options))
+    tensors = [accelerator.gather_for_metrics(batch["value"]).tolist() for batch in batches]
+    keys = [accelerator.gather_for_metrics(batch["__key__"]) for batch in batches]
+    return [i for batch in tensors for i in batch], [int(key) for batch in keys for key in batch]
+
+
+def prepared_plain(accelerator):
+    list(accelerator.prepare(sw.DataLoader(DATA, batch_size=BATCH_SIZE)))
+
+
+def facade_alone(_):
+    list(sw.DataLoader(DATA, batch_size=BATCH_SIZE).as_torch_dataloader())
+
+
+def uneven(accelerator):
+    for batch in prepare(accelerator, sw.DataLoader(DATA, batch_size=12, remainder="uneven")):
+        accelerator.gather_for_metrics(batch["value"])
+
+
+def iterable(accelerator, num_workers=0):
+    it = sw.torch.IterableDataset(DATA, batch_size=BATCH_SIZE)
+    list(accelerator.prepare(DataLoader(it, batch_size=None, num_workers=num_workers)))
+
+
+def skipped(accelerator):
+    list(skip_first_batches(loader(accelerator), 3))
+
+
+REFUSED = {
+    "plain": prepared_plain,
+    "facade alone": facade_alone,
+    "uneven": uneven,
+    "iterable": iterable,
+    "iterable with workers": lambda accelerator: iterable(accelerator, num_workers=1),
+    "skipped": skipped,
+}
+
+
+def message(fails):
+    try:
+        fails(new_accelerator())
+    except (sw.ShardwiseError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+"""What a sample and a dataset look like in a terminal and in a notebook.
+
+A picture is shown as a thumbnail, everything else in one line. Imports codecs and errors.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.codecs import image
+from shardwise.errors import ShardwiseError
+from shardwise.markup import png, short, table
+
+__all__ = ["Sample", "gallery"]
+
+_SIDE = 96  # pixels of a thumbnail
+_MAX_FILE_BYTES = 8 << 20
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM")
+
+
+class Sample(dict[str, Any]):
+    """A dict that prints itself in one line, with the sizes of what is large.
+
+    In everything else it is a dict: it compares and copies as one, and pickles as one.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{name!r}: {short(value)}' for name, value in self.items())}}}"
+
+    def _repr_html_(self) -> str:
+        rows = table("sample", [(name, short(value)) for name, value in self.items()])
+        return f"{rows}{''.join(_pictures(self))}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def gallery(samples: Iterable[Mapping[str, Any]]) -> str:
+    """The pictures in some samples, in HTML, with the keys and the short values beside them."""
+    figures = []
+    for sample in samples:
+        pictures = "".join(_pictures(sample))
+        if pictures:
+            values = [v for v in sample.values() if isinstance(v, str | int)]
+            caption = escape(" ".join(short(value) for value in values))
+            figures.append(
+                f"<figure style='display:inline-block;margin:4px'>{pictures}"
+                f"<figcaption style='max-width:{_SIDE}px;overflow:hidden'>{caption}</figcaption>"
+                "</figure>"
+            )
+    return "".join(figures)
+
+
+def _pictures(sample: Mapping[str, Any]) -> Iterable[str]:
+    for name, value in sample.items():
+        pixels = _pixels(value)
+        if pixels is not None:
+            step = -(-max(pixels.shape[:2]) // _SIDE)
+            data = base64.b64encode(png(pixels[::step, ::step])).decode()
+            yield f"<img title='{escape(name)}' src='data:image/png;base64,{data}'>"
+
+
+def _pixels(value: Any) -> NDArray[np.uint8] | None:
+    """The pixels of an encoded or decoded picture, uint8 `[H, W, C]`; None of anything else."""
+    if isinstance(value, bytes):
+        if not value.startswith(_MAGIC) or len(value) > _MAX_FILE_BYTES:
+            return None
+        try:
+            value = image("rgb", layout="HWC")(value)
+        except (ShardwiseError, ValueError):  # no such package, or no picture
+            return None
+    if not (hasattr(value, "__array__") and len(getattr(value, "shape", ())) in (2, 3)):
+        return None
+    pixels = np.asarray(value)
+    if pixels.dtype.kind == "f" and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
+        pixels = (pixels * 255).astype(np.uint8)
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    elif pixels.shape[2] not in (1, 3, 4):
+        pixels = np.moveaxis(pixels, 0, 2)
+    is_picture = pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3, 4)
+    return pixels if is_picture and min(pixels.shape) > 0 else None

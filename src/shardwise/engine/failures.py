@@ -1,0 +1,72 @@
+"""Errors on their way from a worker process: with their cause, and the frames of the user's code.
+
+Pickling takes tracebacks and causes away. So an error travels together with its cause, and with
+the worker's traceback as a note, from the first frame that is not this library's on. Imports the
+errors.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from shardwise.errors import ShardwiseError, message_of
+
+__all__ = ["pack_error", "unpack_error"]
+
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+
+
+def pack_error(error: Exception) -> bytes:
+    """Pickle an exception with its cause; as text where it does not pickle."""
+    cause = error.__cause__
+    origin = cause or error
+    where = f"in worker process {os.getpid()}"
+    lines = _traceback_of(origin)
+    origin.add_note(f"{where}:\n{lines}" if lines else where)
+    return pickle.dumps([_pickled(each) for each in (error, cause) if each is not None])
+
+
+def unpack_error(data: bytes) -> Exception:
+    """The exception of a worker of this process's own."""
+    error, *causes = (pickle.loads(each) for each in pickle.loads(data))  # noqa: S301 - our own
+    if causes:
+        error.__cause__ = causes[0]
+    found: Exception = error
+    return found
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Its traceback, with what it followed from, without this library's frames at the beginning."""
+    frames = _without_library(error.__traceback__)
+    if frames is None and not isinstance(error, ShardwiseError):
+        # Raised by this library: all of it tells where.
+        frames = error.__traceback__
+    told = traceback.TracebackException(type(error), error, frames)
+    if frames is None and told.__cause__ is None and told.__context__ is None:
+        return ""
+    num_own = len(list(told.format_exception_only()))
+    return "".join(list(told.format())[:-num_own]).rstrip()
+
+
+def _without_library(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        frames = frames.tb_next
+    return frames
+
+
+def _pickled(error: BaseException) -> bytes:
+    import cloudpickle
+
+    try:
+        pickled: bytes = cloudpickle.dumps(error)
+        pickle.loads(pickled)  # noqa: S301 - our own; some errors pickle but do not come back
+    except Exception:  # noqa: BLE001 - whatever a foreign exception's own code raises
+        told = RuntimeError(f"{type(error).__qualname__}: {message_of(error)}")
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        return pickle.dumps(told)
+    return pickled

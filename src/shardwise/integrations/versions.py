@@ -1,0 +1,48 @@
+"""Refuses versions of frameworks that lack the private names which an adapter relies on.
+
+Imports the errors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.errors import FrameworkError
+
+__all__ = ["require", "require_literal"]
+
+
+def require(owner: Any, *names: str, found: str, tested: str) -> None:
+    """Check that a class or module of a framework has names that are not its public interface.
+
+    Args:
+        owner: the class or module.
+        names: attributes that it must have.
+        found: the framework and its version, such as "accelerate 1.15.0".
+        tested: the version that the adapter was tested with.
+
+    Raises:
+        FrameworkError: one is missing.
+    """
+    for name in names:
+        if not hasattr(owner, name):
+            _refuse(f"{owner.__name__}.{name}", found, tested)
+
+
+def require_literal(function: Callable[..., Any], literal: str, *, found: str, tested: str) -> None:
+    """Check that a function of a framework still asks for an attribute by this name.
+
+    Raises:
+        FrameworkError: the name is not among the constants of its code.
+    """
+    code = getattr(function, "__wrapped__", function).__code__
+    if literal not in code.co_consts + code.co_names:
+        _refuse(f"{literal} in {function.__qualname__}", found, tested)
+
+
+def _refuse(name: str, found: str, tested: str) -> None:
+    raise FrameworkError(
+        f"{found} has no {name}, which this adapter relies on; it was tested with {tested}: "
+        "install that version, or use the loader without the adapter"
+    )

@@ -1,0 +1,27 @@
+"""torch, which is the user's own: imported here first, so that one sentence says it is missing.
+
+Imports errors.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from shardwise.errors import MissingTorchError
+
+__all__ = ["import_torch"]
+
+
+def import_torch() -> ModuleType:
+    """Torch itself.
+
+    Raises:
+        MissingTorchError: it is not installed.
+    """
+    try:
+        return import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingTorchError from None

@@ -1,0 +1,94 @@
+"""What can't be sent to worker processes is named; more of them than cores is told once."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+
+import pytest
+
+import shardwise as sw
+from shardwise.dataset import Dataset
+from shardwise.engine.cores import usable_cores
+from tests.support.memory_source import MemorySource, numbered_samples
+
+LOCK = threading.Lock()
+
+
+def uses_a_global(sample):
+    with LOCK:
+        return sample
+
+
+uses_a_global.__module__ = "__main__"  # functions of the main program travel with their globals
+
+
+def captures():
+    guard = threading.Lock()
+
+    def counts(sample):
+        with guard:
+            return sample
+
+    return counts
+
+
+class Augments:
+    def __init__(self):
+        self.inner = {"lock": threading.Lock()}
+
+    def __call__(self, sample):
+        return sample
+
+    def method(self, sample):
+        return sample
+
+
+FUNCTIONS = {
+    "captures.<locals>.counts can't .* holds 'guard', a _thread.lock": captures(),
+    "Augments can't .* holds 'inner.lock', a _thread.lock": Augments(),
+    "Augments .*can't .* holds 'inner.lock', a _thread.lock ": Augments().method,
+    "uses_a_global can't .* holds 'LOCK', a _thread.lock": uses_a_global,
+    "partial can't .* holds 'lock', a _thread.lock": functools.partial(
+        lambda sample, lock: sample, lock=LOCK
+    ),
+}
+
+
+def loader(data, **options):
+    return sw.DataLoader(data, batch_size=4, output="numpy", rank=0, world_size=1, **options)
+
+
+@pytest.mark.parametrize("told", FUNCTIONS)
+def test_a_function_that_can_not_be_sent_to_workers_is_named_with_what_it_holds(told):
+    function = FUNCTIONS[told]
+    data = sw.wrap(range(8)).map(function)
+    with pytest.raises(TypeError, match=told) as caught:
+        next(iter(loader(data, num_workers=1)))
+    assert "num_workers=0" in str(caught.value)
+    assert caught.value.__suppress_context__
+    with pytest.raises(TypeError, match=told):
+        next(iter(loader(sw.wrap(range(8)), num_workers=1, collate=function)))
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="nobody would choose processes on one core")
+def test_told_nothing_the_loader_runs_such_a_function_in_threads_and_says_so(caplog):
+    with caplog.at_level(logging.WARNING, "shardwise"):
+        made = loader(Dataset(MemorySource(numbered_samples(8))).map(captures()))
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "holds 'guard', a _thread.lock" in said
+    assert made.stats()["executor"] == "threads"
+    assert len(list(made)) == 2
+
+
+@pytest.mark.parametrize("factor", [3, 4, 32])
+def test_four_times_as_many_workers_as_cores_are_told_once_before_they_start(factor, caplog):
+    cores = usable_cores()
+    with caplog.at_level(logging.WARNING, "shardwise"):
+        loader(sw.wrap(range(8)), num_workers=factor * cores)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (factor >= 4)
+    for said in told:
+        assert f"num_workers={factor * cores} worker processes for the {cores} core" in said
+        assert f"num_workers={cores} is as quick" in said

@@ -1,0 +1,55 @@
+"""Lightning with the loaders that a user first gives it: exact, or one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.torchrun import torchrun
+from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
+
+pytestmark = needs("lightning")
+PROGRAM = Path(__file__).parent / "programs" / "lightning_doors.py"
+NUM_SAMPLES = 100
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """What two ranks found."""
+    out = tmp_path_factory.mktemp("lightning")
+    torchrun(PROGRAM, out, nproc=2, timeout=TIMEOUT_S, env=OFFLINE)
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("remainder", [None, "pad"])
+@pytest.mark.parametrize("num_samples", [49, 101])
+def test_a_validation_metric_of_two_ranks_is_that_of_one(
+    records: list[dict], num_samples: int, remainder: str | None
+) -> None:
+    for record in records:
+        found = record["validated"][f"{num_samples} {remainder}"]
+        assert found == pytest.approx(np.mean(np.arange(num_samples) ** 2.0))
+
+
+def test_an_instance_of_torchs_class_is_divided_once_without_a_setting(records: list[dict]) -> None:
+    orders = []
+    for epoch in range(2):
+        batches = [ids for record in records for e, ids in record["as_torch"] if e == epoch]
+        orders.append([i for ids in batches for i in ids])
+        assert sorted(orders[-1]) == list(range(NUM_SAMPLES))
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("kind", ["overfit", "overfit as_torch"])
+def test_overfit_batches_repeats_the_same_first_batches(records: list[dict], kind: str) -> None:
+    for rank, record in enumerate(records):
+        first = [list(range(at, at + 12)) for at in range(12 * rank, 72, 24)]
+        assert record[kind] == [[epoch, ids] for epoch in range(2) for ids in first]
+
+
+def test_overfit_batches_of_a_shuffled_loader_is_one_sentence(records: list[dict]) -> None:
+    for record in records:
+        assert "for Lightning's overfit_batches make the loader" in record["overfit shuffled"]

@@ -1,0 +1,52 @@
+"""What Ray and DeepSpeed would make a loader of their own of: exact, or one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from tests.support.trainers import needs
+
+
+@needs("ray")
+def test_rays_preparation_of_a_loader_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.train.torch import train_loop_utils
+
+    # What two of its workers would see; the rest of the call is Ray's own.
+    monkeypatch.setattr(train_loop_utils.session, "get_world_size", lambda: 2)
+    monkeypatch.setattr(train_loop_utils.session, "get_world_rank", lambda: 0)
+    loader = sw.DataLoader(sw.wrap(range(8)), batch_size=2)
+    with pytest.raises(AttributeError, match="Iterate it as it is: without Ray's prepare_data_"):
+        # Made, it would start a cluster; it refuses before it needs itself.
+        train_loop_utils._TorchAccelerator.prepare_data_loader(None, loader)
+
+
+def deepspeeds_loader(data: Any, rank: int) -> Any:
+    """What `deepspeed.initialize(training_data=data)` makes on one of two ranks."""
+    from deepspeed.runtime.dataloader import DeepSpeedDataLoader
+
+    ranks = {"data_parallel_world_size": 2, "data_parallel_rank": rank, "local_rank": rank}
+    options = {"batch_size": 5, "pin_memory": False, "num_local_io_workers": 0}
+    return DeepSpeedDataLoader(data, tput_timer=None, **options, **ranks)
+
+
+@needs("deepspeed")
+def test_deepspeed_divides_a_dataset_as_any_other() -> None:
+    made = [deepspeeds_loader(sw.wrap(range(21)), rank) for rank in range(2)]
+    ids = [i for loader in made for batch in loader for i in batch["value"].tolist()]
+    assert len(ids) == 22, "torch's DistributedSampler repeats one"
+    assert sorted(set(ids)) == list(range(21))
+
+
+@needs("deepspeed")
+def test_deepspeed_refuses_what_is_divided_already() -> None:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    loader = sw.DataLoader(sw.wrap(range(21)), batch_size=5)
+    assert not DeepSpeedEngine.is_map_style_dataset(loader), "Training data must be a torch Dataset"
+    assert not DeepSpeedEngine.is_iterable_style_dataset(loader)
+    it = sw.torch.IterableDataset(loader.dataset, batch_size=5, rank=0, world_size=2)
+    with pytest.raises(ValueError, match="expected unspecified sampler"):
+        next(iter(deepspeeds_loader(it, 0)))
