@@ -5,6 +5,7 @@ A store that can't do something says so here, with the reason, and the user gets
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tests.support.google_server import google_server
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 from tests.support.servers import azurite, nginx, s3_gateway
 from tests.support.sftp_server import sftp_server
+from tests.support.tcp_proxy import TcpProxy
 
 CONTENT = bytes(range(256)) * 40
 ODD = [
@@ -41,13 +43,15 @@ class Store:
         put: stores a file there under a name; returns its URL.
         config: the settings of a client.
         wrong: settings that are refused, or None where nothing is asked for.
-        lacks: what it can't do, and why: "list", "write", "odd names".
+        proxy: before the server; transparent until it is told to break connections.
+        lacks: what it can't do, and why: "list", "write", "odd names", "buckets".
     """
 
     root: str
     store: Callable[[str, bytes], Any]
     config: dict[str, Any]
     wrong: dict[str, Any] | None
+    proxy: TcpProxy
     lacks: dict[str, str] = field(default_factory=dict)
 
     def put(self, name: str, data: bytes) -> str:
@@ -62,25 +66,38 @@ class Store:
                 pytest.skip(f"{ability}: {self.lacks[ability]}")
 
 
+def _proxied(stack: ExitStack, url: str) -> tuple[TcpProxy, str]:
+    """A proxy before a server, and the URL with its port."""
+    port = re.search(r":(\d+)", url.partition("://")[2])
+    assert port is not None
+    proxy = stack.enter_context(TcpProxy(int(port[1])))
+    return proxy, url.replace(port[0], f":{proxy.port}", 1)
+
+
 def _s3(stack: ExitStack, folder: Path) -> Store:
     server = stack.enter_context(s3_gateway(folder))
-    wrong = server.config | {"aws_secret_access_key": "wr0ng"}
-    return Store("s3://bucket", server.put, server.config, wrong)
+    proxy, url = _proxied(stack, server.endpoint)
+    config = server.config | {"aws_endpoint": url}
+    wrong = config | {"aws_secret_access_key": "wr0ng"}
+    return Store("s3://bucket", server.put, config, wrong, proxy)
 
 
 def _azure(stack: ExitStack, folder: Path) -> Store:
     server = stack.enter_context(azurite(folder))
-    wrong = server.config | {"azure_storage_account_key": "d3JvbmcK"}
-    return Store("az://container", server.put, server.config, wrong)
+    proxy, url = _proxied(stack, server.endpoint)
+    config = server.config | {"azure_storage_endpoint": url}
+    wrong = config | {"azure_storage_account_key": "d3JvbmcK"}
+    return Store("az://container", server.put, config, wrong, proxy)
 
 
 def _google(stack: ExitStack, folder: Path) -> Store:
     del folder
     url, state = stack.enter_context(google_server())
+    proxy, url = _proxied(stack, url)
     # As its own clients find an emulator.
     patch = stack.enter_context(pytest.MonkeyPatch.context())
     patch.setenv("STORAGE_EMULATOR_HOST", url.removeprefix("http://"))
-    return Store("gs://bucket", state.put, {}, None)
+    return Store("gs://bucket", state.put, {}, None, proxy)
 
 
 def _http(stack: ExitStack, folder: Path) -> Store:
@@ -93,30 +110,35 @@ def _http(stack: ExitStack, folder: Path) -> Store:
         path.with_name(".part").rename(path)
 
     lacks = {"list": NO_LISTING, "write": "nginx has none here", "odd names": "URLs escape them"}
-    return Store(server.url, put, {"token": "t0ken"}, {"token": "wr0ng"}, lacks)
+    lacks["buckets"] = "a server has none"
+    proxy, url = _proxied(stack, server.url)
+    return Store(url, put, {"token": "t0ken"}, {"token": "wr0ng"}, proxy, lacks)
 
 
 def _hub(stack: ExitStack, folder: Path) -> Store:
     del folder
     files: dict[str, bytes] = {}
-    url = stack.enter_context(hub(files=files, page=100))[0]
+    proxy, url = _proxied(stack, stack.enter_context(hub(files=files, page=100))[0])
     config = {"endpoint": url, "token": "hf_t0ken"}
     root = "hf://datasets/org/name@v1"
     lacks = {"write": READ_ONLY}
-    return Store(root, files.__setitem__, config, config | {"token": "wr0ng"}, lacks)
+    return Store(root, files.__setitem__, config, config | {"token": "wr0ng"}, proxy, lacks)
 
 
 def _ais(stack: ExitStack, folder: Path) -> Store:
     del folder
     cluster = stack.enter_context(ais_cluster(token="ais_t0ken"))
-    config = {"endpoint": cluster.endpoint, "token": "ais_t0ken"}
-    return Store("ais://bucket", cluster.put, config, config | {"token": "wr0ng"})
+    proxy, url = _proxied(stack, cluster.endpoint)
+    config = {"endpoint": url, "token": "ais_t0ken"}
+    return Store("ais://bucket", cluster.put, config, config | {"token": "wr0ng"}, proxy)
 
 
 def _sftp(stack: ExitStack, folder: Path) -> Store:
     server = stack.enter_context(sftp_server(folder / "files"))
     wrong = server.config | {"key_filename": None, "password": "wr0ng"}
-    return Store(server.root, server.put, server.config, wrong)
+    proxy, root = _proxied(stack, server.root)
+    lacks = {"buckets": "a folder that is not there is one that is empty"}
+    return Store(root, server.put, server.config, wrong, proxy, lacks)
 
 
 STORES = {
@@ -255,3 +277,36 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(store):
             open_file(url, options=StorageOptions(config=store.wrong)).read(0, 1)
         assert "wr0ng" not in str(caught.value)
         assert "d3JvbmcK" not in str(caught.value)
+
+
+def test_a_bucket_that_is_not_there_is_told_by_name(store):
+    store.needs("buckets")
+    scheme, _, rest = store.root.partition("://")
+    elsewhere = rest.replace("org/name", "org/nobody") if scheme == "hf" else "nobucket"
+    given = StorageOptions(config=store.config)
+    with pytest.raises(sw.ShardwiseError, match=r"nobody|nobucket"):
+        open_file(f"{scheme}://{elsewhere}/there.bin", options=given).read(0, 1)
+    with pytest.raises(sw.ShardwiseError, match=r"nobody|nobucket"):
+        expand(f"{scheme}://{elsewhere}/*.tar", options=given)
+
+
+# paramiko's own thread for a read prints that its connection broke.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_connections_that_break_cost_time_and_no_sample(store):
+    urls = put_shards(store, "broken", [40, 40], num_bytes=20_000)
+    data = sw.tar(urls, storage={**store.config, "prefetch_bytes": 0}).decode(cls=int)
+    assert len(data) == 80
+    before = store.proxy.num_broken
+    # A server keeps its connections: the reader asks for new ones when these break.
+    store.proxy.breaks = 8
+    if store.root.startswith(("hf:", "ais:")):
+        # Only redirects come through it.
+        store.proxy.most_bytes = 300
+    made = loader(data, shuffle="full", num_threads=2)
+    for _ in range(20):
+        check_epoch(made, 80, num_bytes=20_000)
+        store.proxy.drop()
+        if store.proxy.num_broken - before >= 6:
+            break
+    store.proxy.breaks = 0
+    assert store.proxy.num_broken - before >= 6
