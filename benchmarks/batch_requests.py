@@ -53,7 +53,13 @@ def rate(delay_s: float, has_get_batch: bool, seconds: float) -> float:
         pattern = f"ais://bucket/train/{{000..{_NUM_SHARDS - 1:03d}}}.tar"
         data = sw.tar(pattern, storage=storage).select("bin")
         loader = sw.DataLoader(
-            data, batch_size=_BATCH, shuffle="full", output="numpy", rank=0, world_size=1
+            data,
+            batch_size=_BATCH,
+            shuffle="full",
+            remainder="drop",
+            output="numpy",
+            rank=0,
+            world_size=1,
         )
         num_samples, began = 0, 0.0
         while True:
