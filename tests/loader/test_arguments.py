@@ -95,7 +95,19 @@ class Stream(torch.utils.data.IterableDataset):
         (Stream(), r"sw\.TarWriter"),
         (3, r"sw\.DataLoader\(int\)"),
     ],
-    ids=str,
+    ids=[
+        "path",
+        "bytes",
+        "parquet",
+        "url",
+        "name",
+        "paths",
+        "datasets",
+        "splits",
+        "generator",
+        "stream",
+        "number",
+    ],
 )
 def test_what_is_no_dataset_is_refused_with_what_to_write(data, message):
     with pytest.raises(TypeError, match=message) as caught:
