@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import random
 import time
@@ -9,10 +10,12 @@ from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.storage import StorageOptions, open_file
+from shardwise.storage import IO_COUNTS, StorageOptions, open_file
+from shardwise.storage.cache import CacheSettings
 
 CONTENT = bytes(range(256)) * 100
 
@@ -119,3 +122,63 @@ def test_settings_go_to_the_file_system(url):
     with pytest.raises(StorageError, match="account, password") as caught:
         open_file(url, options=options).read(0, 1)
     assert "S3CRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["modified", "ukey", None])
+def test_versions_come_from_what_a_file_system_has(url, way, tmp_path, caplog):
+    # Clients are kept by scheme.
+    scheme = f"plain-{way or 'none'}"
+
+    class Plain(Faulty):
+        protocol = scheme
+        modified = MemoryFileSystem.modified if way == "modified" else AbstractFileSystem.modified
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return MemoryFileSystem._strip_protocol(path.replace(f"{scheme}://", "memory://"))
+
+        def info(self, path, **options):
+            found = super().info(path)
+            return {name: found[name] for name in ("name", "size", "type")}
+
+    if way == "ukey":
+        Plain.ukey = lambda self, path: hashlib.sha256(self.cat_file(path)).hexdigest()
+    fsspec.register_implementation(scheme, Plain, clobber=True)
+    before = IO_COUNTS.snapshot()
+    options = StorageOptions(cache=CacheSettings(tmp_path / "blocks"))
+    file = open_file(f"{scheme}://d/x.tar", options=options)
+    assert [file.read(3, 5) for _ in range(4)] == [CONTENT[3:8]] * 4
+    counted = {name: n - before[name] for name, n in IO_COUNTS.snapshot().items()}
+    told = [said for said in caplog.messages if "is not cached" in said]
+    if way is None:
+        # A cache that can't be used is told once, and counted.
+        assert len(told) == 1
+        assert counted["degraded"] == 4
+        assert not file.stat().etag
+    else:
+        assert not told
+        assert counted["hits"] == 3
+        assert file.stat().etag
+
+
+def test_a_file_is_opened_once_for_many_reads(url):
+    opened = []
+
+    class Opening(Faulty):
+        protocol = "opening"
+        cat_file = AbstractFileSystem.cat_file
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return MemoryFileSystem._strip_protocol(path.replace("opening://", "memory://"))
+
+        def open(self, path, *args, **options):
+            opened.append(path)
+            return super().open(path, *args, **options)
+
+    fsspec.register_implementation("opening", Opening, clobber=True)
+    file = open_file("opening://d/x.tar", options=StorageOptions(prefetch_bytes=0))
+    assert [file.read(at, 7) for at in range(0, 300, 10)] == [
+        CONTENT[at : at + 7] for at in range(0, 300, 10)
+    ]
+    assert len(opened) == 1

@@ -94,6 +94,17 @@ class _Instance:
         file.seek(start)
         return bytes(file.read(stop - start))
 
+    def version(self, path: str) -> tuple[int, str]:
+        """Time and name of a file's version, by what else file systems have: 0 and "" for none."""
+        from fsspec import AbstractFileSystem
+
+        kind = type(self.fs)
+        if kind.modified is not AbstractFileSystem.modified:
+            return _mtime_ns({"mtime": self.fs.modified(path)}), ""
+        if kind.ukey is not AbstractFileSystem.ukey:
+            return 0, f'"{self.fs.ukey(path)}"'
+        return 0, ""
+
 
 class FsspecClient:
     """A file system of fsspec. Keys are whole URLs.
@@ -174,6 +185,8 @@ class FsspecClient:
                 raise AttemptError("it is a directory, or has no known length", "refused")
             num_bytes, mtime_ns = int(info["size"]), _mtime_ns(info)
             etag = next((info[name] for name in ("ETag", "etag", "e_tag") if info.get(name)), "")
+            if not etag and not mtime_ns:
+                mtime_ns, etag = lane.version(path)
             if not etag and mtime_ns:
                 etag = f'"{mtime_ns}-{num_bytes}"'
             return FileStat(num_bytes, mtime_ns, str(etag))

@@ -1,0 +1,101 @@
+"""Servers whose certificate is signed by an authority of one's own."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import subprocess
+import threading
+
+import pytest
+
+from shardwise.errors import MissingShardError, StorageError
+from shardwise.storage import StorageOptions, open_file
+from tests.support.server_process import require_binary
+
+CONTENT = bytes(range(256))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        found = self.path == "/file.bin"
+        self.send_response(206 if found else 404)
+        body = CONTENT[3:8] if found else b""
+        if found:
+            self.send_header("Content-Range", "bytes 3-7/256")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """An HTTPS server on the loopback: its URL, and the path of its authority's certificate."""
+    openssl = require_binary("openssl", package="apt-get install openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    authority, key, certificate = (folder / name for name in ("ca.pem", "key.pem", "own.pem"))
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    make = [openssl, "req", "-x509", *curve]
+    signed = ["-CA", authority, "-CAkey", folder / "ca.key", "-addext", "basicConstraints=CA:FALSE"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    for command in (
+        [*make, "-subj", "/CN=Tests", "-keyout", folder / "ca.key", "-out", authority],
+        [*make, "-subj", "/CN=localhost", *signed, *names, "-keyout", key, "-out", certificate],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.daemon_threads = True
+    made.handle_error = lambda *_: None
+    made.socket = context.wrap_socket(made.socket, server_side=True)
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield f"https://127.0.0.1:{made.server_port}", authority
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.mark.parametrize("form", ["path", "text"])
+def test_an_authority_is_given_by_a_path_or_by_its_text(server, form):
+    url, certificate = server
+    given = str(certificate) if form == "path" else certificate.read_text()
+    options = StorageOptions.of({"root_certificate": given})
+    assert open_file(f"{url}/file.bin", options=options).read(3, 5) == CONTENT[3:8]
+
+
+def test_without_it_the_cause_is_told_at_once(server):
+    url, _ = server
+    with pytest.raises(StorageError, match=r"certificate is not trusted.*root_certificate"):
+        open_file(f"{url}/file.bin").read(3, 5)
+    with pytest.raises(StorageError, match="can't read the certificates in"):
+        options = StorageOptions.of({"root_certificate": "/nowhere/ca.pem"})
+        open_file(f"{url}/file.bin", options=options).read(3, 5)
+
+
+@pytest.mark.parametrize("way", ["variable", "profile"])
+def test_s3_takes_what_awss_tools_take(server, way, tmp_path, monkeypatch):
+    url, certificate = server
+    keys = {"aws_access_key_id": "AKID", "aws_secret_access_key": "SECRET"}
+    config = {"aws_endpoint": url, "aws_region": "us-east-1"}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    if way == "variable":
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        config |= keys
+    else:
+        (tmp_path / ".aws").mkdir()
+        lines = "".join(f"{name} = {value}\n" for name, value in keys.items())
+        (tmp_path / ".aws/credentials").write_text(f"[mine]\n{lines}")
+        (tmp_path / ".aws/config").write_text(f"[profile mine]\nca_bundle = {certificate}\n")
+        config["profile"] = "mine"
+    # It is asked, and says no: the certificate was taken.
+    with pytest.raises(MissingShardError):
+        open_file("s3://bucket/file.bin", options=StorageOptions(config=config)).read(3, 5)
