@@ -143,7 +143,8 @@ def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path,
     loader = wds.WebLoader(wds.WebDataset(urls).map(key), batch_size=None, num_workers=1)
     with pytest.warns(UserWarning, match="reads 1 of the 2 shards") as told:
         assert [len(list(loader)) for _ in range(2)] == [4, 4]
-    assert len(told) == 1
+    # Lance, where another test has imported it, warns at each fork.
+    assert sum("reads 1 of the 2 shards" in str(each.message) for each in told) == 1
 
 
 @pytest.mark.parametrize("splitter", ["None", "own"])

@@ -301,7 +301,7 @@ def test_connections_that_break_cost_time_and_no_sample(store):
     store.proxy.breaks = 8
     if store.root.startswith(("hf:", "ais:")):
         # Only redirects come through it.
-        store.proxy.most_bytes = 300
+        store.proxy.most_bytes = 50
     made = loader(data, shuffle="full", num_threads=2)
     for _ in range(20):
         check_epoch(made, 80, num_bytes=20_000)

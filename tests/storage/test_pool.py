@@ -108,7 +108,7 @@ def test_a_pool_of_no_files_is_refused():
         FilePool(limit=0)
 
 
-@pytest.mark.parametrize(("soft", "kept"), [(100, 64), (1024, 256), (10**6, 2048)])
+@pytest.mark.parametrize(("soft", "kept"), [(100, 25), (1024, 256), (10**6, 2048)])
 def test_a_pool_keeps_a_quarter_of_the_files_that_a_process_may_open(monkeypatch, soft, kept):
     monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, soft))
     assert FilePool().limit == kept

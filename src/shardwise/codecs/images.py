@@ -55,6 +55,10 @@ class Image:
             raise ValueError(f"image(size={self.size}): height and width must be 1 or more")
         if self.max_pixels < 1:
             raise ValueError(f"image(max_pixels={self.max_pixels}): must be 1 or more")
+        if self.size is not None and self.size[0] * self.size[1] > self.max_pixels:
+            raise ValueError(
+                f"image(size={self.size}): more pixels than max_pixels={self.max_pixels}"
+            )
 
     def __repr__(self) -> str:
         told = [repr(self.mode)]

@@ -103,3 +103,4 @@ class HubWebClient(HubListing, WebClient):
     def __init__(self, endpoint: str, web: Web) -> None:
         super().__init__(endpoint, web)
         self._endpoint = endpoint
+        self._web = web
