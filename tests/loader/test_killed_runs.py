@@ -4,6 +4,8 @@ import json
 import random
 from pathlib import Path
 
+import pytest
+
 import shardwise as sw
 from tests.support.tars import make_shards
 from tests.support.torchrun import torchrun
@@ -48,6 +50,8 @@ def given_by(directory, run, world_size, until):
         yield after, [i for line in step for i in line["ids"]]
 
 
+# Many trainings, one after the other: minutes beside other work.
+@pytest.mark.timeout(1000)
 def test_runs_killed_at_random_steps_go_on_elsewhere_in_the_uninterrupted_order(tmp_path):
     shards = make_shards(tmp_path / "shards", range(6, 16))
     out = tmp_path / "out"
@@ -67,7 +71,7 @@ def test_runs_killed_at_random_steps_go_on_elsewhere_in_the_uninterrupted_order(
             str(NUM_EPOCHS),
             str(kill_after),
             nproc=world_size,
-            timeout=280,
+            timeout=300,
             check=False,
         )
         assert (done.returncode == 0) == is_last, done.stdout

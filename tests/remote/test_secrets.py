@@ -64,6 +64,8 @@ def scan(private: Path, *, printed: bytes) -> None:
         assert b"CANARY" not in path.read_bytes(), path
 
 
+# It waits for servers that are not there, each for its time.
+@pytest.mark.timeout(700)
 def test_no_door_of_the_library_lets_a_secret_out(server, private):
     out = private / "out"
     out.mkdir()
