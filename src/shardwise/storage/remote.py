@@ -342,6 +342,10 @@ def read_remote(
 
     async def read_all() -> list[Piece]:
         files = [file for file, _ in works]
+        if not files[0]._store().has_many:
+            # No file's requests wait for what another one reads ahead.
+            every = await together(file._read(spans) for file, spans in works)
+            return [piece for pieces in every for piece in pieces]
         begun = await together(file._begin(spans) for file, spans in works)
         begun = await _at_once(files, begun)
         found = await together(file._finish(*each) for file, each in zip(files, begun, strict=True))
@@ -360,7 +364,7 @@ async def _at_once(files: list[RemoteFile], begun: list[Begun]) -> list[Begun]:
     asked = [
         (number, wanted, each)
         for number, (file, (_, parts)) in enumerate(zip(files, begun, strict=True))
-        if requests.has_many and file._store() is requests
+        if file._store() is requests
         for wanted in parts
         if (each := file._range(wanted)) is not None
     ]
