@@ -27,15 +27,19 @@ def python(code):
 
 
 def test_importing_the_package_imports_nothing_else():
-    heavy = ("numpy", "torch", "cv2", "click", "rich", "shardwise.errors", "shardwise.dataset")
+    heavy = (
+        "numpy", "torch", "cv2", "PIL", "simplejpeg", "pyarrow", "click", "rich",
+        "shardwise.errors", "shardwise.dataset",
+    )  # fmt: skip
     code = f"import sys, shardwise; print([m for m in {heavy} if m in sys.modules])"
     assert python(code) == "[]"
 
 
-def test_datasets_and_plans_are_had_without_torch_and_cv2():
-    heavy = ("torch", "cv2", "PIL", "simplejpeg", "click")
+def test_datasets_plans_ranks_and_codecs_are_had_without_torch_and_cv2():
+    heavy = ("torch", "cv2", "PIL", "simplejpeg", "msgpack", "click")
     code = (
         "import sys, shardwise as sw; ds = sw.wrap([(1, 2)]).map(dict); ds[0]; sw.Plan(10);"
+        "import shardwise.codecs, shardwise.ranks; assert shardwise.ranks.discover().rank == 0;"
         f"sw.tar, sw.image(size=8); print([m for m in {heavy} if m in sys.modules])"
     )
     assert python(code) == "[]"

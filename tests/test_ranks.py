@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -176,20 +174,3 @@ def test_a_local_size_that_makes_no_sense_is_refused(env, variables):
     env(variables)
     with pytest.raises(RankError, match="correct"):
         local_world_size()
-
-
-def test_discovery_does_not_import_torch():
-    program = (
-        "import sys; from shardwise.ranks import discover; "
-        "print(discover()); assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Ranks(rank=0, world_size=1, source='default')" in done.stdout

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -273,6 +274,16 @@ def test_a_pickled_loader_keeps_its_rank_and_position(monkeypatch):
     loader.close()
 
 
+def test_ranks_that_the_environment_names_share_the_samples(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    given = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        loader = make(batch_size=4, remainder="uneven", rank=None, world_size=None)
+        given += [i for batch in ids(loader) for i in batch]
+    assert sorted(given) == list(range(NUM_SAMPLES))
+
+
 def test_a_world_size_without_a_rank_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(RankError, match="RANK"):
@@ -416,6 +427,15 @@ def test_batches_are_tensors():
     assert batch["cls"].dtype == torch.int64
     assert batch["__index__"].dtype == torch.int64
     assert batch["txt"][3] == b"text 3"
+
+
+def test_the_programs_random_state_stays_untouched():
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
+    ids(make(batch_size=4, shuffle=True))
+    assert states() == before
 
 
 def test_what_the_users_collate_returns_is_handed_on():

@@ -254,7 +254,7 @@ def test_numbers_and_vectors_of_a_batch_are_arrays(table):
     assert batch["text"][3] == "row 3 ü"
 
 
-@pytest.mark.parametrize("world_size", range(1, 9))
+@pytest.mark.parametrize("world_size", [2, 5, 8])
 @pytest.mark.parametrize("shuffle", ["window", "full"])
 def test_all_ranks_together_read_each_row_once_in_the_one_order(table, world_size, shuffle):
     def ranks(ds, world_size):

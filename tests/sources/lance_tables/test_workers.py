@@ -1,0 +1,67 @@
+"""Two ranks and torch's own workers read a Lance table once, in the one order.
+
+1,003 rows in 11 fragments, the last one of 3.
+"""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from tests.support.lance_tables import NUM_ROWS, make_table, merged
+from tests.support.torchrun import torchrun
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_workers.py"
+GLOBAL_BATCH, SEED = 64, 5
+# Two ranks, the number of workers of torch's DataLoader, their start method, and how often.
+TASKS = [
+    {"start": "fork", "workers": 2, "runs": 2},
+    {"start": "fork", "workers": 3, "runs": 1},
+    {"start": "spawn", "workers": 2, "runs": 1},
+    {"start": "forkserver", "workers": 1, "runs": 1},
+    {"start": None, "workers": 0, "runs": 1},
+]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return make_table(tmp_path_factory.mktemp("tables") / "rows.lance")
+
+
+def test_torchs_workers_of_two_ranks_give_the_one_order_however_they_are_started(table, tmp_path):
+    loader = sw.DataLoader(
+        sw.lance(table, columns=("id",)),
+        batch_size=GLOBAL_BATCH,
+        seed=SEED,
+        shuffle=True,
+        remainder="uneven",
+        rank=0,
+        world_size=1,
+        executor="inline",
+        output="numpy",
+    )
+    reference = [batch["id"].tolist() for batch in loader]
+    assert sorted(i for step in reference for i in step) == list(range(NUM_ROWS))
+    torchrun(PROGRAM, table, tmp_path, json.dumps(TASKS), nproc=2, timeout=280)
+    ranks = [
+        [json.loads(line) for line in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()]
+        for rank in range(2)
+    ]
+    assert len(ranks[0]) == len(ranks[1]) == sum(task["runs"] for task in TASKS)
+    for one, other in zip(*ranks, strict=True):
+        steps = one["steps"], other["steps"]
+        assert len(steps[0]) == len(steps[1]) == len(reference), one["task"]
+        assert merged(steps) == reference, one["task"]
+
+
+def test_a_plan_goes_to_each_worker_without_an_entry_for_each_row(table):
+    ds = sw.lance(table)
+    ds[0]
+    without_rows = len(pickle.dumps(ds))
+    iterable = sw.torch.IterableDataset(ds, batch_size=8, shuffle=True, rank=0, world_size=1)
+    small = sw.wrap([1])
+    of_one = sw.torch.IterableDataset(small, batch_size=1, rank=0, world_size=1)
+    fixed = len(pickle.dumps(of_one)) - len(pickle.dumps(small))
+    assert len(pickle.dumps(iterable)) < without_rows + fixed + 8 * NUM_ROWS
