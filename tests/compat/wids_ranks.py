@@ -42,7 +42,7 @@ for name, options in {
     "dispatched": {"dispatch_batches": True},
 }.items():
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
-    given = loader(dataset, batch_size=20 if name == "split" else 5)
+    given = loader(dataset, batch_size=10 if name == "split" else 5)
     prepared = accelerator.prepare(given)
     found[name] = drain(prepared)
     found[name + " again"] = drain(prepared)

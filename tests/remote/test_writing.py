@@ -45,13 +45,6 @@ def test_shards_and_their_indexes_are_written_and_read(s3, tmp_path):
         assert s3.request("GET", key).expect(200).body == Path(path).read_bytes()
 
 
-def test_azure_takes_shards(azure):
-    url = azure.url("new/000.tar")
-    write(url, 5, storage=azure.config)
-    assert len(sw.tar(url, storage=azure.config)) == 5
-    assert sw.tar(azure.url("new/*.tar"), storage=azure.config)[4]["cls"] == b"4"
-
-
 def test_what_exists_is_kept_unless_it_is_to_be_replaced(s3):
     url = s3.url("kept/000.tar")
     write(url, 2, storage=s3.config)

@@ -16,7 +16,6 @@ from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 
 CONTENT = bytes(range(256)) * 40
-NAMES = ["train/000.tar", "train/001.tar", "train/deep/002.tar", "val/000.tar"]
 ODD = [
     "a b.tar",
     "a+b.tar",
@@ -56,19 +55,6 @@ def test_ranges_are_read_from_targets_and_the_token_stays_with_the_gateway(clust
         assert headers.get("authorization") == (None if node else "Bearer ais_t0ken")
 
 
-def test_directories_and_globs_are_listed_over_several_pages(cluster):
-    for name in [*NAMES, *(f"many/{i:05d}.tar" for i in range(2500))]:
-        cluster.put(name, b"x")
-    given = options(cluster)
-    assert expand("ais://bucket/train/", options=given) == [f"ais://bucket/{n}" for n in NAMES[:2]]
-    assert expand("ais://bucket/**/0*.tar", options=given)[-4:] == [
-        f"ais://bucket/{n}" for n in NAMES
-    ]
-    assert len(expand("ais://bucket/many/*.tar", options=given)) == 2500
-    with pytest.raises(MissingShardError, match="no file"):
-        expand("ais://bucket/none/*.tar", options=given)
-
-
 def test_odd_names_are_written_and_read(cluster):
     given = options(cluster)
     for number, name in enumerate(ODD):
@@ -80,42 +66,6 @@ def test_odd_names_are_written_and_read(cluster):
     assert sorted(expand("ais://bucket/*.tar", options=given)) == sorted(
         f"ais://bucket/{name}" for name in ODD
     )
-
-
-def test_a_shard_that_is_replaced_is_noticed_in_mid_epoch_and_between_two_openings(cluster):
-    urls = put_shards(cluster, "train", [40, 40])
-    storage = {"endpoint": cluster.endpoint, "prefetch_bytes": 0}
-    data = sw.tar(urls, storage=storage)
-    batches = iter(loader(data, batch_size=4, num_threads=0))
-    next(batches)
-    # Of the same size.
-    cluster.put("train/001.tar", numbered_tar(100, 40, 1000))
-    with pytest.raises(StaleIndexError):
-        list(batches)
-    with pytest.raises(StaleIndexError):
-        list(loader(data, num_threads=0))
-    assert len(sw.tar(urls, storage=storage)) == 80
-
-
-def test_the_cache_serves_the_second_epoch(cluster, tmp_path):
-    urls = put_shards(cluster, "train", [40, 40])
-    data = sw.tar(urls, storage={"endpoint": cluster.endpoint}, cache=tmp_path / "blocks")
-    made = loader(data.decode(cls=int), shuffle=True)
-    check_epoch(made, 80)
-    before = cluster.count(path="/s3/bucket/train")
-    check_epoch(made, 80)
-    assert cluster.count(path="/s3/bucket/train") == before
-
-
-def test_shards_are_written_with_their_indexes(cluster):
-    storage = {"endpoint": cluster.endpoint}
-    with sw.TarWriter("ais://bucket/out/{shard:03d}.tar", max_samples=5, storage=storage) as writer:
-        for i in range(12):
-            writer.write({"__key__": f"{i:03d}", "cls": i})
-    assert sorted(cluster.objects["bucket"]) == sorted(
-        f"out/{i:03d}.tar{end}" for i in range(3) for end in ("", ".swi")
-    )
-    assert len(sw.tar("ais://bucket/out/", storage=storage)) == 12
 
 
 def test_what_is_wrong_is_told(cluster):

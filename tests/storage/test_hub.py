@@ -167,17 +167,6 @@ def test_the_token_of_the_environment_goes_to_the_server_of_the_environment_only
         assert expand("hf://datasets/org/name@v1/train/", options=options)
 
 
-def test_directories_and_globs_are_listed_page_by_page():
-    with hub() as (url, _, _):
-        options = StorageOptions.of({"endpoint": url, "token": "hf_t0ken"})
-        root = "hf://datasets/org/name@v1"
-        found = expand(f"{root}/train/", options=options)
-        assert found == [f"{root}/train/000.tar", f"{root}/train/001.tar"]
-        assert expand(f"{root}/**/*.tar", options=options) == [
-            f"{root}/{name}" for name in FILES if name.endswith(".tar")
-        ]
-
-
 def test_a_missing_file_and_a_wrong_token_are_told():
     with hub() as (url, _, _):
         options = StorageOptions.of({"endpoint": url, "token": "hf_t0ken"})

@@ -98,14 +98,6 @@ def test_web_servers_have_no_listing(tmp_path):
         assert urls == [f"{server.url}/a.tar?sig=*", f"{server.url}/b.tar?sig=*"]
 
 
-def test_azure_is_listed(azure):
-    for name in ("d/1.tar", "d/2.tar", "d/e/3.tar"):
-        azure.put(name, b"x")
-    options = StorageOptions(config=azure.config)
-    assert expand(azure.url("d/"), options=options) == [azure.url("d/1.tar"), azure.url("d/2.tar")]
-    assert expand(azure.url("**/*.tar"), options=options)[-1] == azure.url("d/e/3.tar")
-
-
 def test_fsspec_is_listed():
     import fsspec
 

@@ -471,16 +471,3 @@ def test_an_unknown_scheme_names_the_supported_ones(url):
     with pytest.raises(StorageError, match="is not supported") as caught:
         open_file(url)
     assert url in str(caught.value)
-
-
-def test_azure_is_read(azure):
-    url = azure.put("d/x.tar", CONTENT)
-    file = open_file(url, options=options_of(azure))
-    assert file.stat().num_bytes == len(CONTENT)
-    assert file.read(100, 50) == CONTENT[100:150]
-    with pytest.raises(MissingShardError):
-        open_file(azure.url("none"), options=options_of(azure)).read(0, 1)
-    wrong = {**azure.config, "azure_storage_account_key": "d3Jvbmc="}
-    with pytest.raises(StorageError, match="403") as caught:
-        open_file(url, options=StorageOptions(config=wrong)).read(0, 1)
-    assert "d3Jvbmc" not in str(caught.value)

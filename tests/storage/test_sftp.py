@@ -10,9 +10,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import shardwise as sw
-from shardwise.errors import MissingShardError, StaleIndexError, StorageError
+from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage import StorageOptions, open_file
-from tests.support.remote_shards import check_epoch, loader, put_shards
+from tests.support.remote_shards import put_shards
 from tests.support.sftp_server import sftp_server
 
 
@@ -27,32 +27,11 @@ def user_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
 
 
-@pytest.mark.parametrize("executor", [{"num_threads": 8}, {"num_workers": 2}], ids=str)
-def test_an_epoch_is_exact_with_any_threads_and_workers(sftp, executor):
-    urls = put_shards(sftp, "exact", [30, 40, 20])
-    data = sw.tar(urls, storage=sftp.config).decode(cls=int)
-    with loader(data, shuffle="full", **executor) as made:
-        check_epoch(made, 90)
-
-
 def test_a_local_index_serves_the_same_file_by_sftp(sftp):
     urls = put_shards(sftp, "both", [10])
     # The server tells seconds of a time that the disk has in nanoseconds.
     assert len(sw.tar(sftp.folder / "both")) == 10
     assert len(sw.tar(urls, storage=sftp.config)) == 10
-
-
-def test_a_replaced_file_is_told(sftp):
-    url = sftp.put("replaced.bin", b"a" * 1000)
-    file = open_file(url, options=StorageOptions(config=sftp.config, prefetch_bytes=0))
-    file.pin(file.stat())
-    assert file.read(0, 3) == b"aaa"
-    deadline = time.monotonic() + 60
-    with pytest.raises(StaleIndexError):
-        while time.monotonic() < deadline:
-            # Of the same length; its time has whole seconds.
-            sftp.put("replaced.bin", b"b" * 1000)
-            assert file.read(0, 3) == b"aaa"
 
 
 def test_what_is_wrong_is_told(sftp, tmp_path):
