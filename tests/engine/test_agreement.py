@@ -1,4 +1,4 @@
-"""Executors agree, bit by bit, over 200 random configurations of everything that makes a batch.
+"""Executors agree, bit by bit, over random configurations of everything that makes a batch.
 
 The configurations are drawn in `tests/support/configurations.py`. Starting processes is what
 costs, so configurations share them: `Makers` is a maker that holds many and picks one by the
@@ -33,7 +33,6 @@ from shardwise.testing import assert_batches_equal
 from tests.support.configurations import DECODERS, TRANSFORMS, Configuration, configuration
 from tests.support.tars import make_shards
 
-NUM_CONFIGURATIONS = 200
 # More than any epoch that is drawn.
 _EPOCHS = 1000
 
@@ -98,9 +97,9 @@ class Makers:
         return self.makers[number], replace(work, epoch=epoch)
 
 
-@pytest.fixture(scope="module")
-def configurations() -> list[Configuration]:
-    return [configuration(number) for number in range(NUM_CONFIGURATIONS)]
+@pytest.fixture(scope="module", params=[60, pytest.param(200, marks=pytest.mark.long)])
+def configurations(request: pytest.FixtureRequest) -> list[Configuration]:
+    return [configuration(number) for number in range(request.param)]
 
 
 @pytest.fixture(scope="module")
@@ -186,16 +185,17 @@ def test_the_configurations_exercise_what_they_are_meant_to(configurations, expe
         *(f"world_size={size}" for size in range(1, 5)),
         *(transform.__name__ for transform in TRANSFORMS),
     }  # fmt: skip
-    rare = {trait for trait in wanted if seen[trait] < 8}
+    number = len(configurations)
+    rare = {trait for trait in wanted if seen[trait] < number // 25}
     assert not rare, f"drawn too rarely: {rare}"
     assert len(by_layout(configurations)) >= 5
-    assert sum(batch.num_skipped for made in expected for batch in made.batches) > 100
-    assert sum(batch.num_replaced for made in expected for batch in made.batches) > 100
-    assert sum(made.error is not None for made in expected) > 10
+    assert sum(batch.num_skipped for made in expected for batch in made.batches) > number // 2
+    assert sum(batch.num_replaced for made in expected for batch in made.batches) > number // 2
+    assert sum(made.error is not None for made in expected) >= number // 20
     assert any(made.error and made.batches for made in expected), "all errors came at once"
     in_place = [c for c in configurations if "filled in place" in c.traits]
-    assert sum("several pieces" in c.traits for c in in_place) >= 10
-    assert sum("damage" in c.traits for c in in_place) >= 10
+    assert sum("several pieces" in c.traits for c in in_place) >= number // 20
+    assert sum("damage" in c.traits for c in in_place) >= number // 20
 
 
 # Whole loaders.

@@ -66,13 +66,22 @@ def forkservers():
 
 
 # Spawned workers import torch anew: few, and kept for all epochs.
-CONFIGURATIONS = {
-    1: [*pairs(), configuration(1, "pad", "window", start="spawn")],
+SPAWN = configuration(2, "uneven", "full", start="spawn", group=True)
+# Each value of each switch at least once.
+FEW = {
     2: [
-        *whole_product(),
-        *forkservers(),
-        configuration(2, "uneven", "full", start="spawn", group=True),
+        configuration(0, "drop", "full"),
+        configuration(1, "pad", "window", persistent=False),
+        configuration(2, "uneven", "window", group=True),
+        configuration(3, "uneven", "full", start="forkserver"),
+        SPAWN,
     ],
+    # The meshes need four ranks.
+    4: [configuration(0, "pad", "full", group=True), configuration(2, "uneven", "window")],
+}
+ALL = {
+    1: [*pairs(), configuration(1, "pad", "window", start="spawn")],
+    2: [*whole_product(), *forkservers(), SPAWN],
     3: [*whole_product()],
     4: [*pairs(), configuration(3, "uneven", "window", start="forkserver", group=True)],
 }
@@ -142,13 +151,24 @@ def check_epoch(batches_by_rank, order, remainder, world_size):
         assert len(sequence) == len(real)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_each_sample_comes_once_in_equal_steps_and_one_order(world_size, shards, orders, tmp_path):
+@pytest.mark.parametrize(
+    ("world_size", "configurations"),
+    [
+        *(pytest.param(size, few, id=f"{size}-few") for size, few in FEW.items()),
+        *(
+            pytest.param(size, each, id=str(size), marks=pytest.mark.long)
+            for size, each in ALL.items()
+        ),
+    ],
+)
+def test_each_sample_comes_once_in_equal_steps_and_one_order(
+    world_size, configurations, shards, orders, tmp_path
+):
     todo = tmp_path / "todo.json"
-    todo.write_text(json.dumps(CONFIGURATIONS[world_size]))
+    todo.write_text(json.dumps(configurations))
     torchrun(PROGRAMS / "matrix.py", shards, tmp_path, todo, nproc=world_size, timeout=TIMEOUT_S)
     ranks = [records(tmp_path / f"rank-{rank}.jsonl") for rank in range(world_size)]
-    for number, expected in enumerate(CONFIGURATIONS[world_size]):
+    for number, expected in enumerate(configurations):
         by_rank = [rank[number] for rank in ranks]
         assert [record["configuration"] for record in by_rank] == [expected] * world_size
         check_configuration(by_rank, orders)
