@@ -46,8 +46,8 @@ def test_datasets_plans_ranks_and_codecs_are_had_without_torch_and_cv2():
 
 
 def test_subpackages_are_attributes():
-    assert python("import shardwise as sw; print(sw.torch.__name__)") == "shardwise.torch"
-    assert python("import shardwise as sw; print(sw.testing.__name__)") == "shardwise.testing"
+    code = "import shardwise as sw; print(sw.torch.__name__, sw.testing.__name__)"
+    assert python(code) == "shardwise.torch shardwise.testing"
 
 
 @pytest.mark.parametrize("name", sw.__all__)

@@ -253,7 +253,7 @@ def test_a_sample_that_a_stage_leaves_out_is_skipped_and_counted(shards):
     dataset = sw.from_webdataset(pipe(shards).decode().map(odd).batched(4))
     with pytest.raises(sw.DataError, match="no sample"):
         dataset[0]
-    settings = dataset.loader_options | {"on_error": "skip"}
+    settings = dataset.loader_options | {"on_error": "skip", "num_workers": 0}
     with sw.DataLoader(dataset, rank=0, world_size=1, **settings) as loader:
         classes = [int(c) for batch in loader for c in batch["cls"]]
         assert all(c % 2 for c in classes)

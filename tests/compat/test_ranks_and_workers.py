@@ -12,7 +12,7 @@ import pytest
 
 import shardwise.compat.webdataset as wds
 from shardwise.compat.webdataset.utils import pytorch_worker_info
-from tests.compat.programs.matrix import METHODS
+from tests.compat.programs.matrix import BY_HAND, METHODS
 from tests.support.tars import make_shards, sample_key
 from tests.support.torchrun import run_program
 from tests.support.wds_shards import SIZES
@@ -42,7 +42,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[l
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("way", [*METHODS, *(f"{m} by hand" for m in METHODS), "WebLoader"])
+@pytest.mark.parametrize("way", [*METHODS, *(f"{m} by hand" for m in BY_HAND), "WebLoader"])
 def test_no_sample_is_read_twice_and_none_is_missed(two_ranks, way):
     epochs = zip(*(found[way] for found in two_ranks), strict=True)
     for first, second in epochs:
@@ -114,8 +114,13 @@ def read_as_tasks(
 
 @pytest.mark.parametrize(
     ("env", "workers"),
-    [(SRUN, 0), (SRUN, 2), (MPIRUN, 2), ({"WORLD_SIZE": "2"}, 0), (SRUN | {"WORLD_SIZE": "2"}, 2)],
-    ids=["srun", "srun and workers", "mpirun and workers", "WORLD_SIZE alone", "img2dataset's"],
+    [
+        pytest.param(SRUN, 2, id="srun and workers"),
+        pytest.param(SRUN, 0, id="srun", marks=pytest.mark.long),
+        pytest.param(MPIRUN, 2, id="mpirun and workers", marks=pytest.mark.long),
+        pytest.param({"WORLD_SIZE": "2"}, 0, id="WORLD_SIZE alone", marks=pytest.mark.long),
+        pytest.param(SRUN | {"WORLD_SIZE": "2"}, 2, id="img2dataset's", marks=pytest.mark.long),
+    ],
 )
 def test_tasks_of_a_launcher_read_all_of_their_own_lists_and_are_told_once(tmp_path, env, workers):
     urls = make_shards(tmp_path, SIZES)
@@ -147,8 +152,15 @@ def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path,
     assert sum("reads 1 of the 2 shards" in str(each.message) for each in told) == 1
 
 
-@pytest.mark.parametrize("splitter", ["None", "own"])
-@pytest.mark.parametrize("env", [SRUN, TORCHRUN], ids=["srun", "torchrun"])
+@pytest.mark.parametrize(
+    ("env", "splitter"),
+    [
+        pytest.param(SRUN, "None", id="srun-None"),
+        pytest.param(TORCHRUN, "own", id="torchrun-own"),
+        pytest.param(SRUN, "own", id="srun-own", marks=pytest.mark.long),
+        pytest.param(TORCHRUN, "None", id="torchrun-None", marks=pytest.mark.long),
+    ],
+)
 def test_a_nodesplitter_of_the_program_is_followed_without_a_word(tmp_path, env, splitter):
     urls = make_shards(tmp_path, SIZES)
     found, outputs = read_as_tasks([urls[::2], urls[1::2]], env, 0, splitter)

@@ -51,6 +51,7 @@ def test_the_webdataset_suite_passes(tmp_path: Path, server: str) -> None:
     assert outcome.total == 193
 
 
+@pytest.mark.long
 def test_a_missing_shard_on_a_server_is_an_error_each_time(tmp_path: Path, server: str) -> None:
     unpack_suite("webdataset-1.0.2", tmp_path)
     test = "tests/test_handlers.py::test_missing_throws2"

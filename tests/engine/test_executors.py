@@ -45,8 +45,8 @@ def works(num_batches=6, size=40):
 
 @pytest.mark.parametrize(
     "make",
-    [InlineExecutor, threads, lambda m: threads(m, 8), processes, lambda m: processes(m, 4)],
-    ids=["inline", "threads-2", "threads-8", "processes-1", "processes-4"],
+    [InlineExecutor, threads, lambda m: threads(m, 8), lambda m: processes(m, 2)],
+    ids=["inline", "threads-2", "threads-8", "processes-2"],
 )
 @pytest.mark.parametrize("collate", [None, list], ids=["columns", "user collate"])
 def test_an_executor_gives_the_batches_of_the_reference(make, collate):

@@ -28,8 +28,7 @@ def test_a_program_ends_though_a_thread_is_stuck_for_ever():
     assert (done.returncode, done.stdout, done.stderr) == (0, "40 StallError\n", "")
 
 
-@pytest.mark.parametrize("options", ["size=64m", "size=64m,ro"])
-@pytest.mark.parametrize("output", ["numpy", "torch"])
+@pytest.mark.parametrize(("options", "output"), [("size=64m", "torch"), ("size=64m,ro", "numpy")])
 def test_large_batches_of_processes_need_no_room_in_dev_shm(options, output):
     own = ["unshare", "--mount", "sh", "-c"]
     mount = f"mount -t tmpfs -o {options} tmpfs /dev/shm"

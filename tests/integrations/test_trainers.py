@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from examples.trainers.parts import train_loader
 from tests.support.torchrun import run_program
 from tests.support.trainers import (
@@ -29,6 +31,7 @@ def test_ddp_goes_on_in_the_middle_of_an_epoch(shards: Path, tmp_path: Path) -> 
     assert_exact(tmp_path)
 
 
+@pytest.mark.long
 @needs("accelerate")
 def test_accelerate_divides_nothing_twice_and_saves_the_position(
     shards: Path, tmp_path: Path
@@ -49,6 +52,7 @@ def test_lightning_loses_no_batch_on_resume(shards: Path, tmp_path: Path) -> Non
         assert sorted(tested) == list(range(NUM_TESTS)), "each validation sample once"
 
 
+@pytest.mark.long
 @needs("transformers")
 def test_the_hugging_face_trainer_resumes_without_replaying(shards: Path, tmp_path: Path) -> None:
     # Two updates of 4 batches, in the middle of the epoch's 15.
@@ -57,6 +61,7 @@ def test_the_hugging_face_trainer_resumes_without_replaying(shards: Path, tmp_pa
     assert results[0] == results[1], "one metric on all ranks"
 
 
+@pytest.mark.long
 @needs("ray")
 def test_ray_trains_new_workers_go_on_where_the_failed_ones_were(
     shards: Path, tmp_path: Path
@@ -83,6 +88,7 @@ def test_deepspeed_keeps_the_position_in_its_checkpoint(shards: Path, tmp_path: 
     assert_exact(tmp_path)
 
 
+@pytest.mark.long
 def test_a_distributed_checkpoint_of_two_ranks_goes_on_with_three(
     shards: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +101,7 @@ def test_a_distributed_checkpoint_of_two_ranks_goes_on_with_three(
         assert sorted(ids) == list(range(NUM_TRAIN))
 
 
+@pytest.mark.long
 def test_ranks_of_one_tensor_parallel_group_get_equal_batches(shards: Path, tmp_path: Path) -> None:
     launch("tensor_parallel", shards, tmp_path, stop_after=STOP_AFTER, parts="first", nproc=4)
     first, its_peer, other, others_peer = read_ledgers(tmp_path / "parts", 4)

@@ -15,8 +15,8 @@ NUM_SAMPLES, NUM_STEPS = 53, 6
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param("ddp", marks=needs("lightning")),
-        pytest.param("ddp_fork", marks=needs("lightning")),
+        pytest.param("ddp", marks=[needs("lightning"), pytest.mark.long]),
+        pytest.param("ddp_fork", marks=[needs("lightning"), pytest.mark.long]),
         pytest.param("notebook", marks=needs("accelerate")),
     ],
 )

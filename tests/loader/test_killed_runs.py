@@ -51,6 +51,7 @@ def given_by(directory, run, world_size, until):
 
 
 # Many trainings, one after the other: minutes beside other work.
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_runs_killed_at_random_steps_go_on_elsewhere_in_the_uninterrupted_order(tmp_path):
     shards = make_shards(tmp_path / "shards", range(6, 16))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import checkpoint as distributed_checkpoint
 
 import shardwise as sw
 from shardwise import DataLoader
@@ -17,6 +18,7 @@ from shardwise.errors import DataError, RankError, StateError
 from shardwise.plan import SequentialSampler
 from shardwise.testing import assert_batches_equal, check_resume
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.transforms import augmented
 
 SHARDS = list(range(6, 16))
 NUM_SAMPLES = sum(SHARDS)
@@ -176,6 +178,18 @@ def test_a_state_is_taken_up_with_another_batch_size_exactly_once():
     for rank in range(3):
         second = make(batch_size=5, shuffle="full", remainder="uneven", rank=rank, world_size=3)
         second.load_state_dict(first.state_dict())
+        given += [i for batch in ids(second) for i in batch]
+    assert sorted(given) == list(range(NUM_SAMPLES))
+
+
+def test_torchs_distributed_checkpoint_keeps_the_loader_as_it_is(tmp_path):
+    first = make(batch_size=16, shuffle="full", remainder="uneven")
+    iterator = iter(first)
+    given = [i for _ in range(3) for i in next(iterator)["__index__"].tolist()]
+    distributed_checkpoint.save({"loader": first}, checkpoint_id=tmp_path, no_dist=True)
+    for rank in range(3):
+        second = make(batch_size=5, shuffle="full", remainder="uneven", rank=rank, world_size=3)
+        distributed_checkpoint.load({"loader": second}, checkpoint_id=tmp_path, no_dist=True)
         given += [i for batch in ids(second) for i in batch]
     assert sorted(given) == list(range(NUM_SAMPLES))
 
@@ -374,11 +388,11 @@ def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
 def test_an_empty_batch_has_the_form_that_a_transform_gives_to_a_full_one(num_workers):
     dataset = numbered().decode(cls=int).map(augmented)
     last = []
-    for rank in range(4):
-        options = {"rank": rank, "world_size": 4, "num_workers": num_workers, "num_threads": None}
+    for rank in range(2):
+        options = {"rank": rank, "world_size": 2, "num_workers": num_workers, "num_threads": None}
         with make(dataset, batch_size=26, remainder="uneven", **options) as loader:
             last.append(list(loader)[-1])
-    assert [len(batch["__index__"]) for batch in last] == [1, 0, 0, 0]
+    assert [len(batch["__index__"]) for batch in last] == [1, 0]
     for batch in last[1:]:
         assert list(batch) == list(last[0])
         assert batch["crop"].shape == (0, 4)
@@ -414,10 +428,6 @@ def test_threads_give_the_bytes_of_the_reference(threads):
             return [batch for _ in range(2) for batch in loader]
 
     assert_batches_equal(batches(), batches(num_threads=threads))
-
-
-def augmented(sample, rng):
-    return {**sample, "crop": rng.integers(0, 100, 4)}
 
 
 def test_batches_are_tensors():

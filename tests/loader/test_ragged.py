@@ -13,6 +13,7 @@ from shardwise.dataset import Dataset
 from shardwise.errors import DataError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource
+from tests.support.transforms import grown
 
 NUM = 60
 WAYS = [{"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}]
@@ -33,11 +34,6 @@ def data():
     return Dataset(source).decode(
         odd=sw.array("<i2"), img=sw.array("uint8", (2, 2)), cls=int, txt=str
     )
-
-
-def grown(sample):
-    """As `odd`, large enough to be put into shared memory."""
-    return {**sample, "big": np.full((1 + sample["cls"] % 3, 300), sample["cls"], np.float32)}
 
 
 def make(dataset=None, **options):

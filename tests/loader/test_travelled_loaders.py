@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).parent / "programs" / "travelled.py"
 FOUND = ("loader", "iterable", "iterable in workers", "batch sampler", "sampler")
 
 
-@pytest.fixture(scope="module", params=["fork", "spawn"])
+@pytest.fixture(scope="module", params=["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def ranks(request, tmp_path_factory):
     """What both ranks read, by name: `(length, batches)`, or an error's name and message."""
     out = tmp_path_factory.mktemp(request.param)

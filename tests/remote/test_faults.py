@@ -67,8 +67,13 @@ FAULTS = {
 @pytest.mark.parametrize(
     ("faults", "executor"),
     [
-        *(pytest.param(faults, EXECUTORS[0], id=name) for name, faults in FAULTS.items()),
+        pytest.param(FAULTS["all of it"], EXECUTORS[0], id="all of it"),
         pytest.param(FAULTS["all of it"], EXECUTORS[1], id="all of it, in processes"),
+        *(
+            pytest.param(faults, EXECUTORS[0], id=name, marks=pytest.mark.long)
+            for name, faults in FAULTS.items()
+            if name != "all of it"
+        ),
     ],
 )
 def test_an_epoch_over_a_bad_line_has_every_sample(s3, shards, faults, executor):

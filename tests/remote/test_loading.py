@@ -20,11 +20,18 @@ from tests.support.remote_shards import body, check_epoch, loader, put_shards
 
 
 @pytest.mark.parametrize(
-    "executor", [{"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}], ids=str
+    # Large payloads are made without a buffer that all of them share.
+    ("executor", "shuffle", "num_bytes"),
+    [
+        ({"num_threads": 0}, False, 1000),
+        ({"num_threads": 0}, "full", 100_000),
+        ({"num_threads": 3}, "window", 1000),
+        ({"num_threads": 3}, False, 100_000),
+        ({"num_workers": 2}, "full", 1000),
+        ({"num_workers": 2}, "window", 100_000),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("shuffle", [False, "window", "full"])
-# Large payloads are made without a buffer that all of them share.
-@pytest.mark.parametrize("num_bytes", [1000, 100_000])
 def test_every_sample_comes_once_and_whole(s3, executor, shuffle, num_bytes):
     urls = put_shards(s3, f"whole{num_bytes}", [20, 0, 33, 1], num_bytes=num_bytes)
     data = sw.tar(urls, storage=s3.config)

@@ -76,13 +76,17 @@ def test_files_over_ranks_give_each_row_once(files):
     check_worlds(sw.parquet(files, columns=["id", "bin"]), world_sizes=(1, 2, 3, 8))
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
-def test_worker_processes_give_what_threads_give(files, num_workers):
-    check_processes(sw.parquet(files), num_workers)
+def test_worker_processes_give_what_threads_give(files):
+    check_processes(sw.parquet(files), 2)
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "start"), [(0, None), (3, "fork"), (2, "forkserver"), (1, "spawn")]
+    ("num_workers", "start"),
+    [
+        (0, None),
+        (3, "fork"),
+        *(pytest.param(1, start, marks=pytest.mark.long) for start in ("forkserver", "spawn")),
+    ],
 )
 def test_torchs_workers_give_the_global_order(files, num_workers, start):
     check_torch_workers(sw.parquet(files), num_workers, start)

@@ -206,16 +206,16 @@ def test_an_epoch_that_is_no_count_is_refused(dataset, epoch, error):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "persistent"),
     [
         # (world size, batch size, workers)
-        ((2, 4, 2), (2, 4, 3)),
-        ((2, 4, 3), (3, 4, 0)),
-        ((3, 4, 0), (2, 6, 2)),
-        ((1, 8, 1), (4, 3, 2)),
+        ((2, 4, 2), (2, 4, 3), False),
+        ((2, 4, 3), (3, 4, 0), True),
+        ((3, 4, 0), (2, 6, 2), False),
+        ((3, 4, 0), (2, 6, 2), True),
+        pytest.param((1, 8, 1), (4, 3, 2), True, marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("persistent", [False, True])
 def test_a_state_is_taken_up_by_other_ranks_batch_sizes_and_workers(
     dataset, before, after, persistent
 ):

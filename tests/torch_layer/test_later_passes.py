@@ -22,6 +22,16 @@ pytestmark = [
 ]
 
 
+def ways(names, ends):
+    """All without workers; with two, each value once, and the rest only where there is time."""
+    for name, end in itertools.product(names, ends):
+        is_rest = names.index(name) % len(ends) != ends.index(end)
+        called = f"{name}-{'to the end' if end else 'by len'}"
+        yield pytest.param(0, name, end, id=f"0-{called}")
+        marks = [pytest.mark.long] if is_rest else []
+        yield pytest.param(2, name, end, id=f"2-{called}", marks=marks)
+
+
 def epochs_of(part):
     """The batches of epochs 0 to 2, whole."""
     loader, keeper = make_loader(DataLoader, part, 0)
@@ -46,9 +56,7 @@ def state_in_the_middle(part):
     return keeper.state_dict(NUM_TAKEN * size)
 
 
-@pytest.mark.parametrize("to_the_end", [True, False], ids=["to the end", "by len"])
-@pytest.mark.parametrize("named", [True, False], ids=["set_epoch", "no set_epoch"])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "named", "to_the_end"), ways([True, False], [True, False]))
 @pytest.mark.parametrize("part", PARTS)
 def test_after_a_resume_torchs_loader_reads_whole_epochs(part, num_workers, named, to_the_end):
     whole = epochs_of(part)
@@ -66,9 +74,9 @@ def test_after_a_resume_torchs_loader_reads_whole_epochs(part, num_workers, name
     assert found == [whole[0][NUM_TAKEN:], *later]
 
 
-@pytest.mark.parametrize("to_the_end", [True, False], ids=["to the end", "by len"])
-@pytest.mark.parametrize("named", ["loader", "keeper", None])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("num_workers", "named", "to_the_end"), ways(["loader", "keeper", None], [True, False])
+)
 @pytest.mark.parametrize("part", PARTS)
 def test_after_a_resume_our_stateful_loader_goes_on_with_the_next_epoch(
     part, num_workers, named, to_the_end

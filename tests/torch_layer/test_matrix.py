@@ -226,6 +226,7 @@ def check_meshes(by_rank, orders):
     assert "member" in by_rank[2]["group"]["error"]
 
 
+@pytest.mark.long
 def test_workers_that_are_not_forked_do_not_give_all_samples_to_both_ranks(
     shards, orders, tmp_path
 ):

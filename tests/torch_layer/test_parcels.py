@@ -80,7 +80,10 @@ def settled(count):
     return count() == 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [METHODS[0], *(pytest.param(method, marks=pytest.mark.long) for method in METHODS[1:])],
+)
 def test_batches_that_are_kept_are_not_overwritten(method):
     assert_right(list(loader(method=method)))
     assert settled(num_mapped)
@@ -118,7 +121,7 @@ def test_workers_that_live_on_use_their_memory_in_each_epoch():
 
 
 def test_abandoned_iterators_leave_nothing_behind():
-    for _ in range(20):
+    for _ in range(5):
         batches = iter(loader())
         next(batches)
         del batches
@@ -231,7 +234,7 @@ def test_a_batch_that_cannot_be_pickled_is_an_error_and_not_a_standstill():
 
 
 def test_a_process_that_was_forked_from_the_trainer_does_not_free_its_memory():
-    batches = iter(loader(Rows(400), workers=1))
+    batches = iter(loader(Rows(100), workers=1))
     kept = next(batches)
     pid = os.fork()
     if pid == 0:

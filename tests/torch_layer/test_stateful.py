@@ -93,12 +93,11 @@ def test_a_loader_without_one_of_the_parts_is_refused():
 
 @needs("torchdata")
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_torchdatas_loader_goes_on_with_as_many_workers(part, num_workers, persistent):
     from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
 
-    options = {"persistent_workers": True} if persistent and num_workers else {}
+    options = {"persistent_workers": True} if persistent else {}
     loader, keeper = make_loader(Torchdatas, part, num_workers, **options)
     wholes, states = [], []
     for epoch in range(2):

@@ -136,7 +136,7 @@ def own_disk(tmp_path: Path) -> Iterator[Path]:
     assert not is_mounted or libc.umount2(bytes(folder), 2) == 0
 
 
-@pytest.mark.parametrize("limit", [400_000, 1_500_000])
+@pytest.mark.parametrize("limit", [400_000, pytest.param(1_500_000, marks=pytest.mark.long)])
 def test_eight_processes_keep_the_limit_at_every_moment(
     own_disk: Path, tmp_path: Path, limit: int
 ) -> None:
@@ -164,12 +164,13 @@ def test_a_limit_smaller_than_one_shard_completes(own_disk: Path, tmp_path: Path
         finish(reader)
 
 
-def test_twenty_kills_leave_nothing_that_is_trusted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_kills", [4, pytest.param(20, marks=pytest.mark.long)])
+def test_kills_leave_nothing_that_is_trusted(tmp_path: Path, num_kills: int) -> None:
     names = write_files(tmp_path, 30, 400_000)
     draw = random.Random(5)
     cache = settings(tmp_path, max_bytes=6_000_000)
     killed = 0
-    for _ in range(20):
+    for _ in range(num_kills):
         reader = start(
             folder=str(tmp_path),
             cache=cache,
@@ -183,7 +184,7 @@ def test_twenty_kills_leave_nothing_that_is_trusted(tmp_path: Path) -> None:
         reader.communicate(timeout=60)
         killed += reader.returncode == -signal.SIGKILL
         assert disk_bytes(tmp_path / "cache") <= 6_000_000
-    assert killed == 20
+    assert killed == num_kills
     counts = finish(start(folder=str(tmp_path), cache=cache, names=names))
     assert counts["degraded"] == counts["damaged"] == 0
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
