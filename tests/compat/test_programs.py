@@ -11,6 +11,9 @@ import pytest
 from tests.support.torchrun import run_program, torchrun
 from tests.support.wds_shards import SIZES, png_shards, video_shards
 
+# `tests/compat/test_ranks_and_workers.py` has ranks and workers in little time.
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).parent / "programs" / "recipes.py"
 NUM = sum(SIZES)
 

@@ -40,6 +40,20 @@ def without_torchvision() -> frozenset[str]:
     return frozenset()
 
 
+# Those that read little: the rest of them read shards through whole pipelines.
+NUM_QUICK = 67
+_QUICK = ("filters", "gopen", "handlers", "mix", "shardlists", "shuffles", "utils", "writer")
+
+
+def test_the_quick_files_of_the_webdataset_suite_pass(tmp_path: Path, server: str) -> None:
+    unpack_suite("webdataset-1.0.2", tmp_path)
+    make_testdata(tmp_path / "testdata")
+    outcome = run_suite(tmp_path, server, *(f"tests/test_{name}.py" for name in _QUICK))
+    assert not outcome.failed | outcome.skipped, outcome.output
+    assert outcome.total == NUM_QUICK
+
+
+@pytest.mark.long
 def test_the_webdataset_suite_passes(tmp_path: Path, server: str) -> None:
     for program in ("curl", "file", "tar", "dd"):
         require_binary(program, package=f"apt-get install {program}")

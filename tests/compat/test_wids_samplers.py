@@ -64,12 +64,6 @@ def test_with_drop_last_nothing_is_repeated(num_samples, world_size):
     assert len(found) == len(set(found)) == num_samples // world_size * world_size
 
 
-def test_wids_gave_3_3_3_1_of_10_over_4_and_said_3():
-    for num_samples, world_size in ((10, 4), (9, 4), (17, 8)):
-        counts = [len(list(sampler)) for sampler in ranks(num_samples, world_size)]
-        assert counts == [math.ceil(num_samples / world_size)] * world_size
-
-
 def test_wids_gave_a_rank_the_same_set_in_every_epoch():
     for chunksize in (10, 1_000_000):
         samplers = ranks(1000, 4, chunksize=chunksize)

@@ -26,6 +26,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 NUM_TRAIN, NUM_TESTS = 1441, 356
 
 
+@pytest.mark.long
 def test_ddp_goes_on_in_the_middle_of_an_epoch(shards: Path, tmp_path: Path) -> None:
     launch("ddp", shards, tmp_path, stop_after=STOP_AFTER)
     assert_exact(tmp_path)

@@ -12,11 +12,13 @@ PROGRAM = Path(__file__).parent / "programs" / "travelled.py"
 NUM_SAMPLES, NUM_STEPS = 53, 6
 
 
+# `tests/loader/test_travelled_loaders.py` has the same without a framework.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param("ddp", marks=[needs("lightning"), pytest.mark.long]),
-        pytest.param("ddp_fork", marks=[needs("lightning"), pytest.mark.long]),
+        pytest.param("ddp", marks=needs("lightning")),
+        pytest.param("ddp_fork", marks=needs("lightning")),
         pytest.param("notebook", marks=needs("accelerate")),
     ],
 )

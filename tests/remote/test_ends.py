@@ -30,8 +30,14 @@ def urls(s3):
 @pytest.mark.parametrize(
     ("way", "times"),
     [
-        ("plain", 10), ("exit", 4), ("raise", 4), ("ahead", 6), ("thread", 4), ("threads", 4),
+        ("plain", 3), ("exit", 1), ("raise", 1), ("ahead", 3), ("thread", 2), ("threads", 2),
         ("processes", 1), ("torch", 1),
+        *(
+            pytest.param(way, times, marks=pytest.mark.long)
+            for way, times in {
+                "plain": 10, "exit": 4, "raise": 4, "ahead": 6, "thread": 4, "threads": 4,
+            }.items()
+        ),
     ],
 )  # fmt: skip
 def test_a_program_ends_at_once_and_in_silence(s3, urls, way, times, tmp_path):

@@ -24,12 +24,14 @@ pytestmark = [
 
 def ways(names, ends):
     """All without workers; with two, each value once, and the rest only where there is time."""
+    chosen = []
     for name, end in itertools.product(names, ends):
         is_rest = names.index(name) % len(ends) != ends.index(end)
         called = f"{name}-{'to the end' if end else 'by len'}"
-        yield pytest.param(0, name, end, id=f"0-{called}")
+        chosen.append(pytest.param(0, name, end, id=f"0-{called}"))
         marks = [pytest.mark.long] if is_rest else []
-        yield pytest.param(2, name, end, id=f"2-{called}", marks=marks)
+        chosen.append(pytest.param(2, name, end, id=f"2-{called}", marks=marks))
+    return chosen
 
 
 def epochs_of(part):
