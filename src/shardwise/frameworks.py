@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from shardwise.epoch_sampler import EpochLoader, EpochSampler
 from shardwise.errors import FrameworkError
 from shardwise.plan import Plan, SequentialSampler
 
-if TYPE_CHECKING:
-    from shardwise.loader import DataLoader
-
 __all__ = [
-    "EpochSampler",
     "announced",
     "no_such_attribute",
     "sampler_of",
@@ -28,21 +25,7 @@ __all__ = [
 _ASKED_TO_REBUILD = {"worker_init_fn": AttributeError, "generator": FrameworkError}
 
 
-class EpochSampler:
-    """What frameworks look for under `loader.sampler`: a way to set the epoch."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch."""
-        self._loader.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return len(self._loader) * self._loader.batch_size
-
-
-def sampler_of(loader: DataLoader) -> EpochSampler:
+def sampler_of(loader: EpochLoader) -> EpochSampler:
     """A way to set the epoch, and where nothing is shuffled an instance of torch's too."""
     if "torch" not in sys.modules or not isinstance(loader.plan.sampler, SequentialSampler):
         return EpochSampler(loader)

@@ -22,8 +22,9 @@ from shardwise.engine.maker import BatchMaker, OnError
 from shardwise.engine.ragged import Ragged
 from shardwise.engine.schedule import epoch_works
 from shardwise.engine.work import Executor
+from shardwise.epoch_sampler import EpochSampler
 from shardwise.errors import RankError
-from shardwise.frameworks import EpochSampler, announced, no_such_attribute, sampler_of
+from shardwise.frameworks import announced, no_such_attribute, sampler_of
 from shardwise.held_ranks import HeldRanks
 from shardwise.loader_arguments import (
     as_dataset,

@@ -42,6 +42,7 @@ LEVELS = {
     "torch_arguments": 11,
     "loader_arguments": 11,
     "output": 11,
+    "epoch_sampler": 11,
     "frameworks": 11,
     "loader": 12,
     "torch": 13,
@@ -61,7 +62,6 @@ USERS_OF = {
 LATE = {
     ("loader", "torch"),
     ("output", "torch"),
-    ("frameworks", "loader"),  # for types
     ("frameworks", "torch"),
     ("frameworks", "integrations"),
     ("torch", "integrations"),
@@ -230,13 +230,11 @@ def _family(name: str) -> str:
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Modules that import each other in a ring when they are imported, one ring a line."""
+    """Modules that import each other in a ring, one ring a line: also late ones and types."""
     known = {module.name for module in modules}
     graph = {
         module.name: {
-            target
-            for imported in module.imports
-            if imported.at_import and (target := _module_of(imported.target, known))
+            target for imported in module.imports if (target := _module_of(imported.target, known))
         }
         - {module.name}
         for module in modules

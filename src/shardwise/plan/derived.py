@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.lanes import lanes_of, shift_of
-
-if TYPE_CHECKING:
-    from shardwise.plan.sampler import Sampler
+from shardwise.plan.protocol import Sampler
 
 __all__ = ["SubsetSampler", "VirtualEpochs"]
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.sampler import FullSampler, Sampler, SequentialSampler
+from shardwise.plan.protocol import Sampler
+from shardwise.plan.sampler import FullSampler, SequentialSampler
 from shardwise.plan.window import WindowSampler
 
 __all__ = ["check_ids", "check_sampler"]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from shardwise.arguments import check_number
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.credentials import Credentials
-
-if TYPE_CHECKING:
-    from shardwise.storage.cache import CacheSettings
 
 __all__ = ["Redirects", "StorageOptions"]
 

@@ -6,29 +6,18 @@ Imports this package only.
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from collections import OrderedDict
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from shardwise.storage.limits import max_open_files
 from shardwise.storage.open import open_file
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
 
-__all__ = ["FilePool", "max_open_files"]
-
-
-def max_open_files() -> int:
-    """How many files a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
-
-    A window shuffle has some 1,000 shards in use at a time: where the limit (`ulimit -n`) is below
-    5,000, some of them are opened again and again.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 2048
-    return most if soft == resource.RLIM_INFINITY else max(4, min(most, soft // 4))
+__all__ = ["FilePool"]
 
 
 class FilePool:

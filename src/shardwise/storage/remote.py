@@ -28,7 +28,7 @@ from shardwise.storage.runtime import Runtime, runtime
 from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
 from shardwise.storage.stores import Place, open_client, place_of
 
-__all__ = ["RemoteFile", "open_remote", "read_remote", "requests_to"]
+__all__ = ["RemoteFile", "read_remote", "requests_to"]
 
 T = TypeVar("T")
 
@@ -38,16 +38,6 @@ _LONGEST_WHOLE = 8 << 20
 # Fewer ranges are as well off by themselves.
 _LEAST_MANY = 4
 _SMALL_GAP = 4 << 10
-
-
-def open_remote(url: str, options: StorageOptions) -> File:
-    """The file of a remote URL, behind the cache that the options name."""
-    if options.cache is None:
-        return RemoteFile(url, options)
-    from shardwise.storage.cache import CachedFile, cache_of
-
-    # A cache reads ahead by itself: twice would be one request too many a block and process.
-    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
 
 
 def requests_to(place: Place, options: StorageOptions, process: Runtime) -> Requests:

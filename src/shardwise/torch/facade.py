@@ -8,17 +8,14 @@ the data is divided already, and refuses to be rebuilt.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.utils.data
 from torch.utils.data import SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from shardwise.epoch_sampler import EpochLoader, EpochSampler
 from shardwise.errors import FrameworkError
-from shardwise.frameworks import EpochSampler
-
-if TYPE_CHECKING:
-    from shardwise.loader import DataLoader
 
 __all__ = ["StorageOrderSampler", "TorchDataLoader"]
 
@@ -50,7 +47,7 @@ class TorchDataLoader(torch.utils.data.DataLoader[Any]):
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
 
-    def __init__(self, loader: DataLoader | None = None, **rebuilt: Any) -> None:
+    def __init__(self, loader: EpochLoader | None = None, **rebuilt: Any) -> None:
         if loader is None or rebuilt:
             raise FrameworkError(
                 "a framework wants to put its own sampler into a shardwise loader, which has an "
@@ -59,7 +56,7 @@ class TorchDataLoader(torch.utils.data.DataLoader[Any]):
             )
         is_shuffled = not isinstance(loader.sampler, StorageOrderSampler)
         kind = DividedSampler if is_shuffled else StorageOrderDividedSampler
-        super().__init__(loader.dataset, batch_size=None, sampler=kind(loader))  # type: ignore[arg-type]
+        super().__init__(loader.dataset, batch_size=None, sampler=kind(loader))
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

@@ -37,9 +37,9 @@ from shardwise.storage.cache.claims import (
 from shardwise.storage.cache.held import Held, Outcome
 from shardwise.storage.cache.ledger import Books, Ledger
 from shardwise.storage.cache.room import Room, remove_block, sweep_parts
-from shardwise.storage.cache.settings import CacheSettings
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.pool import max_open_files
+from shardwise.storage.limits import max_open_files
 
 __all__ = ["FOLDER", "Cache"]
 

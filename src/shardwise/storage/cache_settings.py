@@ -1,15 +1,12 @@
-"""What a user sets about the cache. Imports `shardwise.arguments`, the cache at its first use."""
+"""What a user sets about the cache on disk."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from shardwise.arguments import check_number, path_text
-
-if TYPE_CHECKING:
-    from shardwise.storage.cache.store import Cache
 
 __all__ = ["CacheSettings"]
 
@@ -48,6 +45,8 @@ class CacheSettings:
     max_bytes: int = 100 * 10**9
     block_bytes: int = 4 << 20
     wait_s: float = 60.0
+    # The cache itself, once a file was opened with these settings in this process.
+    opened: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Make the directory an absolute path, and the blocks small enough."""
@@ -64,7 +63,7 @@ class CacheSettings:
         object.__setattr__(self, "block_bytes", block_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_cache"}
+        return {**self.__dict__, "opened": None}
 
     @classmethod
     def of(cls, given: CacheSettings | str | os.PathLike[str] | None) -> CacheSettings | None:
@@ -74,13 +73,3 @@ class CacheSettings:
         if not isinstance(given, str | os.PathLike):
             raise TypeError(f"cache={given!r}: a directory, a CacheSettings, or None")
         return cls(given)
-
-    def cache(self) -> Cache:
-        """The cache itself: one object for all files that are read with these settings here."""
-        from shardwise.storage.cache.store import Cache
-
-        # Two threads may both make one: they work side by side as two processes do.
-        if "_cache" not in self.__dict__:
-            object.__setattr__(self, "_cache", Cache(self))
-        cache: Cache = self.__dict__["_cache"]
-        return cache
