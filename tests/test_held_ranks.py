@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import shardwise.held_ranks as module
+import shardwise.loader.rank_check as module
 from shardwise.errors import RankError
-from shardwise.held_ranks import HeldRanks
+from shardwise.loader.rank_check import HeldRanks
 from shardwise.ranks import Ranks
 
 LIGHTNING = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_PORT": "1"}

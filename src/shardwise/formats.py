@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
-from shardwise.sources.wrap import WrapSource
+from shardwise.sources.wrap.source import WrapSource
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def parquet(
     Example:
         ds = sw.parquet("train/*.parquet", columns=("image", "label")).decode(image=sw.image())
     """
-    from shardwise.sources.parquet.source import ParquetSource
+    from shardwise.sources.tables.parquet.source import ParquetSource
 
     _check_names("columns", columns)
     source = ParquetSource(
@@ -219,7 +219,7 @@ def lance(
     Example:
         ds = sw.lance("train.lance", columns=("image", "label")).decode(image=sw.image())
     """
-    from shardwise.sources.lance.source import LanceSource
+    from shardwise.sources.tables.lance.source import LanceSource
 
     _check_names("columns", columns)
     if not isinstance(uri, str | PathLike):
@@ -265,7 +265,7 @@ def wrap(dataset: Any) -> Dataset:
     # By name: neither package is imported for it, and no other class is called so.
     kind = type(dataset)
     if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):
-        from shardwise.sources.huggingface import HuggingFaceSource, is_columnar, undecoded
+        from shardwise.sources.tables.huggingface import HuggingFaceSource, is_columnar, undecoded
 
         if is_columnar(dataset):
             return Dataset(HuggingFaceSource(dataset))

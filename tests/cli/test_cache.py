@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
-from shardwise.storage.cache.store import FOLDER
+from shardwise.storage.cache.cache import FOLDER
 from tests.support.commands import document, run
 from tests.support.counted_file import CountedFile
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
-from shardwise.engine.counts import Counts
-from shardwise.engine.hands import Hands
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.concurrency import Hands
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.processes import ProcessExecutor
-from shardwise.engine.shard_times import ShardTimes
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import Batch, Work
+from shardwise.engine.stats.counts import Counts
+from shardwise.engine.stats.shard_times import ShardTimes
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.engine.work import Batch, Work
 from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.dataset import Dataset
-from shardwise.engine.groups import batches_in_groups, group_size
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.coalesce import batches_in_groups, group_size
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.processes import ProcessExecutor
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import Work
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.engine.work import Work
 from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 

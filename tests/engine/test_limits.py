@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from tests.engine.test_processes import run_program
 from tests.support.tars import make_shards
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwise.dataset import Dataset
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.work import Work
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.request import Work
 from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shardwise.dataset import Dataset
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.placed import Placed, learned_layout, place
-from shardwise.engine.processes import ProcessExecutor
-from shardwise.engine.work import Work
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.processes.shared_columns import Placed, learned_layout, place
+from shardwise.engine.request import Work
 from tests.support.memory_source import MemorySource, numbered_samples
 
 NUM = 96

@@ -17,9 +17,9 @@ import pytest
 from shardwise import DataLoader
 from shardwise.codecs import array
 from shardwise.dataset import Dataset
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.processes import ProcessExecutor
-from shardwise.engine.work import Work
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import Work
 from shardwise.errors import DataError, StallError, WorkerError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
@@ -54,7 +54,9 @@ def wait_until(condition, *, seconds=60):
 
 
 def workers():
-    return [p for p in psutil.Process().children() if "shardwise.engine.worker" in p.cmdline()]
+    return [
+        p for p in psutil.Process().children() if "shardwise.engine.processes.worker" in p.cmdline()
+    ]
 
 
 def test_rows_that_workers_fill_in_place_are_those_of_the_reference():

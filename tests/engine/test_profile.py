@@ -9,8 +9,8 @@ import pytest
 
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
-from shardwise.engine.hands import Hands
-from shardwise.engine.profile import verdict
+from shardwise.engine.concurrency import Hands
+from shardwise.engine.stats.bottleneck import verdict
 from tests.engine.test_processes import run_program
 from tests.support.memory_source import MemorySource, numbered_samples
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.engine.window import piece_ranges
+from shardwise.engine.batch.prefetch import piece_ranges
 
 
 @given(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from shardwise.storage.cache import misses
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions, outages
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import put_shards

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise.columns import BytesColumn, values_of
 from shardwise.errors import DataError
-from shardwise.sources.arrow import (
+from shardwise.sources.tables.arrow.columns import (
     check_names,
     convert,
     field_types,

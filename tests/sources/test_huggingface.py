@@ -10,8 +10,8 @@ from PIL import Image
 
 import shardwise as sw
 from shardwise.errors import DataError
-from shardwise.sources.huggingface import HuggingFaceSource
-from shardwise.sources.wrap import WrapSource
+from shardwise.sources.tables.huggingface import HuggingFaceSource
+from shardwise.sources.wrap.source import WrapSource
 from shardwise.testing import check_source
 from tests.support.worlds import check_processes, check_torch_workers, check_worlds
 

@@ -14,7 +14,7 @@ import torch
 
 import shardwise as sw
 from shardwise.errors import DataError
-from shardwise.sources.parquet.source import ParquetSource
+from shardwise.sources.tables.parquet.source import ParquetSource
 from shardwise.testing import check_source
 from tests.support.tables import SIZES, expected_rows, numbered_table, write_files, write_groups
 from tests.support.worlds import check_processes, check_torch_workers, check_worlds

@@ -14,10 +14,10 @@ import pytest
 import shardwise as sw
 from shardwise.errors import DataError
 from shardwise.plan import Plan
-from shardwise.sources.parquet import tables
-from shardwise.sources.parquet.decoded import Decoded
-from shardwise.sources.parquet.parquet_file import ParquetFile
-from shardwise.sources.parquet.source import ParquetSource
+from shardwise.sources.tables.parquet import tables
+from shardwise.sources.tables.parquet.parquet_file import ParquetFile
+from shardwise.sources.tables.parquet.row_group_cache import Decoded
+from shardwise.sources.tables.parquet.source import ParquetSource
 from tests.support.tables import write_groups
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.sources.parquet.source import ParquetSource
+from shardwise.sources.tables.parquet.source import ParquetSource
 from shardwise.storage import StorageOptions
 from tests.support.servers import nginx
 from tests.support.tables import expected_rows, numbered_table, write_files, write_groups

@@ -11,7 +11,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import MissingShardError, StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
-from shardwise.storage.upload import upload
+from shardwise.storage.stores.upload import upload
 from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 

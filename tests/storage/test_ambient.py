@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.errors import StorageError
 from shardwise.storage import StorageOptions, open_file
-from shardwise.storage.ambient import ais_place, aws_profile, hub_place
+from shardwise.storage.stores.credential_discovery import ais_place, aws_profile, hub_place
 
 VARIABLES = [
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SKIP_SIGNATURE",

@@ -10,12 +10,12 @@ from unittest import mock
 import pytest
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.storage.attempts import Reply, Requests
-from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.failures import AttemptError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.pace import Pace
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.requests.latency import Pace
+from shardwise.storage.requests.retry import Reply, Requests
 
 STAT = FileStat(100, 0, '"e"')
 

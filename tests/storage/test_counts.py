@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from shardwise.storage.counts import IoCounts
+from shardwise.storage.requests.counts import IoCounts
 
 
 def test_threads_count_without_loss():

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from shardwise.errors import StorageError
-from shardwise.storage.credentials import Credentials, lent
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.stores.credentials import Credentials, lent
 
 SECRET = "s3cr3t/key+value"
 VALUES = {"aws_access_key_id": "AKID", "aws_secret_access_key": SECRET}
@@ -57,7 +57,7 @@ except OSError as error:
 def test_a_copy_that_came_without_values_has_them_once_they_are_lent():
     code = """
 import pickle, sys
-from shardwise.storage.credentials import borrow
+from shardwise.storage.stores.credentials import borrow
 given, data = pickle.load(sys.stdin.buffer)
 before = pickle.loads(data)
 kept = borrow(given)

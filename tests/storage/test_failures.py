@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.storage.failures import from_obstore, kind_of_status
+from shardwise.storage.requests.failures import from_obstore, kind_of_status
 
 BODY = (
     "<Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>"

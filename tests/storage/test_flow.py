@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from shardwise.storage.flow import SHORTEST, Flow
+from shardwise.storage.prefetch.concurrency import SHORTEST, Flow
 
 BLOCK = 4 << 20
 MOST = 192 << 20

@@ -13,7 +13,7 @@ import pytest
 
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
-from shardwise.storage.hub import hub_key
+from shardwise.storage.stores.hub import hub_key
 
 CONTENT = bytes(range(256)) * 40
 FILES = ["README.md", "train/000.tar", "train/001.tar", "train/deep/002.tar", "val/000.tar"]

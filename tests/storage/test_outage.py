@@ -10,11 +10,11 @@ import time
 import pytest
 
 from shardwise.errors import MissingShardError, StorageError
-from shardwise.storage.attempts import Requests
-from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.failures import AttemptError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.outage import outages
+from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.requests.outage import outages
+from shardwise.storage.requests.retry import Requests
 from tests.storage.test_attempts import Scripted, passing
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from shardwise.storage.pattern import Pattern
+from shardwise.storage.prefetch.pattern import Pattern
 
 MB = 1 << 20
 SIZE = 1000 * MB

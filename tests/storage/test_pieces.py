@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.storage.pieces import Piece, copy_pieces, payloads_of
+from shardwise.storage.requests.received import Piece, copy_pieces, payloads_of
 
 
 @st.composite

@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from shardwise.errors import StorageError
-from shardwise.storage.attempts import Reply
-from shardwise.storage.pieces import copy_pieces
+from shardwise.storage.prefetch.readahead import BLOCK_BYTES, Readable, ReadAhead
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.readahead import BLOCK_BYTES, Readable, ReadAhead
-from shardwise.storage.spans import Span
+from shardwise.storage.requests.ranges import Span
+from shardwise.storage.requests.received import copy_pieces
+from shardwise.storage.requests.retry import Reply
 
 SIZE = (160 << 20) + 12_345
 

@@ -13,8 +13,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from shardwise.errors import StorageError
-from shardwise.storage.blocking import in_thread
-from shardwise.storage.runtime import Runtime, _Watch, runtime
+from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.event_loop import Runtime, _Watch, runtime
 
 
 def run_python(code):
@@ -87,7 +87,7 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
     done = run_python(
         """
         import asyncio, os, signal, threading
-        from shardwise.storage.runtime import runtime
+        from shardwise.storage.requests.event_loop import runtime
         # Of a process that was started in the background it may be ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         started, ended = threading.Event(), []
@@ -137,7 +137,7 @@ def test_a_forked_child_has_one_of_its_own_unless_obstore_was_used():
     done = run_python(
         """
         import os
-        from shardwise.storage.runtime import runtime
+        from shardwise.storage.requests.event_loop import runtime
 
         async def two():
             return 2
@@ -172,8 +172,8 @@ def test_a_call_that_blocks_for_ever_does_not_keep_the_interpreter():
     done = run_python(
         """
         import asyncio, threading
-        from shardwise.storage.blocking import in_thread
-        from shardwise.storage.runtime import runtime
+        from shardwise.storage.requests.blocking import in_thread
+        from shardwise.storage.requests.event_loop import runtime
 
         async def hang():
             async with asyncio.timeout(0.2):
@@ -204,7 +204,7 @@ def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open(
         import asyncio, threading, time
         from obstore import put_async
         from obstore.store import MemoryStore
-        from shardwise.storage.runtime import runtime
+        from shardwise.storage.requests.event_loop import runtime
 
         process = runtime(obstore=True)
         hand_over, is_handing = process.loop.call_soon_threadsafe, threading.Event()

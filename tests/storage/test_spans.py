@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.storage.spans import Span, join_spans, spans_of
+from shardwise.storage.requests.ranges import Span, join_spans, spans_of
 
 
 def spans_in(draw_spans):

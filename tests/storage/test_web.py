@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from shardwise.storage.failures import AttemptError
-from shardwise.storage.web import Web, json_page
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.stores.web import Web, json_page
 from tests.storage.test_hub import reply, serving
 
 HEADERS = {"Authorization": "Bearer t0ken"}

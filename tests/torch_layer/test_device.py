@@ -17,9 +17,9 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.engine.work import Batch
+from shardwise.engine.request import Batch
 from shardwise.errors import DataError
-from shardwise.torch.device import DirectCopier, checked_device, copier_for, look_ahead
+from shardwise.tensors.device import DirectCopier, checked_device, copier_for, look_ahead
 from tests.support.memory_source import MemorySource, numbered_samples
 
 Pair = namedtuple("Pair", "image label")
@@ -287,7 +287,7 @@ class Locked(DirectCopier):
 
 
 def test_a_loader_pickles_with_its_device_and_without_what_copies(monkeypatch):
-    monkeypatch.setattr("shardwise.torch.device.copier_for", Locked)
+    monkeypatch.setattr("shardwise.tensors.device.copier_for", Locked)
     first = loader()
     batches = iter(first)
     next(batches)

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from shardwise.torch import parcels
-from shardwise.torch.parcels import HandOver
+from shardwise.torch.shared_batches import HandOver
 
 ROW = 64 << 10
 METHODS = ["fork", "spawn", "forkserver"]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.derived import SubsetSampler, VirtualEpochs
-from shardwise.plan.memo import EpochMemo
+from shardwise.plan.epoch_cache import EpochMemo
+from shardwise.plan.epochs import SubsetSampler, VirtualEpochs
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.window import WindowSampler, WindowShape

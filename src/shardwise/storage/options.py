@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from shardwise.arguments import check_number
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.credentials import Credentials
+from shardwise.storage.stores.credentials import Credentials
 
 __all__ = ["Redirects", "StorageOptions"]
 

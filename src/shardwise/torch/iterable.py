@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
+from shardwise.engine.batch.builder import BatchMaker, OnError
+from shardwise.engine.batch.schedule import epoch_works
 from shardwise.engine.choice import choose_executor
-from shardwise.engine.maker import BatchMaker, OnError
-from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
-from shardwise.held_ranks import HeldRanks
-from shardwise.loader_arguments import plan_for, seed_of
+from shardwise.loader.arguments import plan_for, seed_of
+from shardwise.loader.rank_check import HeldRanks
+from shardwise.loader.remainder import DropNotice
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
-from shardwise.remainder import DropNotice
+from shardwise.tensors.convert import to_tensors
 from shardwise.torch.order import refuse_second_division
-from shardwise.torch.shared import Place, Run, SharedPlace
-from shardwise.torch.tensors import to_tensors
+from shardwise.torch.shared_cursor import Place, Run, SharedPlace
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset

@@ -15,10 +15,10 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from shardwise.engine.schedule import epoch_works
-from shardwise.held_ranks import HeldRanks
+from shardwise.engine.batch.schedule import epoch_works
+from shardwise.loader.rank_check import HeldRanks
+from shardwise.loader.remainder import DropNotice, default_remainder
 from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
-from shardwise.remainder import DropNotice, default_remainder
 from shardwise.torch.order import Cursor, check_count, order_of, refuse_second_division, shuffle_of
 
 __all__ = ["BatchSampler", "DistributedSampler"]

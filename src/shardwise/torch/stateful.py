@@ -12,11 +12,11 @@ from typing import Any
 
 import torch.utils.data
 
-from shardwise.frameworks import announced
+from shardwise.loader.frameworks import announced
 from shardwise.plan import Plan
 from shardwise.torch.iterable import IterableDataset
-from shardwise.torch.parcels import HandOver
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
+from shardwise.torch.shared_batches import HandOver
 
 __all__ = ["StatefulDataLoader"]
 

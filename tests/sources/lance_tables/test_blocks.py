@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError
 from shardwise.plan import WindowSampler
-from shardwise.sources.lance.blocks import BlockCache
+from shardwise.sources.tables.lance.row_blocks import BlockCache
 
 NAMES = ("x", "s")
 

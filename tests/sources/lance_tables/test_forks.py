@@ -12,8 +12,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import DataError, MissingShardError, StorageError
-from shardwise.sources.lance import table as table_module
-from shardwise.sources.lance.source import LanceSource
+from shardwise.sources.tables.lance import table as table_module
+from shardwise.sources.tables.lance.source import LanceSource
 from tests.support.lance_tables import make_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")

@@ -12,7 +12,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import DataError, StorageError
-from shardwise.sources.lance.source import LanceSource
+from shardwise.sources.tables.lance.source import LanceSource
 from shardwise.testing import check_source
 from tests.support.lance_tables import NUM_ROWS, make_table, plenty, row_values
 from tests.support.torchrun import run_program

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError
 from shardwise.sources.tar import ahead
-from shardwise.sources.tar.members import scan_members
-from shardwise.sources.tar.scan import Scan
+from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile
 from tests.support.far_file import FarFile
 from tests.support.raw_tars import END, header, member

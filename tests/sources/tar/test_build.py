@@ -17,9 +17,9 @@ import pytest
 
 from shardwise.errors import DataError, MissingShardError, WorkerError
 from shardwise.sources.tar import build as build_module
-from shardwise.sources.tar.build import build_index, build_indexes
-from shardwise.sources.tar.digests import payload_digests
-from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.digests import payload_digests
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.storage import open_file
 from tests.support.tars import make_shards, payload, write_tar
 
@@ -143,7 +143,7 @@ def test_fewer_than_one_job_is_refused(tmp_path):
 
 INDEXING = """
 import sys
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 if __name__ == "__main__":
     results = build_indexes(sys.argv[1], jobs=2)
     print(sum(result.status == "fresh" for result in results))

@@ -5,7 +5,7 @@ import pytest
 
 from shardwise.errors import DataError, MissingShardError, StorageError
 from shardwise.sources.manifest import Shard
-from shardwise.sources.tar.dialects import (
+from shardwise.sources.tar.index.shard_lists import (
     ListedShard,
     check_counts,
     energon_offsets,

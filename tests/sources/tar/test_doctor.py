@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shardwise.sources.tar.doctor import examine_shard
+from shardwise.sources.tar.check.doctor import examine_shard
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, write_tar
 

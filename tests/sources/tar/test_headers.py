@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwise.sources.tar.headers import (
+from shardwise.sources.tar.scan.headers import (
     checksums_hold,
     has_magic,
     parse_number,

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError
-from shardwise.sources.tar.build import build_index
-from shardwise.sources.tar.index import Keys, ShardIndex, index_path
-from shardwise.sources.tar.index_file import IndexHeader, encode, read_header
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.index_file import IndexHeader, encode, read_header
+from shardwise.sources.tar.index.shard_index import Keys, ShardIndex, index_path
 from tests.support.tars import write_tar
 
 # Two samples with "jpg" (3 and 70,000 bytes); the second has "cls" too (1 byte). Format version 1.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.sources.tar.names import Fields, split_names
+from shardwise.sources.tar.scan.names import Fields, split_names
 
 RULE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 

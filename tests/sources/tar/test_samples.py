@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError
-from shardwise.sources.tar import scan as scan_module
-from shardwise.sources.tar.build import build_index
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.scan import walk as scan_module
 from tests.support.raw_tars import END, member
 from tests.support.tars import write_tar
 

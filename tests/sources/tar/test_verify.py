@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.sources.tar.build import build_index, build_indexes
-from shardwise.sources.tar.index import ShardIndex, index_path
-from shardwise.sources.tar.verify import verify_shard
+from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from tests.support.raw_tars import END, member
 from tests.support.tars import make_shards, write_tar
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError, StorageError
-from shardwise.sources.tar.build import build_index
-from shardwise.sources.tar.index import ShardIndex, index_path
-from shardwise.sources.tar.writer import TarWriter
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
+from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
 
@@ -345,7 +345,7 @@ def test_names_that_are_not_read_are_refused_before_anything_is_written(tmp_path
 
 
 def test_a_shard_that_cannot_be_read_back_gets_no_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwise.sources.tar.samples._MAX_EMPTY_CELLS", 10)
+    monkeypatch.setattr("shardwise.sources.tar.scan.samples._MAX_EMPTY_CELLS", 10)
     samples = [{"__key__": f"{i}", f"f{i}": "1"} for i in range(30)]
     for index in (True, False):
         with pytest.raises(DataError, match="keys can't hold dots"):
@@ -480,7 +480,7 @@ def test_sizes_past_eight_gibibytes_get_an_extended_header():
 FULL_DISK = """
 import resource, sys
 from shardwise.errors import DataError, StorageError
-from shardwise.sources.tar.writer import TarWriter
+from shardwise.sources.tar.write.writer import TarWriter
 # No file of this process may grow past this: what a full disk does to write().
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 writer = TarWriter(sys.argv[1] + "/{shard}.tar", max_samples=8)
@@ -528,7 +528,7 @@ def test_an_index_that_cannot_be_written_is_an_error_that_leaves_the_shard_whole
 
 KILLED = """
 import os, signal, sys
-from shardwise.sources.tar.writer import TarWriter
+from shardwise.sources.tar.write.writer import TarWriter
 with TarWriter(sys.argv[1] + "/{shard}.tar", max_samples=4) as writer:
     for i in range(6):
         writer.write({"__key__": str(i), "bin": bytes(1000)})
@@ -560,7 +560,7 @@ def test_a_killed_writer_leaves_nothing_that_a_later_run_would_trust(tmp_path):
 
 LIVE = """
 import sys
-from shardwise.sources.tar.writer import TarWriter
+from shardwise.sources.tar.write.writer import TarWriter
 with TarWriter(sys.argv[1] + "/live.tar") as writer:
     writer.write({"__key__": "a", "bin": bytes(1000)})
     print("ready", flush=True)
@@ -584,7 +584,7 @@ def test_a_writer_leaves_what_another_one_is_writing(tmp_path, monkeypatch):
 
 REMOTE_KILLED = """
 import os, signal, sys, tempfile
-from shardwise.sources.tar.writer import TarWriter
+from shardwise.sources.tar.write.writer import TarWriter
 tempfile.tempdir = sys.argv[1]
 writer = TarWriter("s3://bucket/{shard}.tar", overwrite=True)
 writer.write({"__key__": "a", "bin": bytes(1000)})

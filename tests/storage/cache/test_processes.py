@@ -19,7 +19,7 @@ import pytest
 
 from shardwise.storage import IO_COUNTS
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
-from shardwise.storage.cache.store import FOLDER
+from shardwise.storage.cache.cache import FOLDER
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.servers import S3Server

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from shardwise.errors import DataError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
-from shardwise.storage.cache.held import Outcome
-from shardwise.storage.cache.misses import Missing, Read, Spans, bring, fetch, read_direct
-from shardwise.storage.cache.store import Cache
-from shardwise.storage.cache.streak import Streak
+from shardwise.storage.cache.cache import Cache
+from shardwise.storage.cache.fetch import Missing, Read, Spans, bring, fetch, read_direct
+from shardwise.storage.cache.open_block import Outcome
+from shardwise.storage.cache.sequential import Streak
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.requests.counts import IO_COUNTS
 
 __all__ = ["CachedFile", "cache_of", "read_cached"]
 
