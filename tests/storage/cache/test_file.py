@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.storage import IO_COUNTS, FileStat
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, read_cached, store
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, read_cached
+from shardwise.storage.cache import cache as store
 from shardwise.storage.cache.block_lock import Claim, Refusal, holds_bytes
 from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import FOLDER

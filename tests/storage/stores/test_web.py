@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.web import Web, json_page
-from tests.storage.test_hub import reply, serving
+from tests.storage.stores.test_hub import reply, serving
 
 HEADERS = {"Authorization": "Bearer t0ken"}
 

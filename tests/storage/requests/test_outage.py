@@ -15,7 +15,7 @@ from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.requests.retry import Requests
-from tests.storage.test_attempts import Scripted, passing
+from tests.storage.requests.test_retry import Scripted, passing
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError
-from shardwise.sources.tar import ahead
+from shardwise.sources.tar.scan import header_prefetch as ahead
 from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile

@@ -11,7 +11,7 @@ from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.engine.concurrency import Hands
 from shardwise.engine.stats.bottleneck import verdict
-from tests.engine.test_processes import run_program
+from tests.engine.processes.test_executor import run_program
 from tests.support.memory_source import MemorySource, numbered_samples
 
 THREADS = Hands("threads", num_threads=2, num_prefetch=4)

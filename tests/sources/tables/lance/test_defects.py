@@ -16,7 +16,7 @@ import shardwise as sw
 from tests.support.lance_tables import NUM_ROWS, make_table, merged
 from tests.support.torchrun import torchrun
 
-PROGRAM = Path(__file__).parent / "lance_tables" / "programs" / "torch_workers.py"
+PROGRAM = Path(__file__).parent / "programs" / "torch_workers.py"
 GLOBAL_BATCH, SEED = 64, 5
 # Two ranks, each with so many workers of torch's DataLoader, started so, so many times.
 TASKS = [

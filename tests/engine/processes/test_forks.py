@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import WorkerError
-from tests.engine.test_processes import PROGRAM, loader, run_program, squares
+from tests.engine.processes.test_executor import PROGRAM, loader, run_program, squares
 
 WAYS = ("drops the iterator", "calls next", "closes the loader", "iterates anew")
 

@@ -12,11 +12,11 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import MissingShardError, StaleIndexError
-from shardwise.sources.tar import index_store as index_store_module
-from shardwise.sources.tar import shards as shards_module
 from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.sources.tar.index import index_store as index_store_module
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.shard_index import index_path
+from shardwise.sources.tar.read import shards as shards_module
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import LocalFile
 from tests.support.raw_tars import END, header, member

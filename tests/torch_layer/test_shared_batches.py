@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from shardwise.torch import parcels
+from shardwise.torch import shared_batches as parcels
 from shardwise.torch.shared_batches import HandOver
 
 ROW = 64 << 10

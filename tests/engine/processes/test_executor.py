@@ -217,7 +217,7 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
 def run_program(program, *, tmp_path, cwd=None, before=()):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     return subprocess.Popen(
         [*before, sys.executable, str(path)],
         cwd=cwd or root,
