@@ -13,9 +13,18 @@ import torch
 
 __all__ = ["Place", "Run", "SharedPlace"]
 
-_EPOCH, _START, _TIMES_SET, _TIMES_SET_AT_END, _BEGAN, _WARNED, _TOLD, _HAS_WORKERS, _DONE = range(
-    9
-)
+(
+    _EPOCH,
+    _START,
+    _TIMES_SET,
+    _TIMES_SET_AT_END,
+    _BEGAN,
+    _FIRST,
+    _WARNED,
+    _TOLD,
+    _HAS_WORKERS,
+    _DONE,
+) = range(10)
 _MAX_WORKERS = 4096
 
 
@@ -75,6 +84,7 @@ class SharedPlace:
         """Set the place that workers go to when they begin anew."""
         self._cells[: _TIMES_SET + 1] = torch.tensor(place)
         self._cells[_BEGAN] = place.start
+        self._cells[_FIRST] = 0
 
     def mark_workers(self) -> None:
         """Note that worker processes read this dataset."""
@@ -83,6 +93,14 @@ class SharedPlace:
     def has_workers(self) -> bool:
         """Whether worker processes ever read this dataset."""
         return bool(self._cells[_HAS_WORKERS])
+
+    def is_first(self, run: Run, place: Place) -> bool:
+        """Whether no other pass of workers began at this place, or it was set anew since."""
+        if int(self._cells[_TIMES_SET]) != place.times_set:
+            return True
+        if not self._cells[_FIRST]:
+            self._cells[_FIRST] = run.name
+        return int(self._cells[_FIRST]) == run.name
 
     def mark_begun(self, run: Run, place: Place) -> None:
         """Note that a worker begins its part of a pass, and where, unless that was set since."""
