@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from shardwise.torch.shared import SharedPlace
+from shardwise.torch.shared_cursor import SharedPlace
 from torch.utils.data import DataLoader
 
 import shardwise as sw
