@@ -48,8 +48,10 @@ def tar(
         DataError: a shard is damaged, cut, or compressed.
         ValueError: a field is not there.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.tar("train/{000..099}.tar", fields=("jpg", "cls")).decode(cls=int)
+        ```
     """
     _check_names("fields", fields)
     dataset = Dataset(
@@ -113,8 +115,10 @@ def files(
     Raises:
         DataError: files of several kinds, a list that can't be read, or a path that leaves `root`.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.files("imagenet/train").select("image", "cls").decode(image=sw.image(size=224))
+        ```
     """
     from shardwise.sources.files.source import FilesSource
 
@@ -165,8 +169,10 @@ def parquet(
         DataError: a file is no table, or the files have different columns; a column is not there.
         ValueError: a value of `fill` does not fit its column.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.parquet("train/*.parquet", columns=("image", "label")).decode(image=sw.image())
+        ```
     """
     from shardwise.sources.tables.parquet.source import ParquetSource
 
@@ -216,8 +222,10 @@ def lance(
         MissingShardError: there is no table, or no such version; it names those there are.
         DataError: a column is not there, or the filter can't be understood.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.lance("train.lance", columns=("image", "label")).decode(image=sw.image())
+        ```
     """
     from shardwise.sources.tables.lance.source import LanceSource
 
@@ -257,7 +265,7 @@ def wrap(dataset: Any) -> Dataset:
     Raises:
         TypeError: it has no length or can't be indexed, or is a table or a dict of datasets.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> sw.wrap([("a", 1), ("b", 2)])[0]
         {'__key__': '0', '0': 'a', '1': 1}

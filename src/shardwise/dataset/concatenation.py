@@ -36,7 +36,7 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
         ValueError: there is no dataset, or two of them differ; the message says in what.
         TypeError: one is no dataset.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> ds = sw.concat([sw.wrap([1, 2]), sw.wrap([3])])
         >>> len(ds), ds[-1]["value"]

@@ -57,7 +57,7 @@ class Dataset(LoadedSamples):
     Args:
         source: where the samples lie; satisfies `shardwise.sources.protocol.Source`.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> ds = sw.wrap([("a", 1), ("b", 2)]).decode(**{"0": str.upper})
         >>> len(ds), ds[-1]
@@ -217,7 +217,7 @@ class Dataset(LoadedSamples):
             TypeError: no booleans, or a function without columns.
             DataError: a sample is damaged or lacks one of the columns.
 
-        Example:
+        Examples:
             >>> import shardwise as sw
             >>> ds = sw.wrap([{"n": n} for n in range(100)])
             >>> len(ds.filter(lambda c: c["n"] > 16, columns=["n"]))

@@ -46,8 +46,10 @@ def prepare(accelerator: Accelerator, loader: L) -> L:
     Raises:
         FrameworkError: this version of Accelerate is not known to leave a loader as it is.
 
-    Example:
+    Examples:
+        ```python
         loader = prepare(accelerator, sw.DataLoader(data, batch_size=32))
+        ```
     """
     _check_names()
     loader._pad(only_default=True)

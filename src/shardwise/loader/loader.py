@@ -128,7 +128,7 @@ class DataLoader:
     The order depends on the data, `seed`, `shuffle`, `epoch_size` and the epoch alone. One thread
     at a time may iterate a loader.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> loader = sw.DataLoader(sw.wrap(range(10)), batch_size=4, output="numpy")
         >>> [batch["value"].tolist() for batch in loader]

@@ -34,7 +34,7 @@ class CacheSettings:
     Raises:
         ValueError: a number is not above 0.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> sw.CacheSettings("/scratch/cache", max_bytes=200 * 10**9).block_bytes
         4194304

@@ -42,7 +42,7 @@ class StorageOptions:
             With "any" too, the headers and the token that were given here stay with the first
             host, and https never leads to http.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> sw.StorageOptions(config={"aws_secret_access_key": "s3cr3t"}).config
         Credentials(aws_secret_access_key=...)

@@ -72,7 +72,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         ValueError: an option is not usable, or no rank would get a single batch.
         RankError: rank and world size can't be told for certain.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> from torch.utils.data import DataLoader
         >>> it = sw.torch.IterableDataset(sw.wrap(range(6)), batch_size=3)

@@ -58,7 +58,7 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
     Raises:
         TypeError: none of the three is there, so that there is no order to keep a place in.
 
-    Example:
+    Examples:
         >>> sampler = BatchSampler(range(6), 2)
         >>> loader = StatefulDataLoader(range(6), batch_sampler=sampler)
         >>> for batch in loader:

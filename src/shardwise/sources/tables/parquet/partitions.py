@@ -54,7 +54,7 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
     Raises:
         DataError: the files lie under different columns.
 
-    Example:
+    Examples:
         >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
         [Partition(name='year', values=(2024, 2025), dtype=None)]
     """

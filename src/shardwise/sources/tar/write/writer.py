@@ -72,7 +72,7 @@ class TarWriter:
         shards: the paths or URLs of the finished shards.
         num_samples: samples written so far.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> with sw.TarWriter("train-{shard:06d}.tar", max_samples=1000) as writer:
         ...     writer.write({"__key__": "0001", "txt": "a cat", "cls": 3})
