@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from shardwise.sources.tar.build import build_index
-from shardwise.sources.tar.scan import Scan
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import open_file
 
 RUNS = 5

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.source import TarSource
 
 RUNS = 5

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.remote_tasks import Job, Result
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from tests.support.fault_proxy import FaultProxy
 from tests.support.servers import S3Server, s3_gateway

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         unpickle,
     )
     from shardwise.compat.native import from_webdataset
-    from shardwise.concatenation import concat
     from shardwise.dataset import Dataset
+    from shardwise.dataset.concatenation import concat
     from shardwise.errors import (
         DataError,
         FrameworkError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shardwise.formats import files, lance, parquet, tar, wrap
     from shardwise.loader import DataLoader
     from shardwise.plan import FullSampler, Plan, SequentialSampler, WindowSampler
-    from shardwise.sources.tar.writer import TarWriter
+    from shardwise.sources.tar.write.writer import TarWriter
     from shardwise.storage.cache import CacheSettings
     from shardwise.storage.options import StorageOptions
 
@@ -114,7 +114,7 @@ _NAMES = {
         "unpickle",
     ),
     "shardwise.compat.native": ("from_webdataset",),
-    "shardwise.concatenation": ("concat",),
+    "shardwise.dataset.concatenation": ("concat",),
     "shardwise.dataset": ("Dataset",),
     "shardwise.errors": (
         "DataError",
@@ -132,7 +132,7 @@ _NAMES = {
     "shardwise.formats": ("files", "lance", "parquet", "tar", "wrap"),
     "shardwise.loader": ("DataLoader",),
     "shardwise.plan": ("FullSampler", "Plan", "SequentialSampler", "WindowSampler"),
-    "shardwise.sources.tar.writer": ("TarWriter",),
+    "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
 }

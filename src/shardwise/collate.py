@@ -39,7 +39,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
           shapes, mixed types, ints that do not fit into 64 bits. Also columns without a row,
           unless they are arrays.
 
-    Example:
+    Examples:
         >>> collate({"cls": [3, 1], "txt": ["a", "b"]})
         {'cls': array([3, 1]), 'txt': ['a', 'b']}
     """
@@ -128,7 +128,7 @@ def join(pieces: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Sequence[An
     Raises:
         ValueError: the pieces have different columns.
 
-    Example:
+    Examples:
         >>> join([{"txt": ["a"]}, {"txt": ["b", "c"]}])
         {'txt': ['a', 'b', 'c']}
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
-from shardwise.sources.wrap import WrapSource
+from shardwise.sources.wrap.source import WrapSource
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def tar(
         DataError: a shard is damaged, cut, or compressed.
         ValueError: a field is not there.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.tar("train/{000..099}.tar", fields=("jpg", "cls")).decode(cls=int)
+        ```
     """
     _check_names("fields", fields)
     dataset = Dataset(
@@ -113,8 +115,10 @@ def files(
     Raises:
         DataError: files of several kinds, a list that can't be read, or a path that leaves `root`.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.files("imagenet/train").select("image", "cls").decode(image=sw.image(size=224))
+        ```
     """
     from shardwise.sources.files.source import FilesSource
 
@@ -165,10 +169,12 @@ def parquet(
         DataError: a file is no table, or the files have different columns; a column is not there.
         ValueError: a value of `fill` does not fit its column.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.parquet("train/*.parquet", columns=("image", "label")).decode(image=sw.image())
+        ```
     """
-    from shardwise.sources.parquet.source import ParquetSource
+    from shardwise.sources.tables.parquet.source import ParquetSource
 
     _check_names("columns", columns)
     source = ParquetSource(
@@ -216,10 +222,12 @@ def lance(
         MissingShardError: there is no table, or no such version; it names those there are.
         DataError: a column is not there, or the filter can't be understood.
 
-    Example:
+    Examples:
+        ```python
         ds = sw.lance("train.lance", columns=("image", "label")).decode(image=sw.image())
+        ```
     """
-    from shardwise.sources.lance.source import LanceSource
+    from shardwise.sources.tables.lance.source import LanceSource
 
     _check_names("columns", columns)
     if not isinstance(uri, str | PathLike):
@@ -257,7 +265,7 @@ def wrap(dataset: Any) -> Dataset:
     Raises:
         TypeError: it has no length or can't be indexed, or is a table or a dict of datasets.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> sw.wrap([("a", 1), ("b", 2)])[0]
         {'__key__': '0', '0': 'a', '1': 1}
@@ -265,7 +273,7 @@ def wrap(dataset: Any) -> Dataset:
     # By name: neither package is imported for it, and no other class is called so.
     kind = type(dataset)
     if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):
-        from shardwise.sources.huggingface import HuggingFaceSource, is_columnar, undecoded
+        from shardwise.sources.tables.huggingface import HuggingFaceSource, is_columnar, undecoded
 
         if is_columnar(dataset):
             return Dataset(HuggingFaceSource(dataset))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.storage.cache import CachedFile, CacheSettings
-from shardwise.storage.cache.store import FOLDER
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
+from shardwise.storage.cache.cache import FOLDER
 from tests.support.commands import document, run
 from tests.support.counted_file import CountedFile
 
@@ -18,7 +18,7 @@ from tests.support.counted_file import CountedFile
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
     """A cache with two files, of 3 and 2 blocks, the first of which was used long ago."""
-    cache = CacheSettings(tmp_path / "cache", max_bytes=10_000_000, block_bytes=64 << 10).cache()
+    cache = cache_of(CacheSettings(tmp_path / "cache", max_bytes=10_000_000, block_bytes=64 << 10))
     for name, size in (("train/000.tar", 150_000), ("val/000.tar", 100_000)):
         path = tmp_path / name
         path.parent.mkdir()
@@ -97,7 +97,7 @@ def test_clean_removes_all_but_files_of_others(filled: Path, tmp_path: Path) -> 
 
 
 def test_clean_leaves_what_is_being_read(filled: Path, tmp_path: Path) -> None:
-    cache = CacheSettings(filled, max_bytes=10_000_000, block_bytes=64 << 10).cache()
+    cache = cache_of(CacheSettings(filled, max_bytes=10_000_000, block_bytes=64 << 10))
     name = blocks(tmp_path)[0].name
     buffer = memoryview(bytearray(10))
     cache.read(name, [(0, 0, 10)], buffer)

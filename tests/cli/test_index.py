@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from tests.support.commands import document, run, spawn
 from tests.support.tars import make_shards
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 import shardwise as sw
-from shardwise.concatenation import ConcatSource
 from shardwise.dataset import Dataset
+from shardwise.dataset.concatenation import ConcatSource
 from shardwise.errors import DataError
 from shardwise.testing import check_source
 from tests.support.memory_source import MemorySource, numbered_samples

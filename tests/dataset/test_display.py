@@ -14,7 +14,7 @@ import torch
 
 import shardwise as sw
 from shardwise.dataset import Dataset
-from shardwise.display import Sample
+from shardwise.dataset.display import Sample
 from tests.support.memory_source import MemorySource
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 200, 300), np.uint8)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.dataset import Dataset
+from shardwise.dataset.fields import Field, in_place
 from shardwise.errors import DataError, MissingExtraError
-from shardwise.fields import Field, in_place
 from tests.support.decoders import Doubled, InPlace, WholeColumn
 from tests.support.memory_source import MemorySource, numbered_samples
 

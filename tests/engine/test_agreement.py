@@ -22,12 +22,12 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.engine.draft import Draft
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.partial_batch import Draft
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.processes import ProcessExecutor
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import Batch, Work
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.engine.work import Batch, Work
 from shardwise.errors import DataError
 from shardwise.testing import assert_batches_equal
 from tests.support.configurations import DECODERS, TRANSFORMS, Configuration, configuration

@@ -10,12 +10,12 @@ import pytest
 
 import shardwise as sw
 from shardwise.dataset import Dataset
+from shardwise.engine.batch.builder import BatchMaker
 from shardwise.engine.choice import choose_executor
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.processes import ProcessExecutor
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import Work
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.engine.work import Work
 from shardwise.errors import DataError, StallError
 from shardwise.testing import check_executor
 from tests.support.memory_source import MemorySource, numbered_samples

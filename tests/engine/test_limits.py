@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from shardwise.sources.tar.build import build_indexes
-from tests.engine.test_processes import run_program
+from shardwise.sources.tar.index.build import build_indexes
+from tests.engine.processes.test_executor import run_program
 from tests.support.tars import make_shards
 
 LIMITED = """

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from tests.support.tars import FORMATS
 
 __all__ = ["MTIME_NS", "Case", "headers", "index", "lists", "parquet", "state"]

@@ -50,6 +50,11 @@ def test_overfit_batches_repeats_the_same_first_batches(records: list[dict], kin
         assert record[kind] == [[epoch, ids] for epoch in range(2) for ids in first]
 
 
-def test_overfit_batches_of_a_shuffled_loader_is_one_sentence(records: list[dict]) -> None:
+@pytest.mark.parametrize("kind", ["overfit shuffled", "overfit as_torch shuffled"])
+def test_overfit_batches_of_a_shuffled_loader_is_one_sentence(
+    records: list[dict], kind: str
+) -> None:
     for record in records:
-        assert "for Lightning's overfit_batches make the loader" in record["overfit shuffled"]
+        assert record[kind].startswith("FrameworkError: "), record[kind]
+        assert "Lightning's overfit_batches" in record[kind]
+        assert "make the loader with shuffle=False" in record[kind]

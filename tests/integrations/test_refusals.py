@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardwise as sw
-from tests.support.trainers import needs
+from tests.support.torchrun import run_program
+from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @needs("ray")
@@ -21,6 +26,17 @@ def test_rays_preparation_of_a_loader_is_one_sentence(monkeypatch: pytest.Monkey
     with pytest.raises(AttributeError, match="Iterate it as it is: without Ray's prepare_data_"):
         # Made, it would start a cluster; it refuses before it needs itself.
         train_loop_utils._TorchAccelerator.prepare_data_loader(None, loader)
+
+
+@needs("ray")
+def test_what_rays_only_worker_would_read_ahead_is_one_sentence(tmp_path: Path) -> None:
+    out = tmp_path / "record.json"
+    run_program(PROGRAMS / "ray_prepared.py", out, timeout=TIMEOUT_S, env=OFFLINE)
+    record = json.loads(out.read_text())
+    for kind in ("plain", "as_torch", "stateful"):
+        assert record[kind].startswith("Ray's prepare_data_loader takes a batch ahead"), kind
+        assert "device=ray.train.torch.get_device()" in record[kind]
+    assert record["as it is"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 def deepspeeds_loader(data: Any, rank: int) -> Any:

@@ -12,9 +12,9 @@ import torch
 import shardwise as sw
 from shardwise.dataset import Dataset
 from shardwise.errors import StateError
+from shardwise.loader.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from shardwise.plan import WindowShape
 from shardwise.testing import assert_batches_equal, check_resume
-from shardwise.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from tests.support.memory_source import MemorySource, numbered_samples
 
 SHARDS = [6, 0, 10, 24]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
-from shardwise.storage.cache import misses
+from shardwise.storage.cache import fetch as misses
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 from tests.support.servers import S3Server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from tests.support.remote_shards import put_shards
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_index, build_indexes
+from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.storage import StorageOptions
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import (
@@ -236,7 +236,7 @@ def test_damage_at_the_source_is_an_error_with_its_place(s3, shuffle):
     # Silently, as a failing disk does it: the index is said to be of this version.
     replace_object(s3, url, bytes(damaged))
     index = data.source.shards.index(0)
-    from shardwise.sources.tar.index_store import IndexStore
+    from shardwise.sources.tar.index.index_store import IndexStore
 
     store = IndexStore(options=reached(s3))
     now = store.stat(url)

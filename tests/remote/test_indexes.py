@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_indexes
-from shardwise.sources.tar.index import ShardIndex, index_path
-from shardwise.sources.tar.verify import verify_shard
+from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.sources.tar.index.build import build_indexes
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.storage import StorageOptions
 from tests.support.commands import run
 from tests.support.remote_shards import (

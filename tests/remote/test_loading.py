@@ -13,7 +13,7 @@ import time
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import body, check_epoch, loader, put_shards

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardwise.shown import base_name, shown, shown_in
-from shardwise.sources.tar.build import build_index, build_indexes
-from shardwise.sources.tar.index import ShardIndex
+from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.shard_index import ShardIndex
 from tests.support.servers import nginx
 from tests.support.tars import make_shards
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 import shardwise as sw
 from shardwise.errors import DataError
-from shardwise.sources.wrap import WrapSource
+from shardwise.sources.wrap.source import WrapSource
 from shardwise.testing.sources import check_source
 from tests.support.decoders import InPlace
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions  # noqa: E402
-from shardwise.storage.cache import CachedFile, CacheSettings  # noqa: E402
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of  # noqa: E402
 from tests.support.counted_file import CountedFile  # noqa: E402
 
 
@@ -60,13 +60,13 @@ def main(document: dict[str, Any]) -> None:
                 file: File = pool.get(url)
             else:
                 counted = CountedFile(url, folder / name, folder / "log")
-                file = CachedFile(counted, settings.cache())
+                file = CachedFile(counted, cache_of(settings))
             want = (folder / name).read_bytes()
             for at in range(0, len(want), piece):
                 length = min(piece, len(want) - at)
                 if file.read(at, length) != want[at : at + length]:
                     sys.exit(f"wrong bytes of {name} at {at}")
-    settings.cache().close()
+    cache_of(settings).close()
     print(json.dumps(IO_COUNTS.snapshot()))
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from PIL import Image
 
 import shardwise as sw
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.schedule import epoch_works
-from shardwise.engine.work import Work
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.schedule import epoch_works
+from shardwise.engine.request import Work
 from tests.support.decoders import InPlace, WholeColumn
 from tests.support.memory_source import MemorySource
 

@@ -21,60 +21,42 @@ LEVELS = {
     "torch_import": 1,
     "plan": 1,
     "ranks": 1,
-    "held_ranks": 2,
-    "remainder": 2,
     "storage": 2,
     "codecs": 2,
     "collate": 2,
+    "epoch_sampler": 2,
     "sources": 3,
-    # What a dataset is made of.
-    "fields": 4,
-    "subset": 4,
-    "transform": 5,
-    "recipe": 6,
-    "display": 7,
-    "samples": 7,
-    "dataset": 8,
-    "concatenation": 9,
-    "formats": 9,
-    "engine": 10,
-    # What a loader is made of.
-    "torch_arguments": 11,
-    "loader_arguments": 11,
-    "output": 11,
-    "frameworks": 11,
-    "loader": 12,
-    "torch": 13,
-    "compat": 14,
-    "integrations": 14,
-    "testing": 14,
-    "cli": 14,
-    "__main__": 15,
-    "": 16,  # shardwise/__init__.py, the public names
+    "dataset": 4,
+    "formats": 5,
+    "engine": 6,
+    # Batches as tensors: below the loader, which makes them.
+    "tensors": 7,
+    "loader": 8,
+    "torch": 9,
+    "compat": 10,
+    "integrations": 10,
+    "testing": 10,
+    "cli": 10,
+    "__main__": 11,
+    "": 12,  # shardwise/__init__.py, the public names
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
-    "ranks": {"held_ranks", "loader", "torch", "compat", "testing", "cli", ""},
+    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
     "": {"compat", "testing", "cli", "__main__"},
 }
 # Who reaches up, once a program uses torch or a framework: inside a function only.
-LATE = {
-    ("loader", "torch"),
-    ("output", "torch"),
-    ("frameworks", "loader"),  # for types
-    ("frameworks", "torch"),
-    ("frameworks", "integrations"),
-    ("torch", "integrations"),
-}
+LATE = {("loader", "integrations"), ("torch", "integrations")}
 # What the parts of one format or one family of codecs share, and who may know them all.
-SHARED = {"sources": {"arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
+SHARED = {"sources": {"tables.arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
 KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
+IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
 READS_ENVIRONMENT = {
     "shardwise.ranks",
-    "shardwise.engine.pool",
+    "shardwise.engine.processes.worker_pool",
     # Credentials where their ecosystems keep them.
-    "shardwise.storage.ambient",
+    "shardwise.storage.stores.credential_discovery",
     # Where a user's caches are.
     "shardwise.storage.user_dirs",
     # What programs written for WebDataset and wids set.
@@ -177,7 +159,7 @@ def broken_rules(modules: list[Module]) -> list[str]:
 def _torch_rule(module: Module, imported: Import) -> list[str]:
     # The compat packages' classes derive from torch's, so they can't wait; integrations are only
     # imported by those who have the framework.
-    if imported.at_import and _part(module.name) not in ("torch", "compat", "integrations"):
+    if imported.at_import and _part(module.name) not in IMPORTS_TORCH:
         return [f"{module.name}:{imported.line} imports torch when it is imported"]
     return []
 
@@ -203,6 +185,8 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return _sideways(importer, target) if mine in SHARED else None
     if theirs in USERS_OF and mine not in USERS_OF[theirs]:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
+    if theirs == "tensors" and imported.at_import and mine not in IMPORTS_TORCH:
+        return "only inside a function: it imports torch"
     if (mine, theirs) in LATE:
         return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
@@ -217,11 +201,17 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
 
 def _sideways(importer: str, target: str) -> str | None:
     """Two formats, or two families of codecs, know nothing of each other."""
-    mine, theirs = ([*name.split(".")[2:], ""][0] for name in (importer, target))
+    mine, theirs = _format(importer), _format(target)
     part = _part(importer)
     if mine in KNOWS_ALL[part] or theirs in SHARED[part] or _family(mine) == _family(theirs):
         return None
     return f"nothing goes sideways between two of {part}"
+
+
+def _format(name: str) -> str:
+    """The format or the family that a module belongs to; of tables each is one."""
+    names = [*name.split(".")[2:], ""]
+    return ".".join(names[:2]) if names[0] == "tables" else names[0]
 
 
 def _family(name: str) -> str:
@@ -230,13 +220,11 @@ def _family(name: str) -> str:
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Modules that import each other in a ring when they are imported, one ring a line."""
+    """Modules that import each other in a ring, one ring a line: also late ones and types."""
     known = {module.name for module in modules}
     graph = {
         module.name: {
-            target
-            for imported in module.imports
-            if imported.at_import and (target := _module_of(imported.target, known))
+            target for imported in module.imports if (target := _module_of(imported.target, known))
         }
         - {module.name}
         for module in modules

@@ -6,10 +6,12 @@ import itertools
 import warnings
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 import shardwise as sw
-from shardwise.torch import DistributedSampler, StatefulDataLoader
+from shardwise.torch import DistributedSampler, IterableDataset, StatefulDataLoader
+from shardwise.torch.shared_cursor import SharedPlace
 from tests.support.trainers import needs
 from tests.torch_layer.test_stateful import BATCH_SIZE, PARTS, make_loader, values
 
@@ -110,6 +112,67 @@ def test_a_resumed_pass_that_was_left_is_the_same_again(part):
     assert loader.epoch == 1
     loader.load_state_dict(state)
     assert values(loader) == whole[0][NUM_TAKEN:]
+
+
+def resumed_and_left(num_taken, **options):
+    """A dataset of 12 steps that was resumed after 4 and left some further on, and its loader."""
+    it = IterableDataset(sw.wrap(range(24)), batch_size=2, rank=0, world_size=1)
+    it.load_state_dict(it.state_dict(num_batches=4))
+    loader = DataLoader(it, batch_size=None, num_workers=2, **options)
+    first = [i for batch in itertools.islice(iter(loader), num_taken) for i in batch["value"]]
+    assert first == list(range(8, 8 + 2 * num_taken))
+    return it, loader
+
+
+def samples(loader):
+    return [i for batch in values(loader) for i in batch]
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=["anew", "alive"])
+def test_workers_refuse_a_second_pass_from_where_a_state_stood(options):
+    it, loader = resumed_and_left(1, **options)
+    state = it.state_dict(num_batches=0)
+    assert state["position"] == 8
+    for _ in range(2):
+        with pytest.raises(sw.StateError, match="the pass from position 8 of epoch 0 on was left"):
+            values(loader)
+    it.load_state_dict(state)
+    assert samples(loader) == list(range(8, 24))
+    assert samples(loader) == samples(loader) == list(range(24))
+    it.load_state_dict(state)
+    next(iter(loader))
+    it.set_epoch(1)
+    assert samples(loader) == list(range(24))
+
+
+def test_a_pass_that_was_read_ahead_to_its_end_is_never_begun_in_two_places(monkeypatch):
+    was_read, mark_done = SharedPlace.was_read, SharedPlace.mark_done
+    context = torch.multiprocessing.get_context("fork")
+    is_left, is_decided, is_done = (context.Event() for _ in range(3))
+
+    def decided_too_early(self, place):
+        found = was_read(self, place)
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.id == 0 and is_left.is_set():
+            is_decided.set()
+            assert is_done.wait(60)
+        return found
+
+    def done_too_late(self, run, place):
+        if run.number == 1 and not is_done.is_set():
+            assert is_decided.wait(60)
+            mark_done(self, run, place)
+            is_done.set()
+        else:
+            mark_done(self, run, place)
+
+    monkeypatch.setattr(SharedPlace, "was_read", decided_too_early)
+    monkeypatch.setattr(SharedPlace, "mark_done", done_too_late)
+    # All that is left is asked for ahead once five of its eight batches were taken.
+    _, loader = resumed_and_left(5, persistent_workers=True, multiprocessing_context="fork")
+    is_left.set()
+    with pytest.raises(sw.StateError, match="the pass from position 8 of epoch 0 on was left"):
+        values(loader)
 
 
 @needs("torchdata")

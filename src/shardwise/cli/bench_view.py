@@ -13,7 +13,7 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.engine.hands import Hands
+from shardwise.engine.concurrency import Hands
 
 __all__ = ["show"]
 

@@ -25,8 +25,8 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.errors import StorageError
-from shardwise.storage.cache.survey import Survey, has_cache, survey
-from shardwise.storage.cache.survey import clean as clean_cache
+from shardwise.storage.cache.inspect import Survey, has_cache, survey
+from shardwise.storage.cache.inspect import clean as clean_cache
 
 __all__ = ["cache"]
 

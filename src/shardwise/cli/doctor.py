@@ -18,8 +18,8 @@ from shardwise.cli.output import format_count, plural, progress, write_document,
 from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards, look_at
 from shardwise.errors import ShardwiseError
-from shardwise.sources.tar.doctor import ShardFacts, examine_shard
-from shardwise.sources.tar.verify import Problem, problem_of
+from shardwise.sources.tar.check.doctor import ShardFacts, examine_shard
+from shardwise.sources.tar.check.verify import Problem, problem_of
 
 __all__ = ["doctor"]
 

@@ -25,8 +25,8 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.cli.shards import list_shards
-from shardwise.sources.tar.build import BuildResult, build_indexes
-from shardwise.sources.tar.index_store import read_index
+from shardwise.sources.tar.index.build import BuildResult, build_indexes
+from shardwise.sources.tar.index.index_store import read_index
 
 __all__ = ["index"]
 

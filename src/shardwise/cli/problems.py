@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.cli.output import clean, write_line
 from shardwise.shown import shown
-from shardwise.sources.tar.verify import Problem
+from shardwise.sources.tar.check.verify import Problem
 
 __all__ = ["describe_problem", "write_problem"]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import DataError
-from shardwise.sources.tar.acceptance import fits, require_end
-from shardwise.sources.tar.build import build_index
-from shardwise.sources.tar.dialects import is_shard_list
-from shardwise.sources.tar.index import ShardIndex
-from shardwise.sources.tar.index_store import IndexStore
-from shardwise.sources.tar.lost import expand_shards
+from shardwise.sources.tar.index.acceptance import fits, require_end
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.lost_shards import expand_shards
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 

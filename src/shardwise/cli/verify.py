@@ -19,9 +19,9 @@ from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards, look_at
 from shardwise.errors import ShardwiseError
 from shardwise.sources.manifest import Shard
-from shardwise.sources.tar.dialects import check_counts, is_shard_list, read_shard_list
-from shardwise.sources.tar.index_store import IndexStore
-from shardwise.sources.tar.verify import Problem, problem_of, verify_shard
+from shardwise.sources.tar.check.verify import Problem, problem_of, verify_shard
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
 
 __all__ = ["verify"]
 

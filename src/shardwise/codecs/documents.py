@@ -35,7 +35,7 @@ def text() -> Text:
     Raises:
         ValueError: (when called, as UnicodeDecodeError) it is no UTF-8.
 
-    Example:
+    Examples:
         >>> text()(b"caf\xc3\xa9")
         'café'
     """
@@ -80,7 +80,7 @@ def json() -> Json:
     Raises:
         ValueError: (when called) it is no JSON, or nested too deeply.
 
-    Example:
+    Examples:
         >>> json()(b'{"label": 3}')
         {'label': 3}
     """

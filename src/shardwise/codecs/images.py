@@ -226,7 +226,7 @@ def image(
         ValueError: (when called) the file is damaged, cut, too large or of another format.
         MissingExtraError: (when called) no package that reads the format is installed.
 
-    Example:
+    Examples:
         >>> image("rgb", size=224, fit="crop")
         image('rgb', size=(224, 224), fit='crop')
         >>> image(size=(240, 320)).row

@@ -114,7 +114,7 @@ def integer() -> Integer:
     Raises:
         ValueError: (when called) it is no whole number, or does not fit into 64 bits.
 
-    Example:
+    Examples:
         >>> integer()(b" -42\n")
         -42
     """
@@ -146,7 +146,7 @@ def floating() -> Floating:
     Raises:
         ValueError: (when called) it is no number.
 
-    Example:
+    Examples:
         >>> floating()(b"1e-3")
         0.001
     """
@@ -260,7 +260,7 @@ def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:
     Raises:
         ValueError: (when called) the payload has another length. The message has both.
 
-    Example:
+    Examples:
         >>> array("uint16", (1, 2))(b"\x01\x00\x02\x00")
         array([[1, 2]], dtype=uint16)
     """

@@ -39,7 +39,7 @@ def default_decoder(field: str) -> Decoder | None:
 
     The extension is what follows the last dot ("seg.png" is a png), in any case of letters.
 
-    Example:
+    Examples:
         >>> default_decoder("seg.PNG")
         image('rgb')
         >>> default_decoder("pkl") is None
@@ -61,7 +61,7 @@ def resolve(spec: Any, field: str) -> Decoder:
         ValueError: there is no default for the field.
         TypeError: `spec` is none of these.
 
-    Example:
+    Examples:
         >>> resolve(int, "cls"), resolve("auto", "json")
         (integer(), json())
     """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
+from shardwise.engine.batch.builder import BatchMaker
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.portable import portable
-from shardwise.engine.processes import ProcessExecutor
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.processes.pickling import portable
+from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.engine.work import Executor
 
 __all__ = ["EXECUTORS", "ExecutorName", "choose_executor"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from shardwise.engine.hands import Hands
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.work import Batch, Work
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.concurrency import Hands
+from shardwise.engine.request import Batch, Work
 
 __all__ = ["InlineExecutor"]
 

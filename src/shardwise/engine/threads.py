@@ -20,12 +20,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.engine.draft import Draft
-from shardwise.engine.hands import Hands
-from shardwise.engine.maker import BatchMaker
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.partial_batch import Draft
+from shardwise.engine.batch.prefetch import piece_ranges, stall_error, window_size
+from shardwise.engine.concurrency import Hands
+from shardwise.engine.request import Batch, Work
 from shardwise.engine.thread_pool import ThreadPool
-from shardwise.engine.window import piece_ranges, stall_error, window_size
-from shardwise.engine.work import Batch, Work
 from shardwise.errors import StallError
 from shardwise.storage import IO_COUNTS
 

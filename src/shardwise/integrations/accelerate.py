@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import accelerate
 from accelerate import Accelerator, checkpointing, data_loader
 from accelerate.state import GradientState, PartialState, is_initialized
 
+from shardwise.epoch_sampler import EpochLoader
 from shardwise.errors import FrameworkError
 from shardwise.integrations.versions import require, require_literal
+from shardwise.plan import Plan
 
-if TYPE_CHECKING:
-    from shardwise.loader import DataLoader
-    from shardwise.plan import Plan
+L = TypeVar("L", bound=EpochLoader)
 
 __all__ = ["check_dividers", "followed", "prepare"]
 
 _TESTED = "1.15.0"
 
 
-def prepare(accelerator: Accelerator, loader: DataLoader) -> DataLoader:
+def prepare(accelerator: Accelerator, loader: L) -> L:
     """Make Accelerate save a loader's position; it divides nothing, the loader has done that.
 
     After it `accelerator.save_state` and `load_state` keep the position, also in the middle of an
@@ -46,8 +46,10 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> DataLoader:
     Raises:
         FrameworkError: this version of Accelerate is not known to leave a loader as it is.
 
-    Example:
+    Examples:
+        ```python
         loader = prepare(accelerator, sw.DataLoader(data, batch_size=32))
+        ```
     """
     _check_names()
     loader._pad(only_default=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
-from shardwise.plan.sampler import Sampler
+from shardwise.plan.protocol import Sampler
 from shardwise.plan.state import LoaderState
 
 __all__ = ["Order", "checked_epoch"]

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from shardwise.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.lanes import lanes_of, shift_of
-from shardwise.plan.own_sampler import check_ids, check_sampler
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.sampler import Sampler, make_sampler
+from shardwise.plan.protocol import Sampler
+from shardwise.plan.sampler import make_sampler
+from shardwise.plan.user_sampler import check_ids, check_sampler
 from shardwise.plan.window import WindowShape
 
 __all__ = ["Plan", "Shuffle"]

@@ -8,15 +8,16 @@ independent of the cluster (I3) and resuming free (I4). Imports numpy and the pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.derived import SubsetSampler, VirtualEpochs
-from shardwise.plan.memo import EpochMemo
+from shardwise.plan.epoch_cache import EpochMemo
+from shardwise.plan.epochs import SubsetSampler, VirtualEpochs
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
+from shardwise.plan.protocol import Sampler
 from shardwise.plan.window import WindowSampler, WindowShape
 
 __all__ = [
@@ -29,34 +30,6 @@ __all__ = [
     "WindowSampler",
     "make_sampler",
 ]
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """The order of samples. `shardwise.testing.check_sampler` holds a new one to this.
-
-    One whose position p is read from place p mod n of n that are read side by side may say so by
-    an attribute `lanes`, n: then each rank gets few of them. It changes no order.
-    """
-
-    @property
-    def num_samples(self) -> int:
-        """How many positions an epoch has."""
-        ...
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at `positions`, int64 `[k]`, each position in [0, num_samples).
-
-        Pure: of (epoch, position) alone. May be called by several threads at once.
-
-        Raises:
-            ValueError: a position is out of range.
-        """
-        ...
-
-    def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: equal for two samplers of the same order only."""
-        ...
 
 
 class SequentialSampler:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.memo import EpochMemo
+from shardwise.plan.epoch_cache import EpochMemo
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
 
 __all__ = ["WindowSampler", "WindowShape"]

@@ -8,16 +8,17 @@
 """
 
 from shardwise.storage.atomic import atomic_write
-from shardwise.storage.counts import IO_COUNTS, IoCounts
-from shardwise.storage.fetch import read_files, read_payloads
+from shardwise.storage.file_pool import FilePool
+from shardwise.storage.limits import max_open_files
 from shardwise.storage.local import LocalFile
 from shardwise.storage.open import is_local, local_path, open_file, takes_many_ranges
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.outage import outages
-from shardwise.storage.pool import FilePool, max_open_files
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.runtime import give_up_reads
-from shardwise.storage.urls import expand
+from shardwise.storage.read import read_files, read_payloads
+from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
+from shardwise.storage.requests.event_loop import give_up_reads
+from shardwise.storage.requests.outage import outages
+from shardwise.storage.url_patterns import expand
 
 __all__ = [
     "IO_COUNTS",

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import RemoteFile
-from shardwise.storage.stores import place_of, url_of
+from shardwise.storage.stores.connect import place_of, url_of
 
 __all__ = ["is_remote_pattern", "list_remote"]
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.counts import IO_COUNTS
 
 __all__ = ["LocalFile"]
 

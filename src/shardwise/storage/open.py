@@ -6,6 +6,7 @@ Imports `shardwise.errors` and this package only.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from shardwise.errors import StorageError
 from shardwise.storage.local import LocalFile
@@ -36,9 +37,19 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
         file = LocalFile(local_path(text))
         file.open()
         return file
-    from shardwise.storage.remote import open_remote
+    return _open_remote(text, options or StorageOptions())
 
-    return open_remote(text, options or StorageOptions())
+
+def _open_remote(url: str, options: StorageOptions) -> File:
+    """The file of a remote URL, behind the cache that the options name."""
+    from shardwise.storage.remote import RemoteFile
+
+    if options.cache is None:
+        return RemoteFile(url, options)
+    from shardwise.storage.cache import CachedFile, cache_of
+
+    # A cache reads ahead by itself: twice would be one request too many a block and process.
+    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
 
 
 def is_local(url: str | os.PathLike[str]) -> bool:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from shardwise.arguments import check_number
-from shardwise.storage.credentials import Credentials
-
-if TYPE_CHECKING:
-    from shardwise.storage.cache import CacheSettings
+from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.stores.credentials import Credentials
 
 __all__ = ["Redirects", "StorageOptions"]
 
@@ -44,7 +42,7 @@ class StorageOptions:
             With "any" too, the headers and the token that were given here stay with the first
             host, and https never leads to http.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> sw.StorageOptions(config={"aws_secret_access_key": "s3cr3t"}).config
         Credentials(aws_secret_access_key=...)

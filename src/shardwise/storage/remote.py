@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
-from shardwise.storage.ambient import environment_digest
-from shardwise.storage.attempts import Reply, Requests
-from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.getbatch import Range
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.pieces import Piece, copy_pieces
+from shardwise.storage.prefetch.readahead import Readable, ReadAhead
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.readahead import Readable, ReadAhead
-from shardwise.storage.runtime import Runtime, runtime
-from shardwise.storage.spans import Span, Wanted, join_spans, spans_of
-from shardwise.storage.stores import Place, open_client, place_of
+from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.event_loop import Runtime, runtime
+from shardwise.storage.requests.ranges import Span, Wanted, join_spans, spans_of
+from shardwise.storage.requests.received import Piece, copy_pieces
+from shardwise.storage.requests.retry import Reply, Requests
+from shardwise.storage.stores.connect import Place, open_client, place_of
+from shardwise.storage.stores.credential_discovery import environment_digest
+from shardwise.storage.stores.getbatch import Range
 
-__all__ = ["RemoteFile", "open_remote", "read_remote", "requests_to"]
+__all__ = ["RemoteFile", "read_remote", "requests_to"]
 
 T = TypeVar("T")
 
@@ -38,16 +38,6 @@ _LONGEST_WHOLE = 8 << 20
 # Fewer ranges are as well off by themselves.
 _LEAST_MANY = 4
 _SMALL_GAP = 4 << 10
-
-
-def open_remote(url: str, options: StorageOptions) -> File:
-    """The file of a remote URL, behind the cache that the options name."""
-    if options.cache is None:
-        return RemoteFile(url, options)
-    from shardwise.storage.cache import CachedFile, cache_of
-
-    # A cache reads ahead by itself: twice would be one request too many a block and process.
-    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
 
 
 def requests_to(place: Place, options: StorageOptions, process: Runtime) -> Requests:

@@ -1,35 +1,13 @@
-"""What a user writes, as a list of URLs: brace patterns, globs, directories and lists of these.
-
-Keeps a part of I6: a pattern that finds nothing, or a file named twice, is an error and never a
-shorter or longer epoch. Looks at the local file system, and into stores where a remote pattern says
-so; opens no file.
-"""
-
-# URLs are text: a Path would rewrite what the user wrote ("./a" as "a"), and costs more.
-# ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH112, PTH117, PTH118, PTH207, PTH208
+"""The scheme of a URL, and the path of a `file:` URL: text only."""
 
 from __future__ import annotations
 
-import glob
-import os
 import re
-from collections.abc import Sequence
-from typing import Any
 from urllib.parse import unquote
 
-from shardwise.arguments import path_text
-from shardwise.errors import MissingShardError, StorageError
-from shardwise.shown import shown
-from shardwise.storage.braces import expand_braces
-from shardwise.storage.options import StorageOptions
+__all__ = ["scheme_of", "strip_file_scheme"]
 
-__all__ = ["expand", "scheme_of"]
-
-# `pipe:` has no slashes in the programs that use it; everything else that is remote has.
 _SCHEME = re.compile(r"(?P<scheme>pipe(?=:)|[A-Za-z][A-Za-z0-9+.-]*(?=://))")
-
-# Index files lie beside their shards, so `data/*` would find them too.
-_INDEX_SUFFIX = ".swi"
 
 
 def scheme_of(url: str) -> str:
@@ -52,137 +30,3 @@ def strip_file_scheme(url: str) -> str:
     if path.startswith("localhost/"):
         path = path.removeprefix("localhost")
     return unquote(path)
-
-
-def expand(
-    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    suffixes: tuple[str, ...] = (".tar",),
-    options: StorageOptions | None = None,
-) -> list[str]:
-    """Expand patterns into the URLs of files, in order.
-
-    - Brace patterns, local and remote: `{000..123}`, `{0..10..2}`, `{a,b}`, nested.
-    - Globs, local and remote: `*`, `?`, `[...]` and `**`. Matches are sorted by name; directories,
-      hidden files and index files (`.swi`) are left out.
-    - A directory stands for the files in it that end in one of `suffixes`, sorted by name. A remote
-      one is written with a slash at its end.
-    - `file:` URLs become paths; `~` is expanded; other URLs are kept as they are.
-    - Web servers can't be listed: http(s) URLs take braces only.
-    - A path that exists is that file, whatever pattern it could be. `::` has no meaning.
-
-    A file that is named outright need not exist here: it is missed when it is opened. `options` say
-    how stores are reached; None for the defaults.
-
-    >>> expand("s3://bucket/train-{000..001}.tar")
-    ['s3://bucket/train-000.tar', 's3://bucket/train-001.tar']
-
-    Raises:
-        MissingShardError: a glob matches nothing, or a directory holds no such file.
-        StorageError: a store can't be listed.
-        ValueError: nothing was named, one file was named twice, or braces are not balanced.
-        TypeError: something other than str or os.PathLike.
-    """
-    written: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
-    if isinstance(written, bytes) or not isinstance(written, Sequence):
-        raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")
-    if not written:
-        raise ValueError("no shards: urls is an empty list")
-    found: list[str] = []
-    for item in written:
-        found += _expand_one(item, suffixes, options)
-    _refuse_repeats(found)
-    return found
-
-
-def _expand_one(
-    item: str | os.PathLike[str], suffixes: tuple[str, ...], options: StorageOptions | None
-) -> list[str]:
-    text = path_text("each of urls", item)
-    if not text:
-        raise ValueError("a URL in urls is empty")
-    if scheme_of(text) not in ("", "file"):
-        names = expand_braces(text)
-        return [url for name in names for url in _match_remote(name, suffixes, options)]
-    path = path_text("each of urls", os.path.expanduser(strip_file_scheme(text)))
-    if not os.path.isabs(path):
-        _require_current_directory(path)
-    if os.path.exists(path):
-        return _list_directory(path, suffixes) if os.path.isdir(path) else [path]
-    return [url for name in expand_braces(path) for url in _match(name, suffixes)]
-
-
-def _require_current_directory(path: str) -> None:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise StorageError(
-            f"the current directory was removed, and {path!r} is relative to it: change into one "
-            "that exists, or give an absolute path"
-        ) from None
-
-
-def _match_remote(
-    name: str, suffixes: tuple[str, ...], options: StorageOptions | None
-) -> list[str]:
-    """The files of one remote name without braces."""
-    from shardwise.storage.listing import is_remote_pattern, list_remote
-
-    if not is_remote_pattern(name):
-        return [name]
-    return list_remote(
-        name, suffixes=suffixes, ignored=_INDEX_SUFFIX, options=options or StorageOptions()
-    )
-
-
-def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The files of one name without braces: a glob, a directory or a file."""
-    magic = glob.has_magic(name)
-    # Ten thousand plain names must not cost a look at a network file system each.
-    if not magic and name.endswith(suffixes):
-        return [name]
-    if os.path.isdir(name):
-        return _list_directory(name, suffixes)
-    if not magic or os.path.exists(name):
-        return [name]
-    found = sorted(
-        path
-        for path in glob.glob(name, recursive=True)
-        if not path.endswith(_INDEX_SUFFIX) and not os.path.isdir(path)
-    )
-    if not found:
-        where = "" if os.path.isabs(name) else f" from {os.getcwd()!r}"
-        raise MissingShardError(f"no file matches the pattern{where}", url=name)
-    return found
-
-
-def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
-    names = sorted(os.listdir(path))
-    found = [
-        os.path.join(path, name)
-        for name in names
-        if name.endswith(suffixes) and not name.startswith(".")
-    ]
-    if not found:
-        wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
-        held = f"it holds {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-        raise MissingShardError(
-            f"no {wanted} in the directory ({held if names else 'it is empty'}); "
-            "subdirectories are not searched: give a glob such as 'DIR/**/*.tar' for them",
-            url=path,
-        )
-    return found
-
-
-def _refuse_repeats(urls: list[str]) -> None:
-    """Refuse the same file twice, also where it is written in two ways (`a.tar`, `./a.tar`)."""
-    seen: dict[str, str] = {}
-    for url in urls:
-        place = url if scheme_of(url) else os.path.abspath(url)
-        if place in seen:
-            as_what = "" if seen[place] == url else f", once as {shown(seen[place])!r}"
-            raise ValueError(
-                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read "
-                "twice an epoch; remove one of the names"
-            )
-        seen[place] = url

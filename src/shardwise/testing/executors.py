@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.engine.batch.builder import BatchMaker
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.maker import BatchMaker
-from shardwise.engine.work import Executor, Work
+from shardwise.engine.request import Executor, Work
 from shardwise.loader import DataLoader
 
 __all__ = ["assert_batches_equal", "check_executor", "check_resume"]

@@ -13,10 +13,10 @@ from shardwise.torch_import import import_torch
 
 import_torch()
 
+from shardwise.tensors.convert import to_tensors
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 from shardwise.torch.stateful import StatefulDataLoader
-from shardwise.torch.tensors import to_tensors
 
 __all__ = [
     "BatchSampler",

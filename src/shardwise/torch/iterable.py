@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
+from shardwise.engine.batch.builder import BatchMaker, OnError
+from shardwise.engine.batch.schedule import epoch_works
 from shardwise.engine.choice import choose_executor
-from shardwise.engine.maker import BatchMaker, OnError
-from shardwise.engine.schedule import epoch_works
 from shardwise.errors import StateError
-from shardwise.held_ranks import HeldRanks
-from shardwise.loader_arguments import plan_for, seed_of
+from shardwise.loader.arguments import plan_for, seed_of
+from shardwise.loader.rank_check import HeldRanks
+from shardwise.loader.remainder import DropNotice
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
-from shardwise.remainder import DropNotice
+from shardwise.tensors.convert import to_tensors
 from shardwise.torch.order import refuse_second_division
-from shardwise.torch.shared import Place, Run, SharedPlace
-from shardwise.torch.tensors import to_tensors
+from shardwise.torch.shared_cursor import Place, Run, SharedPlace
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
@@ -64,13 +64,15 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     Nothing but `set_epoch` moves on to another epoch: call it before each `iter(loader)`. Workers
     read ahead of the program and end at times of their own, so that none of them could tell when
     an epoch is over on all ranks. A shuffled epoch that is read again warns once; after the rest
-    of an epoch that a loaded state stood in, the same epoch is read as a whole.
+    of an epoch that a loaded state stood in, the same epoch is read as a whole. Where the
+    program left that rest before its end, the next pass with workers is a `StateError`, unless
+    `load_state_dict` or `set_epoch` is called before it.
 
     Raises:
         ValueError: an option is not usable, or no rank would get a single batch.
         RankError: rank and world size can't be told for certain.
 
-    Example:
+    Examples:
         >>> import shardwise as sw
         >>> from torch.utils.data import DataLoader
         >>> it = sw.torch.IterableDataset(sw.wrap(range(6)), batch_size=3)
@@ -153,8 +155,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             self._lives_on = True
         place, rank, plan = self._place, self._ranks.certain().rank, self.plan
         refuse_second_division(self, plan.world_size)
-        was_read = self._shared.was_read(place) and not self._is_loaded
-        self._is_loaded = False
+        is_loaded, self._is_loaded = self._is_loaded, False
+        is_first = worker is None or self._shared.is_first(run, place)
+        was_read = self._shared.was_read(place) and not is_loaded
+        if place.start and not (is_first or was_read or is_loaded):
+            return _left_early(place)
         if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
             warnings.warn(
                 f"epoch {place.epoch} is read again, in the same order: call "
@@ -327,3 +332,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     @property
     def _order(self) -> Order:
         return Order(self.dataset.fingerprint, self.plan.sampler)
+
+
+def _left_early(place: Place) -> Generator[Any, None, None]:
+    """Refuse in the first `next`: a worker that lives on would end by an error before it.
+
+    Workers of a pass that was left may or may not have read ahead to its end, each for itself.
+    """
+    yield from ()
+    raise StateError(
+        f"the pass from position {place.start} of epoch {place.epoch} on was left before its end, "
+        "and its workers can't agree on where the next one begins: call load_state_dict(state) "
+        "before it to begin there again, or set_epoch for another epoch"
+    )

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Literal
 
 from shardwise.errors import RankError
+from shardwise.loader.frameworks import callers
 from shardwise.plan import LoaderState, Order, Sampler, Shuffle, checked_epoch
 
 __all__ = ["Cursor", "check_count", "order_of", "refuse_second_division", "shuffle_of"]
@@ -70,11 +71,9 @@ def refuse_second_division(part: object, world_size: int) -> None:
     from shardwise.integrations.accelerate import check_dividers
 
     check_dividers(*_DIVIDERS)
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
+    for module, frame in callers():
         owner = type(frame.f_locals.get("self")).__name__
-        if frame.f_globals.get("__name__") == _ACCELERATE and owner in _DIVIDERS:
+        if module == _ACCELERATE and owner in _DIVIDERS:
             name = type(part).__name__
             raise RankError(
                 f"Accelerate's {owner} divides among its processes what {name} has divided over "

@@ -15,10 +15,10 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from shardwise.engine.schedule import epoch_works
-from shardwise.held_ranks import HeldRanks
+from shardwise.engine.batch.schedule import epoch_works
+from shardwise.loader.rank_check import HeldRanks
+from shardwise.loader.remainder import DropNotice, default_remainder
 from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
-from shardwise.remainder import DropNotice, default_remainder
 from shardwise.torch.order import Cursor, check_count, order_of, refuse_second_division, shuffle_of
 
 __all__ = ["BatchSampler", "DistributedSampler"]
@@ -52,7 +52,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         ValueError: an option is not usable.
         RankError: rank and world size can't be told for certain.
 
-    Example:
+    Examples:
         >>> sampler = DistributedSampler(range(10), num_replicas=4, rank=3, shuffle=False)
         >>> list(sampler), sampler.valid.tolist(), sampler.num_padded
         ([3, 7, 1], [True, True, False], 2)
@@ -227,7 +227,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         ValueError: an option is not usable, or no rank would get a single batch.
         RankError: rank and world size can't be told for certain.
 
-    Example:
+    Examples:
         >>> list(BatchSampler(10, 2, rank=1, world_size=2))
         [[2, 3], [6, 7], [9]]
     """

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch.utils.data
 
-from shardwise.frameworks import announced
+from shardwise.loader.frameworks import announced
 from shardwise.plan import Plan
 from shardwise.torch.iterable import IterableDataset
-from shardwise.torch.parcels import HandOver
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
+from shardwise.torch.shared_batches import HandOver
 
 __all__ = ["StatefulDataLoader"]
 
@@ -58,7 +58,7 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
     Raises:
         TypeError: none of the three is there, so that there is no order to keep a place in.
 
-    Example:
+    Examples:
         >>> sampler = BatchSampler(range(6), 2)
         >>> loader = StatefulDataLoader(range(6), batch_sampler=sampler)
         >>> for batch in loader:

@@ -90,7 +90,8 @@ def main(out):
         "as_torch": trained(as_torch=True, shuffle=True),
         "overfit": trained(as_torch=False, shuffle=False, overfit_batches=3),
         "overfit as_torch": trained(as_torch=True, shuffle=False, overfit_batches=3),
-        "overfit shuffled": trained(as_torch=True, shuffle=True, overfit_batches=3),
+        "overfit shuffled": trained(as_torch=False, shuffle=True, overfit_batches=3),
+        "overfit as_torch shuffled": trained(as_torch=True, shuffle=True, overfit_batches=3),
     }
     (Path(out) / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(record))
 

@@ -9,7 +9,7 @@ import threading
 import torch.distributed as dist
 
 import shardwise as sw
-from shardwise.storage.outage import outages
+from shardwise.storage.requests.outage import outages
 
 
 def tell() -> None:

@@ -17,10 +17,10 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.sources.tar.build import build_index, build_indexes
-from shardwise.sources.tar.index import index_path
+from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.shard_index import index_path
 from shardwise.sources.tar.source import TarSource
-from shardwise.sources.tar.verify import verify_shard
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, payload, sample_key
 

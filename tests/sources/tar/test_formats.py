@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.errors import DataError
-from shardwise.sources.tar import scan as scan_module
-from shardwise.sources.tar.build import build_index
-from shardwise.sources.tar.index import ShardIndex
-from shardwise.sources.tar.scan import Scan
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.scan import walk as scan_module
+from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import open_file
 from tests.support.raw_tars import END, header, member, pax_records
 from tests.support.tars import write_tar

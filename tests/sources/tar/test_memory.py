@@ -16,7 +16,7 @@ PATIENCE_S = 240
 MEASURE = """
 import sys, threading
 import numpy as np
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.source import TarSource
 
 def anonymous():

@@ -18,11 +18,11 @@ import pytest
 
 from shardwise.columns import BytesColumn
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.sources.tar import ranges as ranges_module
-from shardwise.sources.tar import reader as reader_module
-from shardwise.sources.tar import shards as shards_module
-from shardwise.sources.tar.build import build_index, build_indexes
-from shardwise.sources.tar.index import ShardIndex, index_path
+from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
+from shardwise.sources.tar.read import ranges as ranges_module
+from shardwise.sources.tar.read import reader as reader_module
+from shardwise.sources.tar.read import shards as shards_module
 from shardwise.sources.tar.source import TarSource
 from shardwise.testing.sources import check_source
 from tests.support.tars import make_shards, payload, sample_key, write_tar

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.storage import IO_COUNTS, FileStat
-from shardwise.storage.cache import CachedFile, CacheSettings, read_cached, store
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, read_cached
+from shardwise.storage.cache import cache as store
+from shardwise.storage.cache.block_lock import Claim, Refusal, holds_bytes
 from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
-from shardwise.storage.cache.claims import Claim, Refusal, holds_bytes
-from shardwise.storage.cache.store import FOLDER
+from shardwise.storage.cache.cache import FOLDER
 from tests.support.counted_file import CountedFile
 
 BLOCK = 64 << 10
@@ -42,7 +43,7 @@ def make(tmp_path: Path) -> Make:
         own = {key: options.pop(key) for key in ("etag", "mtime_ns") if key in options}
         counted = CountedFile(f"s3://bucket/{name}", path, tmp_path / "log", **own)
         limits = {"max_bytes": 10_000_000, "block_bytes": BLOCK, **options}
-        return CachedFile(counted, CacheSettings(tmp_path / "cache", **limits).cache())
+        return CachedFile(counted, cache_of(CacheSettings(tmp_path / "cache", **limits)))
 
     return make
 
@@ -75,7 +76,9 @@ def test_a_block_that_is_published_while_it_is_looked_for_is_not_fetched_again(
 ) -> None:
     info = BlockInfo("s3://bucket/a", "v", SIZE, 0, BLOCK)
     name = block_name(version_id(info.url, info.version, SIZE, BLOCK), 0)
-    mine, theirs = (CacheSettings(tmp_path / "cache", block_bytes=BLOCK).cache() for _ in range(2))
+    mine, theirs = (
+        cache_of(CacheSettings(tmp_path / "cache", block_bytes=BLOCK)) for _ in range(2)
+    )
     claim = theirs.claim(name, info)
     assert isinstance(claim, Claim)
     looked = []
@@ -109,7 +112,7 @@ def test_any_ranges_are_the_files_bytes(
     (folder / "a").write_bytes(DATA)
     counted = CountedFile("s3://b/a", folder / "a", folder / "log")
     # Room for two blocks: whatever is wanted goes past the cache, through it, or out of it.
-    cache = CacheSettings(folder / "c", max_bytes=170_000, block_bytes=BLOCK).cache()
+    cache = cache_of(CacheSettings(folder / "c", max_bytes=170_000, block_bytes=BLOCK))
     file = CachedFile(counted, cache)
     for _ in range(2):
         offsets, ends, at = [], [], begin
@@ -429,7 +432,7 @@ def test_a_query_is_not_written_down(tmp_path: Path) -> None:
 
 
 def _cache(tmp_path: Path):
-    return CacheSettings(tmp_path / "cache", max_bytes=10_000_000, block_bytes=BLOCK).cache()
+    return cache_of(CacheSettings(tmp_path / "cache", max_bytes=10_000_000, block_bytes=BLOCK))
 
 
 @pytest.mark.parametrize(
@@ -451,7 +454,7 @@ def test_settings_come_from_a_path_or_nothing(tmp_path: Path) -> None:
     given = CacheSettings.of(str(tmp_path))
     assert given == CacheSettings(tmp_path)
     assert CacheSettings.of(given) is given
-    assert given.cache() is given.cache()
+    assert cache_of(given) is cache_of(given)
     assert pickle.loads(pickle.dumps(given)) == given
     with pytest.raises(TypeError, match="cache=3"):
         CacheSettings.of(3)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from shardwise.storage import IO_COUNTS
-from shardwise.storage.cache import CachedFile, CacheSettings
-from shardwise.storage.cache.store import FOLDER
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
+from shardwise.storage.cache.cache import FOLDER
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.servers import S3Server
@@ -189,7 +189,7 @@ def test_kills_leave_nothing_that_is_trusted(tmp_path: Path, num_kills: int) -> 
     assert counts["degraded"] == counts["damaged"] == 0
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
     # What the books say is what is there.
-    room = CacheSettings(**cache).cache()
+    room = cache_of(CacheSettings(**cache))
     with room.ledger().hold() as books:
         assert books.num_bytes == room._room.count()
 
@@ -368,7 +368,7 @@ def test_a_second_job_finds_what_the_first_one_fetched(tmp_path: Path) -> None:
 def _open(base: Path, name: str, folder: Path | None = None, **limits: Any) -> CachedFile:
     folder = folder or base
     counted = CountedFile(f"s3://bucket/{name}", folder / name, folder / "log")
-    return CachedFile(counted, CacheSettings(**settings(base, **limits)).cache())
+    return CachedFile(counted, cache_of(CacheSettings(**settings(base, **limits))))
 
 
 def _wait_for(path: Path) -> None:

@@ -87,9 +87,11 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
             instead.
         TypeError: it is no pipeline.
 
-    Example:
+    Examples:
+        ```python
         dataset = sw.from_webdataset(pipeline)
         loader = sw.DataLoader(dataset, **dataset.loader_options)
+        ```
     """
     if not isinstance(pipeline, DataPipeline):
         raise TypeError(

@@ -15,8 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.compat.webdataset.tar_bytes import READ_BYTES, DamagedShardError, TarBytes
-from shardwise.sources.tar.chain import EXTENDED, KIND, PAX, WITHOUT_PAYLOAD, links, walk
-from shardwise.sources.tar.headers import (
+from shardwise.sources.tar.scan.header_chain import (
+    EXTENDED,
+    KIND,
+    PAX,
+    WITHOUT_PAYLOAD,
+    links,
+    walk,
+)
+from shardwise.sources.tar.scan.headers import (
     BLOCK,
     checksums_hold,
     has_magic,

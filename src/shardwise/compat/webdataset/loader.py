@@ -15,7 +15,7 @@ from shardwise.compat.webdataset.place import Place, find_ranks
 from shardwise.compat.webdataset.positions import VERSION, check_state, drawn
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.errors import StateError
-from shardwise.torch.parcels import HandOver
+from shardwise.torch.shared_batches import HandOver
 
 __all__ = ["StatefulLoader"]
 

@@ -24,8 +24,8 @@ from shardwise.compat.webdataset.pipes import Pipe
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
 from shardwise.storage import open_file
-from shardwise.storage.runtime import is_cut_off
-from shardwise.storage.upload import upload
+from shardwise.storage.requests.event_loop import is_cut_off
+from shardwise.storage.stores.upload import upload
 
 __all__ = ["Upload", "open_body", "open_stream"]
 

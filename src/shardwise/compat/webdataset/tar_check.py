@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError
-from shardwise.sources.tar.scan import Scan
+from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile
 
 __all__ = ["check_tar_format", "get_filetype", "magic_filetype", "why_no_tar"]

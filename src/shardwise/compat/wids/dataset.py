@@ -35,11 +35,11 @@ from shardwise.compat.wids.shards import (
 from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, rebase_shardlist
 from shardwise.formats import tar
-from shardwise.sources.tar.dialects import ListedShard, check_counts
+from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 from shardwise.storage.cache import CacheSettings
-from shardwise.storage.runtime import is_cut_off
+from shardwise.storage.requests.event_loop import is_cut_off
 
 __all__ = ["ShardListDataset", "hash_dataset_name", "interpret_transformations"]
 

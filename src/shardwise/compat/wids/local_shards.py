@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.compat.wids.shards import IndexedTarSamples, parts_of, samples_of
 from shardwise.errors import MissingShardError
-from shardwise.sources.tar.dialects import ListedShard, check_counts
+from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import local_path
 

@@ -22,7 +22,7 @@ from shardwise.compat.wids.md5 import compute_file_md5sum
 from shardwise.compat.wids.wids_dl import fetch
 from shardwise.compat.wids.wids_lru import LRUCache
 from shardwise.errors import DataError
-from shardwise.sources.tar.build import build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from shardwise.sources.tar.members import scan_members
-from shardwise.sources.tar.scan import Scan
+from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile, local_path
 
 __all__ = ["MMIndexedTar", "keep_while_reading"]

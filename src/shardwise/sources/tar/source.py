@@ -18,18 +18,18 @@ from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Columns
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.tar.compressed import refuse_compressed
-from shardwise.sources.tar.dialects import (
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.lost_shards import expand_shards
+from shardwise.sources.tar.index.shard_lists import (
     ListedShard,
     check_counts,
     is_shard_list,
     read_shard_list,
 )
-from shardwise.sources.tar.index_store import IndexStore
-from shardwise.sources.tar.lost import expand_shards
-from shardwise.sources.tar.reader import read_one, read_rows
-from shardwise.sources.tar.scratch import Scratch
-from shardwise.sources.tar.shards import ShardSet, open_shards
+from shardwise.sources.tar.read.buffers import Scratch
+from shardwise.sources.tar.read.reader import read_one, read_rows
+from shardwise.sources.tar.read.shards import ShardSet, open_shards
+from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.storage import FilePool, StorageOptions, is_local, takes_many_ranges
 
 __all__ = ["TarSource"]

@@ -4,8 +4,8 @@
 one process sees it. Imports the standard library, numpy, the errors and `shardwise.storage`.
 """
 
+from shardwise.storage.cache.cache import Cache
 from shardwise.storage.cache.file import CachedFile, cache_of, read_cached
-from shardwise.storage.cache.settings import CacheSettings
-from shardwise.storage.cache.store import Cache
+from shardwise.storage.cache_settings import CacheSettings
 
 __all__ = ["Cache", "CacheSettings", "CachedFile", "cache_of", "read_cached"]

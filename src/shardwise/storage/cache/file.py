@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from shardwise.errors import DataError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
-from shardwise.storage.cache.held import Outcome
-from shardwise.storage.cache.misses import Missing, Read, Spans, bring, fetch, read_direct
-from shardwise.storage.cache.settings import CacheSettings
-from shardwise.storage.cache.store import Cache
-from shardwise.storage.cache.streak import Streak
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.cache.cache import Cache
+from shardwise.storage.cache.fetch import Missing, Read, Spans, bring, fetch, read_direct
+from shardwise.storage.cache.open_block import Outcome
+from shardwise.storage.cache.sequential import Streak
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.requests.counts import IO_COUNTS
 
 __all__ = ["CachedFile", "cache_of", "read_cached"]
 
@@ -28,8 +28,12 @@ Wanted = tuple["CachedFile", Sequence[int], Sequence[int], int]
 
 
 def cache_of(settings: CacheSettings) -> Cache:
-    """The cache of some settings: one object for all files of the process that have them."""
-    return settings.cache()
+    """The cache of some settings: one object for all files that are read with these settings."""
+    # Two threads may both make one: they work side by side as two processes do.
+    if settings.opened is None:
+        object.__setattr__(settings, "opened", Cache(settings))
+    cache: Cache = settings.opened
+    return cache
 
 
 class _Version(NamedTuple):

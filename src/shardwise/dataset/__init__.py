@@ -1,0 +1,5 @@
+"""What a sample is: a source with fields chosen, decoded, mapped and divided."""
+
+from shardwise.dataset.dataset import Dataset
+
+__all__ = ["Dataset"]

@@ -1,0 +1,211 @@
+"""Datasets behind one another, as one dataset.
+
+The sources are put behind one another; what is done to the samples (fields, decoders, transforms)
+must be the same for all, and stays the dataset's. Imports datasets and columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Column, Columns, Layout, PayloadColumn, values_of
+from shardwise.dataset import Dataset
+from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.protocol import Source
+
+__all__ = ["ConcatSource", "concat"]
+
+
+def concat(datasets: Sequence[Dataset]) -> Dataset:
+    """Datasets behind one another: the samples of the first, then those of the second, and so on.
+
+    They must have the same fields, decoders and transforms; the order of the fields is the first
+    one's. A dataset may come more than once. Sources of different formats may be joined. Their
+    fingerprints and their order make the fingerprint.
+
+    Raises:
+        ValueError: there is no dataset, or two of them differ; the message says in what.
+        TypeError: one is no dataset.
+
+    Examples:
+        >>> import shardwise as sw
+        >>> ds = sw.concat([sw.wrap([1, 2]), sw.wrap([3])])
+        >>> len(ds), ds[-1]["value"]
+        (3, 3)
+    """
+    parts = list(datasets)
+    if not parts:
+        raise ValueError("concat([]): give one dataset or more")
+    for number, part in enumerate(parts):
+        if not isinstance(part, Dataset):
+            raise TypeError(f"dataset {number} of concat() is {part!r:.80}: wrap it with sw.wrap")
+    first = parts[0]
+    for number, part in enumerate(parts[1:], 1):
+        difference = _difference(first, part)
+        if difference is not None:
+            raise ValueError(f"concat(): datasets 0 and {number} differ: {difference}")
+    required = first.recipe.required.union(*(part.recipe.required for part in parts))
+    recipe = replace(first.recipe, required=required)
+    source = ConcatSource([part.source for part in parts], first.fields)
+    indices = [part.recipe.indices for part in parts]
+    if all(ids is None for ids in indices):
+        return Dataset(source, _recipe=recipe)
+    taken = [
+        start + (np.arange(size) if ids is None else ids)
+        for ids, start, size in zip(indices, source.starts, source.sizes, strict=True)
+    ]
+    return Dataset(source, _recipe=recipe.take(np.concatenate(taken)))
+
+
+def _difference(one: Dataset, other: Dataset) -> str | None:
+    """In what two datasets differ, so that their samples do not go together; None if they do."""
+    odd = sorted(set(one.fields) ^ set(other.fields))
+    if odd:
+        names = ", ".join(map(repr, odd))
+        return f"one of them alone has {names}; select() the fields that both have"
+    for name in one.fields:
+        forms = [_form(dataset, name) for dataset in (one, other)]
+        if len(set(forms)) > 1:
+            return f"{name!r} is {forms[0]} in one and {forms[1]} in the other"
+        decoders = [dataset.recipe.decoders.get(name) for dataset in (one, other)]
+        if decoders[0] != decoders[1]:
+            return (
+                f"{name!r} is decoded by {decoders[0]!r} and by {decoders[1]!r}; call decode() on "
+                "the concatenation"
+            )
+    if [t.fn for t in one.recipe.transforms] != [t.fn for t in other.recipe.transforms]:
+        return "their map() functions are not the same; call map() on the concatenation"
+    return None
+
+
+def _form(dataset: Dataset, name: str) -> str:
+    """What a source has of a field."""
+    source = dataset.source
+    layout: Layout | None = getattr(source, "layouts", {}).get(name)
+    if layout is not None:
+        return f"{layout[1]} {list(layout[0])}"
+    return "values" if name in _values(source) else "bytes"
+
+
+class ConcatSource:
+    """Sources behind one another; satisfies `shardwise.sources.protocol.Source`.
+
+    Args:
+        sources: one or more.
+        fields: the fields that all of them have, as bytes in all or as values in all.
+    """
+
+    def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
+        self.sources = tuple(sources)
+        self.fields = fields
+        self.value_fields = _values(sources[0]) & set(fields)
+        self.holds_objects = all(_trait(source, "holds_objects") for source in sources)
+        self.asks_a_store = any(_trait(source, "asks_a_store") for source in sources)
+        self.counts_waits = all(_trait(source, "counts_waits") for source in sources)
+
+    def __repr__(self) -> str:
+        return f"concat({', '.join(map(repr, self.sources))})"
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """In windows if that suits one of the sources."""
+        kinds = {source.default_shuffle for source in self.sources}
+        return "window" if "window" in kinds else "full"
+
+    @property
+    def window_shape(self) -> WindowShape | None:
+        """The shape with the largest window."""
+        shapes = [getattr(source, "window_shape", None) for source in self.sources]
+        return max((s for s in shapes if s is not None), key=lambda s: s.window, default=None)
+
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """Those that all sources agree on."""
+        first, *others = [getattr(source, "layouts", {}) for source in self.sources]
+        return {
+            name: layout
+            for name, layout in first.items()
+            if name in self.fields and all(other.get(name) == layout for other in others)
+        }
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """All shards, one source's after the other's."""
+        manifests = [source.manifest for source in self.sources]
+        manifest = Manifest("concat", [shard for m in manifests for shard in m.shards])
+        told = "".join(f"{m.fingerprint}\n" for m in manifests)
+        digest = hashlib.sha256(f"shardwise concat 1\n{told}".encode())
+        manifest.fingerprint = digest.hexdigest()[:16]
+        return manifest
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Samples of each source."""
+        return [source.manifest.num_samples for source in self.sources]
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """int64 `[sources]`, the id of each source's first sample."""
+        return np.cumsum([0, *self.sizes[:-1]], dtype=np.int64)
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples of each source together; see the protocol."""
+        names = self.fields if fields is None else fields
+        # side="right" steps over empty sources.
+        owners = np.searchsorted(np.cumsum(self.sizes), ids, side="right")
+        parts: list[tuple[NDArray[np.intp], Columns]] = []
+        for owner in np.unique(owners).tolist() or [0]:
+            rows = np.flatnonzero(owners == owner)
+            start = int(self.starts[owner])
+            try:
+                parts.append((rows, self.sources[owner].read(ids[rows] - start, names)))
+            except DataError as error:
+                # The source knows its own ids.
+                error.index = None if error.index is None else error.index + start
+                raise
+        if len(parts) == 1:
+            columns = parts[0][1]
+            return Columns(ids, columns.keys, columns.fields, columns.num_bytes)
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        keys = [key for _, columns in parts for key in columns.keys]
+        return Columns(
+            ids,
+            [keys[place] for place in order],
+            {name: _joined([c.fields[name] for _, c in parts], order) for name in names},
+            sum(columns.num_bytes for _, columns in parts),
+        )
+
+
+def _joined(columns: list[Column], order: NDArray[np.intp]) -> Column:
+    """The rows of all columns, of which row i stands at order[i] behind one another."""
+    first = columns[0]
+    if isinstance(first, np.ndarray) and all(
+        isinstance(column, np.ndarray)
+        and (column.dtype, column.shape[1:]) == (first.dtype, first.shape[1:])
+        for column in columns
+    ):
+        rows: NDArray[Any] = np.concatenate(columns)[order]
+        return rows
+    values = [value for column in columns for value in values_of(column)]
+    ordered = [values[place] for place in order]
+    return PayloadColumn(ordered) if isinstance(first, BytesColumn) else ordered
+
+
+def _trait(source: Source, name: str) -> bool:
+    return bool(getattr(source, name, False))
+
+
+def _values(source: Source) -> set[str]:
+    """The fields of a source that are values, not bytes."""
+    if _trait(source, "holds_objects"):
+        return set(source.fields)
+    return set(getattr(source, "value_fields", ()))

@@ -1,0 +1,269 @@
+"""Samples of a source by id: read, decoded and transformed, as columns of a batch.
+
+What the engine asks of a dataset, and nothing that a user calls. Imports sources' protocol, codecs
+and the plan's mixer; never torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.dataset.fields import (
+    Block,
+    Field,
+    Layout,
+    copied,
+    decode_columns,
+    decode_rows,
+    in_place,
+    is_plain_function,
+)
+from shardwise.dataset.map_function import columns_of
+from shardwise.dataset.subset import checked_ids
+from shardwise.dataset.transforms import Recipe
+from shardwise.errors import DataError
+from shardwise.shown import shown
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.protocol import Source
+
+__all__ = ["LoadedSamples"]
+
+
+class _StageStats(Protocol):
+    """Who counts the seconds of `LoadedSamples.load`."""
+
+    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
+        """Count what "read", "decode" or "transform" took, and the bytes read."""
+        ...
+
+
+class LoadedSamples:
+    """The samples of a source, with what is done to them; `Dataset` is one of these.
+
+    Args:
+        source: where the samples lie.
+        recipe: what is done to them; None for nothing.
+    """
+
+    def __init__(self, source: Source, recipe: Recipe | None = None) -> None:
+        self._source = source
+        self._recipe = recipe or Recipe()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what it is; what was worked out from it is worked out again."""
+        return {"_source": self._source, "_recipe": self._recipe}
+
+    def __len__(self) -> int:
+        indices = self._recipe.indices
+        return self._source.manifest.num_samples if indices is None else len(indices)
+
+    @property
+    def source(self) -> Source:
+        """Where the samples lie."""
+        return self._source
+
+    @property
+    def manifest(self) -> Manifest:
+        """The source's shards, whatever subset of their samples this is."""
+        return self._source.manifest
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that are read: the selected ones, else all that any sample has."""
+        selected = self._recipe.selected
+        return self._source.fields if selected is None else selected
+
+    @property
+    def recipe(self) -> Recipe:
+        """What is done to the source's samples."""
+        return self._recipe
+
+    def url_of(self, index: int) -> str:
+        """The url of the shard that holds sample `index`."""
+        indices = self._recipe.indices
+        return self._url_in_source(index if indices is None else int(indices[index]))
+
+    def describe(self, index: int) -> str:
+        """Where sample `index` lies, for messages; reads no sample."""
+        return f"sample {index} of {shown(self.url_of(index))}"
+
+    def layout(self) -> dict[str, Layout]:
+        """Shape and dtype of the fields that `load` can decode straight into the rows of `out`."""
+        if self._recipe.transforms or self._holds_objects:
+            return {}
+        layouts = {field.name: in_place(field) for field in self._fields}
+        return {name: layout for name, layout in layouts.items() if layout is not None}
+
+    @cached_property
+    def light_row_bytes(self) -> float | None:
+        """Mean bytes of a sample in storage, if reading is all it costs; None where it costs more.
+
+        So it is where every field stays bytes or is decoded by whole columns, without a `map()`.
+        """
+        if self._recipe.transforms or self._holds_objects:
+            return None
+        decoders = self._decoders
+        if not all(hasattr(decoder, "decode_column") for decoder in decoders):
+            return None
+        manifest = self.manifest
+        num_bytes = sum(shard.num_bytes for shard in manifest.shards)
+        # A source may not know: its samples may be of any size.
+        return num_bytes / max(1, manifest.num_samples) if num_bytes else None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a `map()` makes the samples, whose fields are known from samples only."""
+        return bool(self._recipe.transforms)
+
+    @property
+    def asks_a_store(self) -> bool:
+        """Whether a sample out of order is a request to a store."""
+        return getattr(self.source, "asks_a_store", False)
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether the samples of a batch are one request to a store, if they are read together."""
+        return getattr(self.source, "reads_at_once", False)
+
+    @property
+    def one_thread_will_do(self) -> bool:
+        """Whether one thread loads as quickly as several, unless reads have to wait.
+
+        So it is where a sample costs nothing but Python's part of reading it, which no two threads
+        do at a time, and where storage counts the reads that wait.
+        """
+        counts_waits = getattr(self.source, "counts_waits", False)
+        return counts_waits and self.light_row_bytes is not None
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether functions of the user's run for each sample: they hold the GIL, as a rule.
+
+        They are a `map()`, and decoders that are plain functions. What a source of Python objects
+        does is not known, and does not count.
+        """
+        decoders = self._decoders
+        return not self._holds_objects and (
+            bool(self._recipe.transforms) or any(map(is_plain_function, decoders))
+        )
+
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        stats: _StageStats | None = None,
+    ) -> dict[str, Sequence[Any]]:
+        """Read, decode and transform samples: a column a field. Several threads may call it.
+
+        Args:
+            ids: int64 `[rows]`, each in [0, len(self)), in any order.
+            epoch: with `seed` and the sample, keys the randomness of transforms.
+            seed: see `epoch`.
+            out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
+            stats: counts the seconds of "read", "decode" and "transform", and the bytes read;
+                "read" before a decoder or transform runs.
+
+        Returns:
+            "__key__": list of str, and for each field an array `[rows, ...]` or a list of values
+            (None where a sample lacks the field). With no rows after a `map()`, "__key__" alone:
+            what the fields would be is not known.
+
+        Raises:
+            DataError: a sample is damaged, lacks a field that was asked for, or a decoder or
+                transform raised; url, key, field and index say where. If "read" was counted, no
+                row before it has an error.
+            StorageError: bytes could not be read.
+        """
+        started = time.perf_counter()
+        block = self._read(checked_ids(ids, len(self)))
+        read = time.perf_counter()
+        if stats is not None:
+            stats.add("read", read - started, block.columns.num_bytes)
+        transform_s = 0.0
+        if self._recipe.transforms:
+            # Row by row, so that the first error is that of the first row.
+            samples = []
+            for row, sample in enumerate(decode_rows(block, self._fields)):
+                decoded = time.perf_counter()
+                samples.append(self._transformed(block, row, sample, epoch, seed))
+                transform_s += time.perf_counter() - decoded
+            decoded = time.perf_counter()
+            columns: dict[str, Any] = dict(columns_of(block, samples))
+            transform_s += time.perf_counter() - decoded
+        else:
+            columns = decode_columns(block, self._fields, out or {})
+        if stats is not None:
+            stats.add("decode", time.perf_counter() - read - transform_s)
+            if self._recipe.transforms:
+                stats.add("transform", transform_s)
+        return columns
+
+    # Inner parts.
+
+    @property
+    def _holds_objects(self) -> bool:
+        """Whether the source's samples are objects, which are had one by one."""
+        return bool(getattr(self._source, "holds_objects", False))
+
+    @property
+    def _values(self) -> Collection[str]:
+        """The fields whose columns are values, not bytes."""
+        if self._holds_objects:
+            return self._source.fields
+        values: Collection[str] = getattr(self._source, "value_fields", ())
+        return values
+
+    @cached_property
+    def _fields(self) -> tuple[Field, ...]:
+        return self._recipe.fields(self.fields, getattr(self._source, "layouts", {}))
+
+    @property
+    def _decoders(self) -> list[Callable[[Any], Any]]:
+        """The decoders that are called: numbers that only change their dtype need none."""
+        return [
+            field.decoder
+            for field in self._fields
+            if field.decoder is not None and field.cast is None
+        ]
+
+    def _url_in_source(self, source_id: int) -> str:
+        manifest = self._source.manifest
+        shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
+        return manifest.shards[int(shard[0])].url
+
+    def _read(self, ids: NDArray[np.int64]) -> Block:
+        """Read samples by their ids in this dataset."""
+        indices = self._recipe.indices
+        source_ids = ids if indices is None else indices[ids]
+        try:
+            columns = self._source.read(source_ids, self._recipe.selected)
+        except DataError as error:
+            # The source knows its own ids: say which sample of this dataset it is.
+            if indices is not None and error.index is not None:
+                rows = np.flatnonzero(source_ids == error.index)
+                error.index = int(ids[rows[0]]) if len(rows) else None
+            raise
+        if self._holds_objects:
+            # A program that writes into what it gets must not change the dataset for the next
+            # epoch, or for this worker alone.
+            own = columns.fields if self._recipe.transforms else self._recipe.decoders
+            copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
+            columns = replace(columns, fields={**columns.fields, **copies})
+        return Block(ids, columns, self._url_in_source)
+
+    def _transformed(
+        self, block: Block, row: int, sample: dict[str, Any], epoch: int, seed: int
+    ) -> dict[str, Any]:
+        for transform in self._recipe.transforms:
+            sample = transform(sample, block, row, epoch=epoch, seed=seed)
+        return sample

@@ -1,0 +1,1 @@
+"""How a batch is made: its rows cut into chunks, read, joined and collated."""

@@ -1,0 +1,158 @@
+"""How trainer and workers talk: whole messages over one socket, large ones in anonymous memory.
+
+The socket keeps message borders, so that any worker may take the next task and a worker that is
+killed can't leave half an answer. Objects travel pickled with their buffers apart (protocol 5); a
+message that is too large for the socket lies in an anonymous file whose descriptor goes along,
+and its arrays are views of that file. Both ends are this library's own, joined by a socket
+without a name: nothing from outside is unpickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import pickle
+import socket
+import struct
+import weakref
+from typing import Any
+
+import numpy as np
+
+from shardwise.engine.processes.shared_memory import (
+    above_stdio,
+    aligned,
+    anonymous_file,
+    mapped,
+    max_slots,
+)
+from shardwise.errors import StorageError
+
+__all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
+
+# Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
+_MAX_INLINE_BYTES = 48 << 10
+_MAX_MESSAGE_BYTES = 64 << 10
+_COUNT = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+
+Packed = tuple[bytes, int | None]
+
+
+def pack(value: Any, *, descriptor: int | None = None) -> Packed:
+    """Make a message of a value: its bytes, and the descriptor that goes with it or None.
+
+    `descriptor` goes with a small message as it is; a large message carries a file of its own,
+    which whoever sends the message closes.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
+    head = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts)
+    num_bytes = len(head) + sum(part.nbytes for part in parts)
+    if num_bytes <= _MAX_INLINE_BYTES:
+        return b"i" + b"".join([head, *parts]), descriptor
+    if descriptor is not None:
+        raise ValueError(f"a message of {num_bytes} bytes can't carry a descriptor of its own")
+    return _in_file(head, parts)
+
+
+def close_own_file(packed: Packed) -> None:
+    """Close the file that a large message carries, when it was sent or never will be."""
+    body, descriptor = packed
+    if body[:1] == b"f" and descriptor is not None:
+        os.close(descriptor)
+
+
+def _in_file(head: bytes, parts: list[memoryview]) -> Packed:
+    size = aligned(len(head)) + sum(aligned(part.nbytes) for part in parts)
+    file = anonymous_file(size)
+    try:
+        with mapped(file, size) as memory_map:
+            memory = np.frombuffer(memory_map, dtype=np.uint8)
+            at = 0
+            for part in [memoryview(head), *parts]:
+                # numpy's copy does not hold the GIL.
+                np.copyto(memory[at : at + part.nbytes], np.frombuffer(part, dtype=np.uint8))
+                at += aligned(part.nbytes)
+            del memory
+    except BaseException:
+        os.close(file)
+        raise
+    return b"f" + _SIZE.pack(size), file
+
+
+def send(sock: socket.socket, packed: Packed) -> None:
+    """Send one message; the descriptor stays the sender's.
+
+    Raises:
+        BlockingIOError: no room in a socket that does not block; with the number ETOOMANYREFS,
+            too many descriptors of this user are in messages that nobody has received yet.
+    """
+    body, descriptor = packed
+    try:
+        socket.send_fds(sock, [body], [] if descriptor is None else [descriptor])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        raise BlockingIOError(error.errno, error.strerror) from None
+
+
+def receive(
+    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None
+) -> tuple[Any, int | None] | None:
+    """Receive one message: the value and the descriptor that went with it, which is the caller's.
+
+    None when the other end is gone.
+
+    Args:
+        sock: the caller's end.
+        maps: the files of large messages that are in use, each of which holds a descriptor: where
+            there are as many as slots are allowed, the next one is copied. None maps every file.
+
+    Raises:
+        StorageError: the limit of open files left no room for the descriptor.
+    """
+    body, descriptors, flags, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
+    if not body:
+        return None
+    if flags & socket.MSG_CTRUNC:
+        raise StorageError(
+            "no room for a batch's memory among the open files: raise their limit (ulimit -n)"
+        )
+    descriptor = above_stdio(descriptors[0]) if descriptors else None
+    if body[:1] == b"i":
+        return _unpacked(memoryview(bytearray(body))[1:], is_aligned=False), descriptor
+    assert descriptor is not None, "a message in a file came without the file"
+    try:
+        memory = _contents(descriptor, _SIZE.unpack_from(body, 1)[0], maps)
+    finally:
+        os.close(descriptor)
+    return _unpacked(memory, is_aligned=True), None
+
+
+def _contents(
+    descriptor: int, num_bytes: int, maps: weakref.WeakSet[mmap.mmap] | None
+) -> memoryview:
+    if maps is not None and len(maps) >= max_slots():
+        copy = np.empty(num_bytes, dtype=np.uint8).data
+        done = 0
+        while done < num_bytes:
+            done += os.preadv(descriptor, [copy[done:]], done)
+        return copy
+    memory_map = mapped(descriptor, num_bytes)
+    if maps is not None:
+        maps.add(memory_map)
+    return memoryview(memory_map)
+
+
+def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
+    (count,) = _COUNT.unpack_from(memory)
+    sizes = [_SIZE.unpack_from(memory, _COUNT.size + i * _SIZE.size)[0] for i in range(count)]
+    at = 0
+    parts = []
+    for size in [_COUNT.size + count * _SIZE.size, *sizes]:
+        parts.append(memory[at : at + size])
+        at += aligned(size) if is_aligned else size
+    return pickle.loads(parts[1], buffers=parts[2:])  # noqa: S301 - see the module's docstring

@@ -1,0 +1,1 @@
+"""What the loader measures: seconds by stage, counts, and what limits it."""

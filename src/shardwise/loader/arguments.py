@@ -1,0 +1,167 @@
+"""What a loader is made of: its data, whatever it came as, and its plan; and checks of options.
+
+Imports datasets and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import TIMEOUT_MAX
+from typing import Any, cast
+
+from shardwise.collate import named
+from shardwise.dataset import Dataset
+from shardwise.engine.batch.ragged import Ragged, mask_of
+from shardwise.hints import call_for
+from shardwise.loader.remainder import default_remainder
+from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+
+__all__ = [
+    "as_dataset",
+    "check_options",
+    "checked_names",
+    "is_in_order",
+    "plan_for",
+    "seed_of",
+]
+
+_OUTPUTS = ("torch", "numpy")
+
+
+def as_dataset(data: Any) -> Dataset:
+    """A dataset as it is; anything else with a length and items by `sw.wrap`.
+
+    Raises:
+        TypeError: it is a path, a stream, or has no length and items; the message says what to do.
+    """
+    kind = type(data)
+    if isinstance(data, Dataset) or (hasattr(kind, "load") and hasattr(kind, "layout")):
+        return cast("Dataset", data)
+    call = call_for(data)
+    if call is not None:
+        raise TypeError(f"a path is no dataset yet: use sw.DataLoader({call})")
+    if isinstance(data, Mapping):
+        names = ", ".join(repr(name) for name in list(data)[:5])
+        raise TypeError(
+            f"{kind.__name__} with {names} is no dataset but names things: choose one of its "
+            "entries; for columns of equal length, such as x and y, use "
+            "sw.DataLoader(list(zip(x, y)))"
+        )
+    if isinstance(data, list | tuple) and data and all(isinstance(d, Dataset) for d in data):
+        raise TypeError("a list of datasets is no dataset: use sw.DataLoader(sw.concat([...]))")
+    is_stream = any(base.__name__ in ("IterableDataset", "IterDataPipe") for base in kind.__mro__)
+    if is_stream or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise TypeError(
+            f"sw.DataLoader({kind.__name__}): its samples come in an order of its own, so no rank "
+            "can tell which are its, and none can resume. Give a dataset with __len__ and "
+            "__getitem__, or write the samples to shards with sw.TarWriter and open these with "
+            "sw.tar(...); for a WebDataset pipeline there is sw.from_webdataset(pipeline)"
+        )
+    from shardwise.formats import wrap
+
+    return wrap(data)
+
+
+def plan_for(
+    dataset: Dataset,
+    *,
+    batch_size: int,
+    world_size: int,
+    shuffle: Shuffle,
+    seed: int,
+    remainder: Remainder | None,
+    epoch_size: int | None,
+    sampler: Sampler | None = None,
+) -> Plan:
+    """Make the plan of a dataset; True shuffles in the way that suits its source.
+
+    A remainder of None is "uneven" where nothing is shuffled and "drop" where it is.
+
+    Raises:
+        ValueError: an option is not usable, or no rank would get a single batch.
+        TypeError: `sampler` is no Sampler.
+    """
+    if shuffle is True and sampler is None:
+        shuffle = dataset.default_shuffle
+    return Plan(
+        len(dataset),
+        batch_size=batch_size,
+        world_size=world_size,
+        seed=seed,
+        shuffle=shuffle,
+        remainder=remainder or default_remainder(shuffle, sampler),
+        shard_sizes=dataset.shard_sizes if shuffle == "window" and sampler is None else None,
+        window_shape=dataset.window_shape,
+        epoch_size=epoch_size,
+        sampler=sampler,
+    ).require_steps()
+
+
+def checked_names(
+    as_tuple: Sequence[str] | None,
+    dataset: Dataset,
+    *,
+    remainder: Remainder,
+    ragged: Ragged,
+    collate: Callable[[list[Any]], Any] | None,
+) -> tuple[str, ...] | None:
+    """The names of `as_tuple`, held against what a batch will have where that is known.
+
+    Raises:
+        TypeError: one str, where a sequence of them is meant.
+        ValueError: a batch will have no such entry; or `ragged` with a collate of the user's.
+    """
+    if collate is not None and ragged != "list":
+        raise ValueError(
+            f"ragged={ragged!r} is for batches that the loader makes, and collate= makes its own: "
+            "leave one of them out"
+        )
+    if as_tuple is None:
+        return None
+    if isinstance(as_tuple, str):
+        raise TypeError(f"as_tuple={as_tuple!r}: give a sequence of names, such as ({as_tuple!r},)")
+    names = tuple(as_tuple)
+    if not names:
+        raise ValueError("as_tuple=() would be batches of nothing: name a field or more")
+    if not dataset.is_mapped:
+        known = ["__key__", "__index__", *dataset.fields]
+        known += ["__valid__"] if remainder == "pad" else []
+        known += map(mask_of, dataset.fields) if ragged == "pad" else []
+        named(dict.fromkeys(known), names)
+    return names
+
+
+def is_in_order(plan: Plan) -> bool:
+    """Whether samples are read in storage order."""
+    return isinstance(plan.sampler, SequentialSampler)
+
+
+def seed_of(sampler: Sampler | None, seed: int) -> int:
+    """What keys the randomness of transforms: the sampler's seed where it has one."""
+    own = seed if sampler is None else getattr(sampler, "seed", 0)
+    return own if isinstance(own, int) else 0
+
+
+def check_options(
+    *,
+    output: str,
+    prefetch_factor: int,
+    timeout: float | None,
+    pin_memory: bool,
+    device: Any,
+) -> None:
+    """Refuse options of a loader that mean nothing.
+
+    Raises:
+        ValueError: the message has the value and what to use instead.
+    """
+    if output not in _OUTPUTS:
+        raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
+    if prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
+    if timeout is not None and not 0 < timeout <= TIMEOUT_MAX:
+        raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
+    if pin_memory and output != "torch":
+        raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")
+    if device is not None and output != "torch":
+        raise ValueError(f"device={str(device)!r} is for tensors, not output={output!r}")

@@ -1,0 +1,103 @@
+"""What training frameworks ask of a loader, beside its batches and its state.
+
+Each reaches up into what imports the framework, once the program has imported it: inside a
+function only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+from shardwise.epoch_sampler import EpochLoader, EpochSampler
+from shardwise.errors import FrameworkError
+from shardwise.plan import Plan, SequentialSampler
+
+__all__ = [
+    "announced",
+    "callers",
+    "no_such_attribute",
+    "sampler_of",
+]
+
+# Who asks a loader for these is about to make torch's DataLoader of its parts: Ray for the first,
+# Accelerate's skip_first_batches for the second. Lightning only asks whether there is the first.
+_ASKED_TO_REBUILD = {"worker_init_fn": AttributeError, "generator": FrameworkError}
+# Where Ray's prepare_data_loader, and what it puts around a loader, are defined.
+_RAY = "ray.train.torch.train_loop_utils"
+# The one place where Lightning asks for a sampler to turn the shuffle off.
+_OVERFIT = "_resolve_overfit_batches"
+
+
+def callers() -> Iterator[tuple[str, FrameType]]:
+    """The calls under way, the innermost first, each with its module's name.
+
+    For frameworks that ask an object for nothing which would tell what they are about to do.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_globals.get("__name__", ""), frame
+        frame = frame.f_back
+
+
+def sampler_of(loader: EpochLoader) -> EpochSampler:
+    """A way to set the epoch, and where nothing is shuffled an instance of torch's too.
+
+    Raises:
+        FrameworkError: Lightning's `overfit_batches` would turn off the shuffle of a loader.
+    """
+    if "torch" not in sys.modules or not isinstance(loader.plan.sampler, SequentialSampler):
+        if any(frame.f_code.co_name == _OVERFIT for _, frame in callers()):
+            raise FrameworkError(
+                "Lightning's overfit_batches repeats the first batches of an epoch, and this "
+                "loader shuffles each epoch anew: make the loader with shuffle=False for it"
+            )
+        return EpochSampler(loader)
+    from shardwise.tensors.torch_dataloader import StorageOrderSampler
+
+    return StorageOrderSampler(loader)
+
+
+def announced(
+    batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
+) -> Iterator[Any]:
+    """The batches of a pass, which Accelerate is told of where the program uses it.
+
+    Args:
+        batches: the pass, not yet begun.
+        rest: its plan, called after its first batch was made.
+        is_known: whether its position is saved by something that was told of it.
+
+    Raises:
+        FrameworkError: what Ray's `prepare_data_loader` made of a loader iterates it.
+    """
+    if _RAY in sys.modules and any(module == _RAY for module, _ in callers()):
+        raise FrameworkError(
+            "Ray's prepare_data_loader takes a batch ahead of the program, so that a state would "
+            "be a batch too far: iterate the loader as it is, made with "
+            "device=ray.train.torch.get_device() if batches are to be moved"
+        )
+    if "accelerate.state" not in sys.modules:
+        return batches
+    from shardwise.integrations.accelerate import followed
+
+    return followed(batches, rest, is_known=is_known)
+
+
+def no_such_attribute(kind: type, name: str) -> NoReturn:
+    """Refuse those who would rebuild a loader as torch's, by what only they ask for.
+
+    Raises:
+        AttributeError: there is no such attribute.
+        FrameworkError: Accelerate asked; it would not listen to an AttributeError.
+    """
+    if name not in _ASKED_TO_REBUILD:
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+    raise _ASKED_TO_REBUILD[name](
+        f"a shardwise loader has no {name}, since it can't be rebuilt as torch's DataLoader: it "
+        "has divided the data, and goes on in mid-epoch by its own state. Iterate it as it is: "
+        "without Ray's prepare_data_loader, without Accelerate's skip_first_batches, and in "
+        "Hugging Face's Trainer through LoaderMixin of shardwise.integrations.huggingface"
+    )

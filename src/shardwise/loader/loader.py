@@ -1,0 +1,462 @@
+"""The loader: in which order samples come, who gets them, and where one is in the epoch.
+
+It owns the only position there is (I4). Everything under it is a function of the plan: executors
+run ahead of the user, but the state counts the batches that were handed out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
+
+from shardwise.engine.batch.builder import BatchMaker, OnError
+from shardwise.engine.batch.coalesce import batches_in_groups, group_size
+from shardwise.engine.batch.ragged import Ragged
+from shardwise.engine.batch.schedule import epoch_works
+from shardwise.engine.choice import ExecutorName, choose_executor
+from shardwise.engine.cores import usable_cores
+from shardwise.engine.request import Executor
+from shardwise.engine.stats.counts import Counts
+from shardwise.epoch_sampler import EpochSampler
+from shardwise.errors import RankError
+from shardwise.loader.arguments import (
+    as_dataset,
+    check_options,
+    checked_names,
+    is_in_order,
+    plan_for,
+    seed_of,
+)
+from shardwise.loader.frameworks import announced, no_such_attribute, sampler_of
+from shardwise.loader.output import Output
+from shardwise.loader.rank_check import HeldRanks
+from shardwise.loader.remainder import DropNotice, default_remainder
+from shardwise.loader.torch_arguments import TorchArguments, translate
+from shardwise.markup import table
+from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.ranks import local_world_size
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
+
+__all__ = ["DataLoader", "EpochSampler", "plan_for"]
+
+
+class _Run:
+    """One pass over an epoch: which one, where it began, what was handed out."""
+
+    __slots__ = ("epoch", "num_given", "pid", "plan", "start")
+
+    def __init__(self, epoch: int, start: int, plan: Plan) -> None:
+        self.epoch = epoch
+        self.start = start
+        self.plan = plan
+        self.num_given = 0
+        self.pid = os.getpid()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all batches were handed out."""
+        return self.num_given >= self.plan.num_steps
+
+    def position(self) -> tuple[int, int]:
+        """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
+        if self.is_whole:
+            return self.epoch + 1, 0
+        return self.epoch, self.start + self.num_given * self.plan.global_batch_size
+
+
+class DataLoader:
+    """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
+
+    Args:
+        dataset: a `Dataset`; or whatever has a length and items (a list, a torch dataset, one of
+            Hugging Face's), which is wrapped by `sw.wrap`.
+        batch_size: samples a rank in each batch.
+        shuffle: False, True (the way that suits the source), "full" or "window".
+        seed: makes another order, and other randomness in transforms.
+        sampler: an order of your own, in place of shuffle, seed and epoch_size: any object of the
+            `shardwise.plan.Sampler` protocol. Its `seed`, if it has one, keys transforms.
+        remainder: what becomes of samples that do not fill a global batch. "drop" leaves them
+            out of this epoch; "pad" repeats samples and marks the repeats False in "__valid__";
+            "uneven" gives each exactly once, and the last batch of some ranks is shorter,
+            possibly empty. None is "uneven" where nothing is shuffled, and "drop" where it is,
+            with a line in the log on rank 0 if that leaves samples out.
+        rank: this process's rank; found, together with world_size, when both are None.
+        world_size: how many ranks share the data.
+        group: a process group or one dimension of a device mesh to take both from.
+        num_workers: worker processes; 0 for none. None for one a core that this rank may use if
+            functions of yours run for each sample (a `map()`, a decoder that is a plain function)
+            and there is more than one core, else for none.
+        num_threads: threads that read and decode, in each process; None for one a core that this
+            rank may use (of tar shards that are only read, for one alone while no read has to
+            wait), or one in each of several processes; 0 for none.
+        executor: None, "inline", "threads" or "processes"; None follows from the two above.
+        epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
+            epochs walk on through the data, each sample once before any comes again.
+        collate: None for a dict of columns, else a function from a list of samples to a batch.
+        as_tuple: batches are tuples of these fields, in this order; the samples that a `collate`
+            gets are, too.
+        ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
+            says so once; "error" raises; "pad" fills up with zeros to the largest of the batch
+            and adds "<field>.mask", bool of the same shape, in every batch, for each field of
+            arrays whose shape its decoder does not fix.
+        on_error: "raise", "skip" or "replace"; see `BatchMaker`.
+        prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
+        pin_memory: tensors in page-locked memory, for copies to a GPU.
+        timeout: seconds to wait for one batch before `StallError`; None waits for ever.
+        output: "torch" for tensors, "numpy" for arrays.
+        device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
+            next batch is copied there while the program computes on the one it has. None leaves
+            them in host memory.
+        **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
+
+    A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
+    each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
+    "__valid__", bool. Iterating again after the end begins the next epoch, also where the last
+    batch was taken and the end not asked for; iterating again before begins the same one again.
+
+    Raises:
+        ValueError: an option is not usable; the message has its value and what to use instead.
+        RankError: rank and world size can't be told for certain.
+
+    The order depends on the data, `seed`, `shuffle`, `epoch_size` and the epoch alone. One thread
+    at a time may iterate a loader.
+
+    Examples:
+        >>> import shardwise as sw
+        >>> loader = sw.DataLoader(sw.wrap(range(10)), batch_size=4, output="numpy")
+        >>> [batch["value"].tolist() for batch in loader]
+        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    """
+
+    # What frameworks read. Accelerate would wrap a loader and shard it once more, if it did not
+    # take it for one that it has prepared.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+    batch_sampler = None
+    multiprocessing_context = None
+
+    def __init__(
+        self,
+        dataset: Dataset | Any,
+        batch_size: int = 64,
+        shuffle: Shuffle = False,
+        *,
+        seed: int = 0,
+        sampler: Sampler | None = None,
+        remainder: Remainder | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: Any = None,
+        num_workers: int | None = None,
+        num_threads: int | None = None,
+        executor: ExecutorName | None = None,
+        epoch_size: int | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        as_tuple: Sequence[str] | None = None,
+        ragged: Ragged = "list",
+        on_error: OnError = "raise",
+        prefetch_factor: int | None = 2,
+        pin_memory: bool = False,
+        timeout: float | None = None,
+        output: Literal["torch", "numpy"] = "torch",
+        device: Any = None,
+        **torch_names: Unpack[TorchArguments],
+    ) -> None:
+        remainder, collate = translate(
+            torch_names, remainder=remainder, collate=collate, options=_OPTIONS
+        )
+        self._remainder = remainder
+        self._drop_notice = DropNotice(is_default=remainder is None)
+        remainder = remainder or default_remainder(shuffle, sampler)
+        prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
+        check_options(
+            output=output,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+            pin_memory=pin_memory,
+            device=device,
+        )
+        self.dataset = as_dataset(dataset)
+        names = checked_names(
+            as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
+        )
+        self._ranks = HeldRanks(rank, world_size, group=group)
+        self.batch_size = batch_size
+        self.drop_last = remainder == "drop"
+        self.pin_memory = pin_memory
+        self.prefetch_factor = prefetch_factor
+        self.collate_fn = collate
+        self.timeout = timeout
+        self.output = output
+        self._output = Output(
+            output,
+            device=device,
+            pin_memory=pin_memory,
+            as_tuple=names if collate is None else None,
+        )
+        self.device = self._output.device
+        self._counts = Counts(self.dataset, pin_memory=pin_memory)
+        began = time.perf_counter()
+        self._plan = plan_for(
+            self.dataset,
+            batch_size=batch_size,
+            world_size=self._ranks.now().world_size,
+            shuffle=shuffle,
+            seed=seed,
+            remainder=remainder,
+            epoch_size=epoch_size,
+            sampler=sampler,
+        )
+        self._counts.opened(time.perf_counter() - began)
+        maker = BatchMaker(
+            self.dataset,
+            seed=seed_of(sampler, seed),
+            collate=collate,
+            as_tuple=names,
+            ragged=ragged,
+            on_error=on_error,
+        )
+        self._choose = partial(
+            choose_executor,
+            maker,
+            executor=executor,
+            num_workers=num_workers,
+            num_threads=num_threads,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+        )
+        self._num_local = local_world_size()
+        self._executor: Executor = self._choose(num_ranks=self._num_local)
+        self.num_workers = self._executor.hands.num_workers
+        # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
+        is_plain = collate is None and on_error == "raise"
+        # Out of order, each sample of a store is a request: no batch should wait for others'.
+        is_plain = is_plain and (is_in_order(self._plan) or not self.dataset.asks_a_store)
+        self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
+        self._epoch = 0
+        self._start = 0
+        self._run: _Run | None = None
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
+        return f"DataLoader({self.dataset!r}, {facts})"
+
+    def _repr_html_(self) -> str:
+        return table("DataLoader", [("dataset", self.dataset), *self._facts()])
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What people want to see of it; changes nothing."""
+        try:
+            ranks = self._ranks.now()
+        except RankError as error:
+            return [("rank", str(error))]
+        plan = self._plan.divided(ranks.world_size)
+        names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
+        return [
+            ("rank", ranks.rank),
+            *((name, getattr(plan, name)) for name in names),
+            ("executor", str(self._executor.hands)),
+            ("epoch", self.epoch),
+        ]
+
+    def __len__(self) -> int:
+        """Batches in an epoch: the same on every rank, and the same after a resume."""
+        return self.plan.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        # An instance has the mark of the class itself once somebody sees to its state.
+        is_known = "_is_accelerate_prepared" in vars(self)
+        return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
+
+    def _batches(self) -> Generator[Any, None, None]:
+        self._leave_forked()
+        last = self._run
+        if last is not None and last.is_whole:
+            # Programs that count steps take the last batch and never ask for the end.
+            self._end(last)
+        self._run = None
+        rank, plan = self._ranks.certain().rank, self.plan
+        self._drop_notice.say(plan, rank)
+        run = self._run = _Run(self._epoch, self._start, plan.resumed(self._start))
+        works = epoch_works(run.plan, epoch=run.epoch, rank=rank)
+        self._counts.begin()
+        made = batches_in_groups(self._executor, works, self._group_size)
+        with closing(self._output.ahead(made)) as batches:
+            while True:
+                if self._run is not run:
+                    raise RuntimeError(
+                        "another iterator of this loader has begun, or its state was set: only "
+                        "the newest iterator goes on; make a second loader to iterate twice at once"
+                    )
+                asked = time.perf_counter()
+                with self._output.range("shardwise.next"):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                arrived = time.perf_counter()
+                with self._output.range("shardwise.to_tensors"):
+                    output = self._output.of(batch)
+                self._counts.add(batch, asked=asked, made=arrived, given=time.perf_counter())
+                run.num_given += 1
+                yield output
+            self._end(run)
+
+    def _end(self, run: _Run) -> None:
+        self._epoch, self._start, self._run = run.epoch + 1, 0, None
+        self._counts.end_epoch(run.plan)
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what: of the ranks of this process, but never others within a pass."""
+        self._leave_forked()
+        is_under_way = self._run is not None and not self._run.is_whole
+        world_size = self._plan.world_size if is_under_way else self.world_size
+        if world_size != self._plan.world_size:
+            self._plan = self._plan.divided(world_size)
+            if not self._ranks.has_travelled:
+                self._executor.close()
+            # Launchers that say nothing of a machine's ranks start them on one machine.
+            self._num_local = local_world_size(default=world_size)
+            self._executor = self._choose(num_ranks=self._num_local)
+            self.num_workers = self._executor.hands.num_workers
+        return self._plan
+
+    @property
+    def rank(self) -> int:
+        """This process's rank.
+
+        Raises:
+            RankError: it can't be told yet, or is not what was given.
+        """
+        return self._ranks.certain().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._ranks.now().world_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or else the one that comes next."""
+        return self._epoch if self._run is None else self._run.epoch
+
+    @property
+    def num_steps_left(self) -> int:
+        """Batches that the pass under way, or else the next one, has still to hand out."""
+        return self._pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+
+    @property
+    def _pass_plan(self) -> Plan:
+        """The plan of the pass under way, or else the next one, from its first batch on."""
+        return self.plan.resumed(self._start) if self._run is None else self._run.plan
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """A way to set the epoch, which frameworks look for here."""
+        return sampler_of(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iterator goes through, from its beginning.
+
+        Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
+        whose last batch was handed out is over: naming it begins it anew.
+        """
+        epoch = checked_epoch(epoch)
+        if self._run is not None and self._run.is_whole:
+            self._end(self._run)
+        if epoch != self._epoch:
+            self._epoch, self._start, self._run = epoch, 0, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
+        return self._order.state(*self._position()).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, with any world size, batch size or executor.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another order.
+        """
+        loaded = self._order.read(state)
+        self._epoch, self._start, self._run = loaded.epoch, loaded.position, None
+
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What was handed out so far, what it took, and what the limit is.
+
+        Args:
+            reset: count from zero after this, to see one part of a run.
+
+        Returns:
+            `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage
+            ("open", "read", "decode", "transform", "collate", "hand over"), summed over
+            threads, and `cpu_s` of them on a core while loading; `wait_s`, seconds that the
+            caller waited for batches, of `wall_s` seconds in all; `rate`, samples a second;
+            `queue_depth`, the mean number of batches that were ready when one was asked for;
+            `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; of remote
+            storage, for this process and the loader's workers as a whole: `requests`,
+            `bytes_fetched`, `retries`, `hedges` (second requests for late ones), `hits`, `misses`
+            and `evictions` of cached blocks, `damaged` (blocks that were fetched anew),
+            `degraded` (times that a cache could not be used), `outage_s` (seconds in which
+            requests to a store failed and were tried again);
+            `skipped` and `replaced` damaged samples of this rank; `dropped`
+            and `padded`, samples over all ranks of the epochs that ended; `executor`,
+            `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
+            the loader, as a word and as a line. JSON.
+        """
+        num_cores = usable_cores(num_ranks=self._num_local)
+        stats = self._counts.to_dict(self._executor.hands, num_cores=num_cores)
+        if reset:
+            self._counts.clear()
+        return stats
+
+    def as_torch_dataloader(self) -> Any:
+        """This loader as an instance of `torch.utils.data.DataLoader`, for code that insists."""
+        from shardwise.tensors.torch_dataloader import TorchDataLoader
+
+        return TorchDataLoader(self)
+
+    def _pad(self, *, only_default: bool) -> None:
+        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        if self._plan.remainder == "uneven" and (self._remainder is None or not only_default):
+            self._plan = self._plan.padded()
+
+    def close(self) -> None:
+        """End threads and processes with what is under way; iterating starts them anew."""
+        self._executor.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Rank, world size and position travel with a pickled loader (I10)."""
+        epoch, position = self._position()
+        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        no_such_attribute(type(self), name)
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _leave_forked(self) -> None:
+        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
+        if self._run is not None and self._run.pid != os.getpid():
+            (self._epoch, self._start), self._run = self._run.position(), None
+
+    def _position(self) -> tuple[int, int]:
+        return (self._epoch, self._start) if self._run is None else self._run.position()
+
+    @property
+    def _order(self) -> Order:
+        return Order(self.dataset.fingerprint, self._plan.sampler)
+
+
+_OPTIONS = tuple(name for name in inspect.signature(DataLoader).parameters if name != "torch_names")

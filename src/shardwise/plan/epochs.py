@@ -1,0 +1,127 @@
+"""Samplers over another sampler: a subset of its samples, or epochs of another length.
+
+They keep what the inner one promises: pure, and each sample once. Imports numpy and the plan only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shardwise.plan.arguments import as_positions, whole
+from shardwise.plan.lanes import lanes_of, shift_of
+from shardwise.plan.protocol import Sampler
+
+__all__ = ["SubsetSampler", "VirtualEpochs"]
+
+
+class SubsetSampler:
+    """The order of another sampler, over chosen samples.
+
+    Args:
+        indices: int `[n]`, the chosen sample ids.
+        sampler: orders the places [0, n) of `indices`; its ids must lie there.
+
+    >>> from shardwise.plan import SequentialSampler
+    >>> SubsetSampler([30, 10, 20], SequentialSampler(3)).indices(0, np.arange(3))
+    array([30, 10, 20])
+    """
+
+    def __init__(self, indices: ArrayLike, sampler: Sampler) -> None:
+        chosen = np.asarray(indices)
+        if chosen.ndim != 1:
+            raise ValueError(f"indices must have one dimension, not the shape {chosen.shape}")
+        if chosen.size and chosen.dtype.kind not in "iu":
+            raise TypeError(
+                f"indices must be whole numbers, not {chosen.dtype}; "
+                "for a mask, give np.flatnonzero(mask)"
+            )
+        self._chosen = chosen.astype(np.int64)  # a copy: what the caller does to his is his
+        self._sampler = sampler
+        self.num_samples = sampler.num_samples
+        self.lanes = lanes_of(sampler)
+
+    def first_lane(self, epoch: int) -> int:
+        """The lane of position 0 of `epoch`."""
+        return shift_of(self._sampler, epoch)
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at `positions` of `epoch`, int64 `[k]`.
+
+        Raises:
+            ValueError: the inner sampler gave an id that is no place of the subset.
+        """
+        places = self._sampler.indices(epoch, positions)
+        if places.size and int(places.view(np.uint64).max()) >= len(self._chosen):
+            raise ValueError(
+                f"{self._sampler!r} gives ids up to {int(places.max())}, the subset has only "
+                f"{len(self._chosen)} samples; make the inner sampler for that many"
+            )
+        return self._chosen[places]
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON: the subset is named by a digest."""
+        digest = hashlib.sha256(self._chosen.astype("<i8").tobytes()).hexdigest()[:16]
+        return {"sampler": "subset", "indices": digest, "inner": self._sampler.spec()}
+
+    def __repr__(self) -> str:
+        return f"SubsetSampler(<{len(self._chosen)} indices>, {self._sampler!r})"
+
+
+class VirtualEpochs:
+    """Epochs of another length, which walk on through the inner sampler's epochs.
+
+    Args:
+        sampler: the order to walk through; not empty.
+        epoch_size: positions in a virtual epoch; less or more than the inner epoch has.
+
+    Position p of virtual epoch e is position `e * epoch_size + p` of all inner epochs in a row.
+    With N positions in an inner epoch the first ceil(N / epoch_size) virtual epochs have every
+    sample, and none twice before all were there once. With `remainder="drop"` each virtual epoch
+    drops its own remainder: make `epoch_size` a multiple of the global batch, or pad.
+    """
+
+    def __init__(self, sampler: Sampler, epoch_size: SupportsIndex) -> None:
+        self.num_samples = whole("epoch_size", epoch_size, least=1)
+        if self.num_samples >= 2**63:
+            raise ValueError(f"epoch_size={self.num_samples} does not fit into 64 bits")
+        self._sampler = sampler
+        self.lanes = lanes_of(sampler)
+        if not sampler.num_samples:
+            raise ValueError(f"epoch_size={self.num_samples} of no samples: {sampler!r} is empty")
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at `positions` of virtual epoch `epoch`, int64 `[k]`."""
+        places = as_positions(positions, self.num_samples)
+        size = self._sampler.num_samples
+        # In Python's ints: the position since training began may pass any width.
+        first, offset = divmod(operator.index(epoch) * self.num_samples, size)
+        inner, places = np.divmod(places + offset, size)
+        ids = np.empty(len(places), dtype=np.int64)
+        for step in np.unique(inner).tolist():
+            here = np.flatnonzero(inner == step)
+            ids[here] = self._sampler.indices(first + step, places[here])
+        return ids
+
+    def first_lane(self, epoch: int) -> int:
+        """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).
+
+        Counted as if the inner epochs went on without a break: within one of them each lane keeps
+        its ranks, and between two of them all lanes are dealt anew.
+        """
+        return operator.index(epoch) * self.num_samples % self.lanes
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON."""
+        return {
+            "sampler": "virtual epochs",
+            "epoch_size": self.num_samples,
+            "inner": self._sampler.spec(),
+        }
+
+    def __repr__(self) -> str:
+        return f"VirtualEpochs({self._sampler!r}, {self.num_samples})"

@@ -1,0 +1,79 @@
+"""Checks of a sampler that the user gives: that it is one of ours, and made for this data.
+
+Imports the plan's samplers.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.plan.protocol import Sampler
+from shardwise.plan.sampler import FullSampler, SequentialSampler
+from shardwise.plan.window import WindowSampler
+
+__all__ = ["check_ids", "check_sampler"]
+
+# The orders of a whole dataset: each of its samples once.
+_WHOLE = (SequentialSampler, FullSampler, WindowSampler)
+# What torch's samplers are called here.
+_INSTEAD = {
+    "RandomSampler": "use shuffle=True and seed=",
+    "SequentialSampler": "leave sampler= out: shuffle=False is the default",
+    "SubsetRandomSampler": "use ds.subset(indices) with shuffle=True",
+    "WeightedRandomSampler": "write indices(epoch, positions) that draws by your weights",
+    "DistributedSampler": "leave sampler= out: rank and world size are found",
+    "BatchSampler": "use batch_size=",
+}
+
+
+def check_sampler(sampler: Any, num_samples: int) -> None:
+    """Refuse what is no Sampler, or not one of this many samples.
+
+    Raises:
+        TypeError: it is no Sampler, or its `spec()` is not JSON.
+        ValueError: it orders another number of samples.
+    """
+    if not isinstance(sampler, Sampler):
+        kind = type(sampler).__name__
+        instead = _INSTEAD.get(kind, "for a list of indices use ds.subset(indices)")
+        raise TypeError(
+            f"sampler={kind}: a sampler here has num_samples, indices(epoch, positions) and "
+            f"spec(), so that any rank can compute any part of the order, as "
+            f"sw.FullSampler(len(ds), seed=0) can; {instead}"
+        )
+    if isinstance(sampler, _WHOLE):
+        if sampler.num_samples != num_samples:
+            raise ValueError(
+                f"{sampler!r} orders {sampler.num_samples} samples, the dataset has "
+                f"{num_samples}: make it for that many; for a part of them use ds.subset(indices)"
+            )
+        return
+    try:
+        json.dumps(sampler.spec())
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"spec() of {sampler!r} goes into the loader's state, so it must be JSON: {error}"
+        ) from error
+
+
+def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples: int) -> None:
+    """Refuse what a sampler returned if it is not as many ids, or the data does not have them.
+
+    Raises:
+        ValueError: they are no int64 `[count]`, or not in [0, num_samples).
+    """
+    if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.shape != (count,):
+        raise ValueError(
+            f"{sampler!r} returned {ids!r:.80} for {count} positions: return an int64 array of as "
+            "many sample ids"
+        )
+    # Seen as unsigned, negative ids are huge: one pass finds both.
+    if ids.size and int(ids.view(np.uint64).max()) >= num_samples:
+        raise ValueError(
+            f"{sampler!r} returned ids from {ids.min()} to {ids.max()}, the dataset has "
+            f"{num_samples} samples: make the sampler for that many"
+        )

@@ -1,0 +1,1 @@
+"""Tables: Parquet, Arrow files, Lance, Hugging Face datasets."""

@@ -1,0 +1,1 @@
+"""Arrow's arrays as columns: what the sources of tables share."""

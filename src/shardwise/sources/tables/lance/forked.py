@@ -1,0 +1,128 @@
+"""A table for a process that was forked from one in which Lance was used.
+
+Lance's threads are gone there, and what they held may be locked for ever. So nothing of Lance is
+touched: a fresh interpreter reads, and hands the rows over a socket. That is slower by a copy, and
+by a second or two at the start, and it works however the fork came about. Imports the standard
+library, numpy and errors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import ShardwiseError, StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shardwise.sources.tables.lance.table import Description
+
+__all__ = ["ForkedTable"]
+
+_PROGRAM = """\
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from shardwise.sources.tables.lance.reader_process import main
+main(int(sys.argv[2]))
+"""
+
+
+class ForkedTable:
+    """The methods of `LanceTable`, done by a process of its own; see there."""
+
+    def __init__(self, uri: str, version: int | str | None, settings: Mapping[str, str]) -> None:
+        self._given = (uri, version, dict(settings))
+        self._lock = threading.Lock()
+        self._helper: _Helper | None = None
+        with self._lock:
+            self._start()
+
+    def description(self) -> Description:
+        """What the version holds."""
+        found: Description = self._ask("description")
+        return found
+
+    def select(self, condition: str) -> NDArray[np.int64]:
+        """The places of the live rows for which a condition holds."""
+        found: NDArray[np.int64] = self._ask("select", condition)
+        return found
+
+    def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
+        """Rows by place."""
+        return self._ask("take", places, list(columns))
+
+    def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
+        """Blobs by place."""
+        found: list[bytes | None] = self._ask("blobs", places, column)
+        return found
+
+    def _start(self) -> _Helper:
+        helper = self._helper = _Helper()
+        helper.ask("open", *self._given)
+        return helper
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        with self._lock:
+            helper = self._helper or self._start()
+            try:
+                return helper.ask(method, *arguments)
+            except (EOFError, OSError) as error:
+                if isinstance(error, ShardwiseError):
+                    raise
+                # The next call starts another one.
+                self._helper = None
+                raise StorageError(
+                    f"{self._given[0]}: the process that reads it for this forked one has ended, "
+                    f"exit code {helper.exit_code()}: was there too little memory? Workers that "
+                    "are started by spawn or forkserver need no such process"
+                ) from error
+
+
+class _Helper:
+    """A process that has a table open, and the pipe to it; it ends when this is let go of."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = Pipe()
+        with theirs:
+            command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(theirs.fileno())]
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our own text
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+        weakref.finalize(self, _end, os.getpid(), self._process, self._pipe)
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Have a method called.
+
+        Raises:
+            EOFError, OSError: the process has ended.
+            ShardwiseError: what the method raised.
+        """
+        self._pipe.send((method, arguments))
+        is_good, answer = self._pipe.recv()
+        if not is_good:
+            raise answer
+        return answer
+
+    def exit_code(self) -> int | None:
+        """What the process ended with."""
+        return self._process.wait()
+
+
+def _end(owner: int, process: subprocess.Popen[bytes], pipe: Connection[Any, Any]) -> None:
+    """End the process; it holds nothing that could be lost."""
+    pipe.close()
+    if os.getpid() == owner:  # a fork of the owner has only a copy of the handle
+        process.kill()
+        process.wait()

@@ -1,0 +1,81 @@
+"""Which rows of a table there are: the manifest, and where each sample lies. Pure numpy.
+
+Without a filter sample i is live row i of the version, and nothing is stored beyond O(fragments)
+(I7). A filter is worked out once, where the dataset is made, and from then on is a selection:
+4 bytes a row that it keeps, which travel with the pickled dataset and count in the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.sources.manifest import Manifest, Shard
+
+if TYPE_CHECKING:
+    from shardwise.sources.tables.lance.table import Description
+
+__all__ = ["TablePlan"]
+
+
+class TablePlan:
+    """The samples of a version of a table: fragments are shards, empty ones among them.
+
+    Args:
+        uri: where the table lies, for messages.
+        about: what the version holds.
+        condition: the filter in SQL, or None.
+        selected: int64, ascending: the places among the live rows that the filter keeps.
+
+    Attributes:
+        about: what the version holds.
+        manifest: a shard a fragment.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        about: Description,
+        *,
+        condition: str | None = None,
+        selected: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.about = about
+        ends = np.cumsum(about.sizes)
+        self._starts: NDArray[np.int64] = ends - about.sizes
+        self._rows: NDArray[np.uint32] | None = None
+        sizes = about.sizes
+        kind = f"lance version {about.version} {about.digest}"
+        if selected is not None:
+            fragment = np.searchsorted(ends, selected, side="right")
+            # A fragment has less than 2**32 rows: Lance's addresses have 32 bits for them.
+            self._rows = (selected - self._starts[fragment]).astype(np.uint32)
+            sizes = np.bincount(fragment, minlength=len(ends)).astype(np.int64)
+            digest = hashlib.sha256(f"{condition}\n".encode())
+            digest.update(sizes.astype("<i8").data)
+            digest.update(self._rows.astype("<u4").data)
+            kind += f" filter {digest.hexdigest()[:16]}"
+        shards = [
+            Shard(f"{uri}#fragment={number}", num_samples, num_bytes)
+            for number, num_samples, num_bytes in zip(
+                about.fragments.tolist(), sizes.tolist(), about.num_bytes.tolist(), strict=True
+            )
+        ]
+        self.manifest = Manifest(kind, shards)
+
+    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where samples lie among the live rows of the version, ascending as ids do."""
+        if self._rows is None:
+            return ids
+        fragment, _ = self.manifest.locate(ids)
+        return self._starts[fragment] + self._rows[ids]
+
+    def keys(self, ids: NDArray[np.int64]) -> list[str]:
+        """What samples are called: "fragment:row", the row among those that are not deleted."""
+        fragment, row = self.manifest.locate(ids)
+        rows: list[int] = (row if self._rows is None else self._rows[ids]).tolist()
+        numbers = self.about.fragments[fragment].tolist()
+        return [f"{number}:{place}" for number, place in zip(numbers, rows, strict=True)]

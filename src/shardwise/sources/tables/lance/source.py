@@ -1,0 +1,315 @@
+"""The source of Lance tables: samples by id, from one version of a table.
+
+Opens the table at the first use, once a process; a forked child of a process that used Lance reads
+through a process of its own. Imports numpy, columns, storage, the manifest and this package; Lance
+and pyarrow only where a table is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Columns, Layout
+from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.plan import WindowShape
+from shardwise.shown import shown
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.tables.lance.selection import TablePlan
+from shardwise.storage import StorageOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shardwise.sources.tables.lance.forked import ForkedTable
+    from shardwise.sources.tables.lance.row_blocks import BlockCache
+    from shardwise.sources.tables.lance.schema import TableForm
+    from shardwise.sources.tables.lance.table import LanceTable
+
+__all__ = ["LanceSource"]
+
+# A lane's window is a run of rows, which Lance reads at once; 128 places mix a batch well.
+_WINDOW = WindowShape(lanes=128, window=1024)
+
+
+class LanceSource:
+    """Rows of a version of a Lance table.
+
+    A fragment is a shard, its live rows in storage order are its samples. The key is the column
+    "__key__" where there is one, else "fragment:row". Columns keep their values: numbers and
+    fixed-size lists are arrays, strings str, binaries and blobs bytes; a struct is a field for
+    each of its parts ("meta.width"). A null is a field that the sample lacks.
+
+    The first use of the manifest looks up the version, and with a filter reads the columns that
+    it names. From then on the version stays the same, whatever is added to the table, also in
+    pickled copies.
+
+    Args:
+        uri: a local directory or an object store's URL.
+        condition: keep the rows for which this holds, in SQL as Lance takes it; None for all.
+        version: a number or a tag; None for the latest at the first use.
+        fill: what stands for a null: name -> value, or one value for all columns of its kind.
+        storage: what `StorageOptions.of` takes; its settings go to Lance by these names.
+        memory_bytes: memory of a process for rows that will be asked for soon.
+    """
+
+    default_shuffle: Literal["window"] = "window"
+    window_shape = _WINDOW
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        condition: str | None = None,
+        version: int | str | None = None,
+        fill: Any = None,
+        storage: StorageOptions | Mapping[str, Any] | None = None,
+        memory_bytes: int = 256 << 20,
+    ) -> None:
+        if memory_bytes < 0:
+            raise ValueError(f"memory_bytes={memory_bytes}: use 0 or more")
+        self.uri = uri
+        self._condition = condition
+        self._version = version
+        self._fill = fill
+        self._storage = StorageOptions.of(storage)
+        self._memory_bytes = memory_bytes
+        self._plan: TablePlan | None = None
+        self._here: _Here | None = None
+        self._opening = _Opening()
+
+    def __repr__(self) -> str:
+        version = self._version if self._plan is None else self._plan.about.version
+        more = "" if version is None else f", version={version!r}"
+        if self._condition is not None:
+            more += f", filter={self._condition!r}"
+        return f"LanceSource({shown(self.uri)!r}{more})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_here": None, "_opening": None}
+        state.pop("_form", None)  # it follows from the plan
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state | {"_opening": _Opening()}
+
+    @property
+    def manifest(self) -> Manifest:
+        """A shard a fragment, with exact counts; the first use opens the table.
+
+        Raises:
+            MissingShardError: there is no table, or no such version.
+            DataError: the filter or a column names what is not there.
+            StorageError: it could not be read.
+        """
+        return self.plan.manifest
+
+    @property
+    def plan(self) -> TablePlan:
+        """Which rows there are; raises as `manifest` does."""
+        if self._plan is None:
+            self._open()
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns, in the table's order, structs taken apart."""
+        return self._form.fields
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Fields that are read only when they are named: "_rowid", "image.bytes"."""
+        return self._form.parts
+
+    @property
+    def value_fields(self) -> frozenset[str]:
+        """The fields whose columns are values; the other ones hold bytes."""
+        return self._form.values
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """Shape and dtype of a row of the fields that have a fixed one."""
+        return self._form.layouts
+
+    @cached_property
+    def _form(self) -> TableForm:
+        from shardwise.sources.tables.lance.schema import TableForm
+
+        return TableForm(self.plan.about, self.uri)
+
+    @cached_property
+    def _fills(self) -> dict[str, Any]:
+        from shardwise.sources.tables.arrow.columns import fills_of
+
+        return fills_of(self._fill, self._form.types)
+
+    def expand(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """The fields of columns: a struct stands for all its parts.
+
+        Raises:
+            DataError: (also a ValueError) there is no such column; it names those there are.
+        """
+        from shardwise.sources.tables.arrow.columns import expand_names
+
+        return expand_names(columns, tuple(self._form.types), url=self.uri)
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples; only the fields asked for are read. Any thread may call this.
+
+        Args:
+            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
+            fields: the fields to read, each one of `self.fields` or `self.parts`; None for all.
+
+        Raises:
+            DataError: rows do not decode, or a file of the table is missing.
+            StorageError: the version or the table is gone, or could not be read.
+            IndexError: an id is out of range.
+            ValueError: a field is not there.
+        """
+        from shardwise.sources.tables.arrow.columns import check_names, filled, to_columns
+        from shardwise.sources.tables.lance.schema import KEY
+
+        plan, form = self.plan, self._form
+        ids = np.asarray(ids, dtype=np.int64)
+        names = form.fields if fields is None else tuple(fields)
+        check_names(names, form.types, url=self.uri)
+        plan.manifest.check(ids)
+        keys = [] if form.has_keys else plan.keys(ids)
+        plain = [name for name in names if name not in form.blobs]
+        if form.has_keys:
+            plain.append(KEY)
+        columns: dict[str, Any] = {}
+        num_bytes = 0
+        try:
+            here = self._open()
+            if plain:
+                if len(ids):
+                    found = here.cache.read(ids, form.paths_of(plain))
+                    num_bytes = found.num_bytes
+                    columns = found.columns(ids, plain, self.uri)
+                else:
+                    columns = to_columns(ids, form.no_rows, plain, url=self.uri)
+            for name in form.blobs.intersection(names):
+                columns[name] = self._blobs(here, ids, name)
+                num_bytes += len(columns[name].buffer)
+        except DataError as error:
+            if len(ids) == 1:
+                error.url, error.index = self._url(ids), int(ids[0])
+                error.key = keys[0] if keys else None
+            raise
+        for name, value in self._fills.items():
+            if name in columns:
+                columns[name] = filled(columns[name], value)
+        if form.has_keys:
+            keys = list(map(str, columns.pop(KEY)))
+        return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
+
+    def _blobs(self, here: _Here, ids: NDArray[np.int64], name: str) -> BytesColumn:
+        if not len(ids):
+            return BytesColumn.of([])
+        wanted, back = np.unique(ids, return_inverse=True)
+        found = here.table.blobs(self.plan.places(wanted), name)
+        column = BytesColumn.of(found)
+        return BytesColumn(column.buffer, column.starts[back], column.lengths[back])
+
+    def _url(self, ids: NDArray[np.int64]) -> str:
+        shard, _ = self.plan.manifest.locate(ids[:1])
+        return self.plan.manifest.shards[int(shard[0])].url
+
+    # Opening, once a process.
+
+    def _open(self) -> _Here:
+        here = self._here
+        if here is not None and here.pid == os.getpid():
+            return here
+        opening = self._opening
+        if opening.pid != os.getpid():
+            # Forked while another thread was opening: its lock would never be free here.
+            opening = self._opening = _Opening()
+        with opening.lock:
+            here = self._here
+            if here is None or here.pid != os.getpid():
+                # What was inherited is kept: Lance's own parts may not even be let go of here.
+                table = self._table()
+                here = self._here = _Here(table, self._cache(table), inherited=here)
+            return here
+
+    def _table(self) -> LanceTable | ForkedTable:
+        from shardwise.sources.tables.lance.table import LanceTable, is_usable_here
+
+        make: type[LanceTable | ForkedTable] = LanceTable
+        if not is_usable_here():
+            from shardwise.sources.tables.lance.forked import ForkedTable
+
+            make = ForkedTable
+        settings = _texts(self._storage.settings())
+        plan = self._plan
+        if plan is None:
+            table = make(self.uri, self._version, settings)
+            about = table.description()
+            condition = self._condition
+            selected = None if condition is None else table.select(condition)
+            self._plan = TablePlan(self.uri, about, condition=condition, selected=selected)
+            return table
+        try:
+            table = make(self.uri, plan.about.version, settings)
+        except MissingShardError as error:
+            raise StorageError(
+                f"{self.uri}: the table that was planned is not there any more: {error.reason}"
+            ) from error
+        found = table.description().digest
+        if found != plan.about.digest:
+            raise StorageError(
+                f"{self.uri}: another table has taken the place of the one that was planned: its "
+                f"version {plan.about.version} has other files (digest {found}, not "
+                f"{plan.about.digest}): make the dataset anew"
+            )
+        return table
+
+    def _cache(self, table: LanceTable | ForkedTable) -> BlockCache:
+        from shardwise.sources.tables.lance.row_blocks import BlockCache
+
+        plan = self.plan
+
+        def take(ids: NDArray[np.int64], paths: tuple[str, ...]) -> pa.RecordBatch:
+            return table.take(plan.places(ids), paths)
+
+        num_rows = plan.manifest.num_samples
+        return BlockCache(take, num_rows=num_rows, max_bytes=self._memory_bytes)
+
+
+class _Here:
+    """What belongs to one process: the open table, and rows that it keeps."""
+
+    def __init__(
+        self, table: LanceTable | ForkedTable, cache: BlockCache, *, inherited: _Here | None
+    ) -> None:
+        self.table = table
+        self.cache = cache
+        self.pid = os.getpid()
+        self._inherited = inherited
+
+
+class _Opening:
+    """The lock that lets one thread of a process open the table."""
+
+    __slots__ = ("lock", "pid")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pid = os.getpid()
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as Lance takes them: texts."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings.items()
+    }

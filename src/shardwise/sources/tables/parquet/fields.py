@@ -1,0 +1,248 @@
+"""The fields of a table whose files may differ: which there are, and the type of each.
+
+Keeps a part of I6: two files that disagree about a column that is read are an error when the
+table is opened, or one type that `schema=` names; columns that are not read may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from shardwise.errors import DataError
+from shardwise.sources.tables.arrow.columns import expand_names, field_types, no_values, plain_type
+from shardwise.sources.tables.parquet.table_file import FileInfo
+
+__all__ = ["KEY", "ColumnOptions", "TableFields", "cast_column", "fields_of"]
+
+KEY = "__key__"
+# Names that a batch has for itself.
+_TAKEN = ("__index__", "__valid__")
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """What a program says about the columns.
+
+    Attributes:
+        columns: the fields that are read, where a struct's name stands for all its fields; None
+            for all.
+        types: field -> the type that it is cast to.
+        whole: whether `types` has all fields there shall be.
+        fill: as for `fills_of`.
+    """
+
+    columns: tuple[str, ...] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    whole: bool = False
+    fill: Any = None
+
+    @classmethod
+    def of(cls, columns: Sequence[str] | None, schema: Any, fill: Any) -> ColumnOptions:
+        """From what `sw.parquet` takes.
+
+        Raises:
+            TypeError: `schema` is neither a schema nor a dict of types.
+            ValueError: a type is none.
+        """
+        columns = None if columns is None else tuple(columns)
+        if schema is None:
+            return cls(columns, fill=fill)
+        if isinstance(schema, pa.Schema):
+            return cls(columns, field_types(schema), whole=True, fill=fill)
+        if not isinstance(schema, Mapping):
+            raise TypeError(f"schema={schema!r}: give a pyarrow schema, or a dict of name: type")
+        named = pa.schema([(name, _type_of(name, kind)) for name, kind in schema.items()])
+        return cls(columns, field_types(named), fill=fill)
+
+
+@dataclass(frozen=True)
+class TableFields:
+    """The fields of a table.
+
+    Attributes:
+        stored: those that the files hold, in order; the keys are none.
+        parts: those that are read only when they are named: "image.bytes", "image.path".
+        types: the types of all these, of the keys, and of the directories' fields.
+        casts: those of them whose columns may be of other types in the files, or not there.
+        partitions: the fields that directories make, those that are wanted.
+    """
+
+    stored: tuple[str, ...]
+    parts: tuple[str, ...]
+    types: dict[str, pa.DataType]
+    casts: dict[str, pa.DataType]
+    partitions: tuple[str, ...]
+
+
+def fields_of(
+    infos: Sequence[FileInfo], partitions: Mapping[str, pa.DataType], options: ColumnOptions
+) -> TableFields:
+    """Find the fields of a table's files.
+
+    Args:
+        infos: what the files say, one or more.
+        partitions: the fields that the directories make.
+        options: what the program says.
+
+    Raises:
+        DataError: the files do not agree, or a column is not there.
+    """
+    kinds = [_Kind(info) for info in _different(infos)]
+    known = tuple(dict.fromkeys(name for kind in kinds for name in kind.fields if name != KEY))
+    parts = tuple(dict.fromkeys(name for kind in kinds for name in kind.parts))
+    dirs = tuple(name for name in partitions if name not in known)
+    if options.whole:
+        known = tuple(name for name in options.types if name not in (*dirs, KEY))
+        dirs = tuple(name for name in dirs if name in options.types)
+    else:
+        known += tuple(n for n in options.types if n not in (*known, *dirs, *parts, KEY))
+    if options.columns is not None:
+        every = (*known, *dirs, *parts)
+        wanted = set(expand_names(options.columns, every, url=infos[0].url))
+        known, parts = (tuple(n for n in every if n in wanted and n not in dirs), ())
+        dirs = tuple(name for name in dirs if name in wanted)
+    types = {name: _agreed(name, kinds, options) for name in known}
+    if any(KEY in kind.types for kind in kinds):
+        types[KEY] = _agreed(KEY, kinds, options)
+    types |= {name: kind.types[name] for name in parts for kind in kinds if name in kind.types}
+    types |= {name: options.types.get(name, partitions[name]) for name in dirs}
+    casts = {n: kind for n, kind in options.types.items() if n in types and n not in dirs}
+    return TableFields(known, parts, types, casts, dirs)
+
+
+def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str) -> Any:
+    """A column of a file as the table has it.
+
+    Args:
+        column: as the file has it; None if it has no such column.
+        kind: the type that is wanted; None for the file's own.
+        num_rows: of a column that is not there.
+        name: the field.
+
+    Raises:
+        DataError: a value can't be had in that type.
+    """
+    if column is None:
+        return no_values(kind, num_rows)
+    if kind is None or column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"the column {name!r} is {column.type}, and can't be cast to the {kind} of schema=: "
+            f"{error}",
+            field=name,
+        ) from error
+
+
+class _Kind:
+    """Files that have one schema.
+
+    Attributes:
+        url: of the first of them.
+        fields: their fields.
+        types: the types of these, and of the parts of images and audio.
+    """
+
+    def __init__(self, info: FileInfo) -> None:
+        self.url = info.url
+        try:
+            self.fields = tuple(field_types(info.schema))
+            self.types = field_types(info.schema, parts=True)
+        except DataError as error:
+            error.url = info.url
+            raise
+        self.parts = [name for name in self.types if name not in self.fields]
+        for name in _TAKEN:
+            if name in self.types:
+                raise DataError(
+                    f"the table has a column {name!r}, which is a name of batches: rename it",
+                    url=info.url,
+                    field=name,
+                )
+
+
+def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:
+    """The first file of each schema."""
+    found: list[FileInfo] = []
+    for info in infos:
+        # Most files are alike to the letter.
+        if not any(info.schema.equals(other.schema) for other in found):
+            found.append(info)
+    return found
+
+
+def _agreed(name: str, kinds: Sequence[_Kind], options: ColumnOptions) -> pa.DataType:
+    """The type of a field in all files."""
+    wanted = options.types.get(name)
+    if wanted is not None:
+        _check_casts(name, wanted, kinds, options.fill)
+        return wanted
+    first = kinds[0]
+    for kind in kinds[1:]:
+        mine, theirs = _form(kind.types.get(name)), _form(first.types.get(name))
+        if mine != theirs:
+            common = _common(each.types[name] for each in kinds if name in each.types)
+            raise DataError(
+                f"the column {name!r} is {mine}, in {first.url!r} it is {theirs}: give all files "
+                f"one type by schema={{{name!r}: {common}}} (what is not there is null, or what "
+                "fill= says), or read other columns= only",
+                url=kind.url,
+                field=name,
+            )
+    return first.types[name]
+
+
+def _check_casts(name: str, wanted: pa.DataType, kinds: Sequence[_Kind], fill: Any) -> None:
+    there = [kind for kind in kinds if name in kind.types]
+    if not there and not (isinstance(fill, Mapping) and name in fill):
+        raise DataError(
+            f"schema= names the column {name!r}, which no file has: the columns are "
+            f"{', '.join(map(repr, kinds[0].fields))}; to make it up, say what it holds by "
+            f"fill={{{name!r}: ...}}",
+            url=kinds[0].url,
+            field=name,
+        )
+    for kind in there:
+        try:
+            cast_column(no_values(kind.types[name]), wanted, 0, name)
+        except DataError as error:
+            error.url = kind.url
+            raise
+
+
+def _form(kind: pa.DataType | None) -> str:
+    """What must agree between files: strings of every kind are one, and so is binary."""
+    if kind is None:
+        return "not there"
+    text = str(plain_type(kind))
+    for name in ("string", "binary"):
+        if text in (name, f"large_{name}", f"{name}_view"):
+            return name
+    return text
+
+
+def _common(kinds: Iterable[pa.DataType]) -> str:
+    """A type that holds the values of all these, as `schema=` takes it."""
+    schemas = [pa.schema([("x", kind)]) for kind in kinds]
+    try:
+        kind = pa.unify_schemas(schemas, promote_options="permissive").field("x").type
+        return repr(str(kind)) if pa.type_for_alias(str(kind)) == kind else "..."
+    except (pa.ArrowException, ValueError):
+        return "..."
+
+
+def _type_of(name: str, kind: Any) -> pa.DataType:
+    if isinstance(kind, pa.DataType):
+        return kind
+    try:
+        return pa.type_for_alias(kind) if isinstance(kind, str) else pa.from_numpy_dtype(kind)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ValueError(
+            f"schema={{{name!r}: {kind!r}}}: give a pyarrow type, or the name of one: {error}"
+        ) from error

@@ -1,0 +1,290 @@
+"""A Parquet file over the library's storage: its footer, and row groups column by column.
+
+Of a row group the bytes of the columns asked for are read in one go, into one buffer, and pyarrow
+decodes from there: so it needs no file system of its own, and reads are counted, pinned to one
+version and retried like all others. pyarrow's own threads are not used: the engine has threads,
+and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
+
+Metadata of column chunks is never asked for: `RowGroupMetaData.column()` ends the process where a
+footer is damaged, or a column encrypted (pyarrow 26). Which bytes a row group needs is what
+`read_row_group`, whose errors can be caught, asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardwise.errors import DataError, ShardwiseError, StaleIndexError
+from shardwise.sources.tables.arrow.columns import field_types
+from shardwise.sources.tables.parquet.table_file import FileInfo
+from shardwise.storage import File, FileStat
+
+__all__ = ["ParquetFile", "check_version"]
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+# What is read at the end of a file before it is known how long its footer is.
+_TAIL_BYTES = 64 << 10
+# The header of a page of -1 bytes. Zeros would be no header, for which a longer one is tried.
+_NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
+# What pyarrow raises for bytes that it does not understand.
+_BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
+
+
+class ParquetFile:
+    """One file; makes no request before it must.
+
+    Args:
+        file: its bytes.
+        stat: the version that is meant; None for the one that is there.
+    """
+
+    def __init__(self, file: File, stat: FileStat | None = None) -> None:
+        self._file = file
+        self._stat = file.stat() if stat is None else stat
+        file.pin(self._stat)
+        self._metadata: pq.FileMetaData | None = None
+
+    def info(self) -> FileInfo:
+        """What the footer says.
+
+        Raises:
+            DataError: it is not a Parquet file, or its footer is damaged.
+            MissingShardError: it is not there.
+            StorageError: it could not be read.
+        """
+        footer = self._footer()
+        try:
+            schema = footer.schema.to_arrow_schema()
+            field_types(schema)  # names are looked at: they may be no UTF-8
+        except DataError:
+            raise
+        except _BROKEN as error:
+            raise DataError(f"its footer is damaged: {error}", url=self._file.url) from error
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        rows = [group.num_rows for group in groups]
+        if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
+            raise DataError(
+                f"its footer is damaged: {sum(rows)} rows in its row groups, and "
+                f"{footer.num_rows} in all",
+                url=self._file.url,
+            )
+        sizes = [max(0, group.total_byte_size) for group in groups]
+        return FileInfo(
+            self._file.url,
+            self._stat,
+            schema,
+            np.array(rows, dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+        )
+
+    def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
+        """Decode a row group; columns that the file does not have are left out.
+
+        Raises:
+            DataError: it is damaged.
+            StaleIndexError: the file is not the one that was opened.
+            MissingShardError: it is gone.
+            StorageError: it could not be read.
+        """
+        check_version(self._file, self._stat)
+        footer = self._footer()
+        # On this machine a read for each column is quicker than to find out what can be joined.
+        segments = self._fetch(footer, group, names) if self._file.is_remote else []
+        source = _Segments(self._file, self._stat.num_bytes, segments)
+        try:
+            table = _decode(source, footer, group, names)
+        except ShardwiseError:
+            raise
+        except _BROKEN as error:
+            message = f"row group {group} can't be decoded: {error}"
+            if "ecrypt" in str(error):
+                shown = ", ".join(map(repr, names))
+                message = (
+                    f"row group {group}: a column among {shown} is encrypted, which is not "
+                    f"supported: name the other columns by columns= ({error})"
+                )
+            raise DataError(message, url=self._file.url) from error
+        num_rows = footer.row_group(group).num_rows
+        if len(table) != num_rows:
+            raise DataError(
+                f"row group {group} has {len(table)} rows, its footer says {num_rows}",
+                url=self._file.url,
+            )
+        return table, source.num_read
+
+    def _footer(self) -> pq.FileMetaData:
+        if self._metadata is None:
+            self._metadata = _read_footer(self._file, self._stat.num_bytes)
+        return self._metadata
+
+    def _fetch(
+        self, footer: pq.FileMetaData, group: int, names: Sequence[str]
+    ) -> list[tuple[int, memoryview]]:
+        """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
+        asked = _Asked(self._stat.num_bytes)
+        # pyarrow reads all columns before it decodes the first one, which can't be done here.
+        # Whatever else is wrong is told where the bytes are decoded.
+        with contextlib.suppress(*_BROKEN):
+            _decode(asked, footer, group, names)
+        merged: list[list[int]] = []
+        for begin, end in sorted(asked.spans):
+            if merged and begin - merged[-1][1] <= self._file.gap_bytes:
+                merged[-1][1] = max(end, merged[-1][1])
+            else:
+                merged.append([begin, end])
+        total = sum(end - begin for begin, end in merged)
+        buffer = np.empty(total, np.uint8).data
+        ends = np.cumsum([end - begin for begin, end in merged]).tolist()
+        self._file.read_spans([begin for begin, _ in merged], ends, buffer, 0)
+        return [
+            (begin, buffer[stop - (end - begin) : stop])
+            for (begin, end), stop in zip(merged, ends, strict=True)
+        ]
+
+
+def check_version(file: File, stat: FileStat) -> None:
+    """Hold a local file to the version that was opened; remote ones are pinned.
+
+    Raises:
+        StaleIndexError: it has changed.
+        MissingShardError: it is gone.
+    """
+    if not file.is_remote and (found := file.stat()) != stat:
+        raise StaleIndexError(
+            f"the file has changed since the table was opened: it had {stat.num_bytes} bytes "
+            f"(modified at {stat.mtime_ns} ns), and has {found.num_bytes} ({found.mtime_ns} ns): "
+            "open the table anew",
+            url=file.url,
+        )
+
+
+def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
+    tail_bytes = min(num_bytes, _TAIL_BYTES)
+    tail = file.read(num_bytes - tail_bytes, tail_bytes)
+    if tail[-4:] == _ENCRYPTED:
+        raise DataError("the Parquet file is encrypted, which is not supported", url=file.url)
+    if num_bytes < 12 or tail[-4:] != _MAGIC:
+        raise DataError(
+            f"it is not a Parquet file, or was cut short: its {num_bytes} bytes end in "
+            f"{tail[-4:]!r}, not in {_MAGIC!r}",
+            url=file.url,
+        )
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if footer_bytes > num_bytes:
+        raise DataError(
+            f"its footer of {footer_bytes} bytes is longer than the file of {num_bytes}: damaged",
+            url=file.url,
+        )
+    if footer_bytes > tail_bytes:
+        tail = file.read(num_bytes - footer_bytes, footer_bytes)
+    try:
+        return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
+    except _BROKEN as error:
+        raise DataError(f"its footer is damaged: {error}", url=file.url) from error
+
+
+def _decode(source: _Readable, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
+    """A row group from a file; pages that have a checksum are held to it."""
+    reader = pq.ParquetFile(
+        pa.PythonFile(source, mode="r"),
+        metadata=footer,
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+    return reader.read_row_group(group, columns=list(names), use_threads=False)
+
+
+class _Readable(io.RawIOBase):
+    """A file for pyarrow, of which `read_at` says what is where."""
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__()
+        self._num_bytes = num_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> Any:
+        """Read from here, as far as the file goes."""
+        at = self._at
+        left = max(0, self._num_bytes - at) if at >= 0 else 0
+        size = left if size < 0 else min(size, left)
+        self._at += size
+        return self.read_at(at, size) if size else b""
+
+    def read_at(self, at: int, size: int) -> Any:
+        """Bytes that lie in the file."""
+        raise NotImplementedError
+
+
+class _Asked(_Readable):
+    """No column that can be decoded, and a record of which bytes were asked for.
+
+    Attributes:
+        spans: (begin, end) in the file, in the order of the reads.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self.spans: list[tuple[int, int]] = []
+        self._left = num_bytes
+
+    def read_at(self, at: int, size: int) -> Any:
+        """A page that is refused at once, and zeros, which take no memory; never too many."""
+        self._left -= size
+        if self._left < 0:  # a damaged footer: columns lie over each other
+            return b""
+        self.spans.append((at, at + size))
+        column = np.zeros(size, np.uint8)
+        column[: len(_NO_PAGE)] = _NO_PAGE[:size]
+        return column.data
+
+
+class _Segments(_Readable):
+    """A file of which some segments are in memory already.
+
+    Args:
+        file: where everything else is read.
+        num_bytes: its length.
+        segments: (place in the file, bytes), ascending.
+
+    Attributes:
+        num_read: bytes of the file that were read, those segments among them.
+    """
+
+    def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
+        super().__init__(num_bytes)
+        self._file = file
+        self._segments = segments
+        self.num_read = sum(len(data) for _, data in segments)
+
+    def read_at(self, at: int, size: int) -> Any:
+        """What is in memory is not copied."""
+        for begin, data in self._segments:
+            if begin <= at and at + size <= begin + len(data):
+                return data[at - begin : at - begin + size]
+        self.num_read += size
+        return self._file.read(at, size)

@@ -1,0 +1,286 @@
+"""The source of tables: rows by id, taken from row groups that stay decoded for a while.
+
+Opens the files at the first use, once a process. Imports numpy, columns, storage, the manifest,
+the Arrow conversion and this package.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Columns, Layout
+from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.shown import shown
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.tables.arrow.columns import (
+    Held,
+    check_names,
+    convert,
+    expand_names,
+    filled,
+    gather,
+    leaf,
+    no_values,
+)
+from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, cast_column
+from shardwise.sources.tables.parquet.row_group_cache import Decoded
+from shardwise.sources.tables.parquet.table_file import TableFile
+from shardwise.sources.tables.parquet.tables import Tables, open_table, open_tables
+from shardwise.sources.tables.parquet.urls import find_tables
+from shardwise.storage import FilePool, StorageOptions
+
+__all__ = ["ParquetSource"]
+
+# What a held column needs beside Arrow's bytes: where rows begin, and how long they are.
+_ROW_BYTES = 16
+# Footers that a process keeps, and mapped files.
+_MAX_FILES = 256
+
+
+class ParquetSource:
+    """Rows of tables in Parquet files, or in the Arrow files of Hugging Face datasets, by id.
+
+    A shard is a row group. Opening reads the footers of all files: counts, columns, versions. A
+    row group is decoded whole, in the columns asked for, and stays in memory with others up to
+    `memory_bytes` a process; its threads share it. Structs are taken apart into fields "a.b";
+    directories `name=value` are fields, too. A sample's key is the column "__key__" where there is
+    one, else the file's base name and the row in it: "part-0:17".
+
+    The window shuffle has as many lanes as keep the row groups in use small, and windows of the
+    length of a row group, so that each row group is decoded once an epoch.
+
+    Args:
+        urls: files (`.parquet`, `.arrow`), patterns, directories, or a list of these.
+        columns: the fields there are; other columns may differ from file to file. None for all.
+        schema: a pyarrow schema, which has all fields there shall be, or a dict of name -> type
+            (a pyarrow one, or its name) for some of them. Columns are cast to it; in a file that
+            has no such column it is null.
+        fill: what stands for a null: name -> value, or one value for all columns of its kind.
+        memory_bytes: decoded row groups that are kept in a process; at least four are.
+        storage: how remote files are reached.
+
+    Raises:
+        MissingShardError: a pattern finds nothing.
+        DataError: a directory holds more than one table.
+        ValueError: a file is named twice, or nothing was named.
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+        schema: Any = None,
+        fill: Any = None,
+        memory_bytes: int = 1 << 30,
+        storage: StorageOptions | None = None,
+    ) -> None:
+        if memory_bytes < 0:
+            raise ValueError(f"memory_bytes={memory_bytes}: use 0 or more")
+        self._options = ColumnOptions.of(columns, schema, fill)
+        self.urls = find_tables(urls, options=storage)
+        self._pool = FilePool(options=storage)
+        self._tables: Tables | None = None
+        self._groups: Decoded[dict[str, Held]] = Decoded(memory_bytes)
+        self._process = _Process()
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
+        return f"ParquetSource({shown(self.urls[0])!r}{more})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_process": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state | {"_process": _Process()}
+
+    @property
+    def tables(self) -> Tables:
+        """What the footers say; the first use reads them.
+
+        Raises:
+            DataError: a file is no table, or the files are not alike.
+            StorageError: one could not be read.
+        """
+        return self._open() if self._tables is None else self._tables
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """Any row of a mapped file is as near as another; a row group is decoded whole."""
+        return "full" if self.tables.mapped else "window"
+
+    @property
+    def manifest(self) -> Manifest:
+        """The row groups, with the counts and uncompressed bytes of the footers."""
+        return self.tables.manifest
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns, then those of the directories' names."""
+        return self.tables.fields
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Fields that are read only when they are named: "image.bytes" of the field "image"."""
+        return self.tables.parts
+
+    @property
+    def value_fields(self) -> frozenset[str]:
+        """The fields that are values: all but the binary ones."""
+        return self.tables.value_fields
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """Shape and dtype of the fields that are arrays."""
+        return self.tables.layouts
+
+    @property
+    def window_shape(self) -> WindowShape:
+        """How a window shuffle goes through the row groups."""
+        return self.tables.window_shape
+
+    def expand(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Fields by name; a struct's name stands for all its fields.
+
+        Raises:
+            DataError: (also a ValueError) there is no such column; it names those there are.
+        """
+        return expand_names(names, (*self.fields, *self.parts), url=self.urls[0])
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Take rows; only the columns asked for are read. Any thread may call this.
+
+        Args:
+            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
+            fields: the fields to read, each one of `self.fields` or `self.parts`; None for all.
+
+        Raises:
+            DataError: a file is damaged or not the one opened, or a row can't be had.
+            StorageError: bytes could not be read.
+            IndexError: an id is out of range.
+        """
+        tables = self.tables
+        ids = np.asarray(ids, dtype=np.int64)
+        names = tables.fields if fields is None else tuple(fields)
+        if fields is not None:
+            check_names(names, (*tables.fields, *tables.parts), url=self.urls[0])
+        tables.manifest.check(ids)
+        groups, rows = tables.manifest.locate(ids)
+        stored = tuple(name for name in (*tables.stored, *tables.parts) if name in names)
+        if tables.has_keys:
+            stored += (KEY,)
+        columns: dict[str, Any] = {}
+        num_bytes = 0
+        if stored:
+            columns, num_bytes = self._take(ids, groups, rows, stored)
+        for partition in tables.partitions:
+            if partition.name in names:
+                columns[partition.name] = partition.take(tables.file_of[groups])
+        for name, value in tables.fills.items():
+            if name in columns:
+                columns[name] = filled(columns[name], value)
+        keys = list(map(str, columns.pop(KEY))) if tables.has_keys else self._keys(groups, rows)
+        return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
+
+    # Inner parts.
+
+    def _take(
+        self,
+        ids: NDArray[np.int64],
+        groups: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        names: tuple[str, ...],
+    ) -> tuple[dict[str, Any], int]:
+        """Rows of the stored fields, and the bytes that were read for them."""
+        num_read = [0]
+        if not len(ids):
+            kinds = self.tables.schema
+            empty = {name: convert(no_values(kinds.field(name).type)) for name in names}
+            return {name: column.take(slice(None)) for name, column in empty.items()}, 0
+
+        def error(place: int, name: str, message: str) -> DataError:
+            one = slice(place, place + 1)
+            return DataError(
+                message,
+                url=self.manifest.shards[int(groups[place])].url,
+                key=self._keys(groups[one], rows[one])[0],
+                field=name,
+                index=int(ids[place]),
+            )
+
+        def held(group: int) -> Mapping[str, Held]:
+            return self._group(group, names, num_read)
+
+        return gather(names, groups, rows, held, error=error), num_read[0]
+
+    def _group(self, group: int, names: tuple[str, ...], num_read: list[int]) -> dict[str, Held]:
+        """A row group's columns, decoded now or before; counts the bytes read."""
+
+        def decode() -> tuple[dict[str, Held], int]:
+            tables = self.tables
+            file = self._file(int(tables.file_of[group]))
+            table, num_bytes = file.read(int(tables.group_of[group]), names)
+            num_read[0] += num_bytes
+            num_rows, url = int(tables.manifest.sizes[group]), tables.manifest.shards[group].url
+            held = {}
+            for name in names:
+                try:
+                    column = cast_column(leaf(table, name), tables.casts.get(name), num_rows, name)
+                except DataError as error:
+                    error.url = url
+                    raise
+                held[name] = convert(column)
+            # What is mapped takes no memory of this process.
+            size = 0 if tables.mapped and not tables.casts else table.nbytes
+            return held, size + _ROW_BYTES * num_rows * len(names)
+
+        return self._groups.get((group, names), decode)
+
+    def _file(self, number: int) -> TableFile:
+        files = self._here().files
+        file = files.get(number)
+        if file is None:
+            tables = self.tables
+            # Two threads may both open it: one of them stays.
+            file = open_table(tables.urls[number], self._pool, tables.stats[number])
+            while len(files) >= _MAX_FILES:
+                files.pop(next(iter(files)), None)
+            files[number] = file
+        return file
+
+    def _keys(self, groups: NDArray[np.int64], rows: NDArray[np.int64]) -> list[str]:
+        tables = self.tables
+        in_file = (tables.first_rows[groups] + rows).tolist()
+        if len(groups) and (groups == groups[0]).all():
+            stem = tables.stems[int(tables.file_of[groups[0]])]
+            return [f"{stem}:{row}" for row in in_file]
+        stems, files = tables.stems, tables.file_of[groups].tolist()
+        return [f"{stems[file]}:{row}" for file, row in zip(files, in_file, strict=True)]
+
+    def _here(self) -> _Process:
+        if self._process.pid != os.getpid():
+            # Forked while another thread held the lock: it would never be free here.
+            self._process = _Process()
+        return self._process
+
+    def _open(self) -> Tables:
+        with self._here().lock:
+            if self._tables is None:
+                self._tables = open_tables(self.urls, self._pool, self._options)
+            return self._tables
+
+
+class _Process:
+    """What one process has open."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.files: dict[int, TableFile] = {}

@@ -1,0 +1,177 @@
+"""The files of one table, opened: counts, fields and versions, without any rows.
+
+Keeps I6 and I7: what does not fit together is found when the table is opened, not in the middle of
+an epoch; and there is nothing here for each row. Imports this package, the Arrow conversion, the
+manifest, storage and errors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shardwise.columns import Layout
+from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.shown import base_name
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.tables.arrow.columns import fills_of, layouts, number_dtype, value_fields
+from shardwise.sources.tables.parquet.arrow_file import ArrowFile
+from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, fields_of
+from shardwise.sources.tables.parquet.parquet_file import ParquetFile
+from shardwise.sources.tables.parquet.partitions import Partition, partitions_of
+from shardwise.sources.tables.parquet.table_file import TableFile
+from shardwise.storage import FilePool, FileStat
+
+__all__ = ["Tables", "open_table", "open_tables"]
+
+# Footers wait for storage more than they work.
+_OPEN_THREADS = 16
+# What the row groups that a window shuffle has in use at a time may take, as the footers count
+# bytes. A constant: the order must be the same on every machine.
+_WINDOW_BYTES = 512 << 20
+_MAX_LANES = 1024
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What opening found; pickles small.
+
+    Attributes:
+        manifest: a shard a row group.
+        stats: the versions of the files.
+        file_of: int64 `[groups]`, the number of each row group's file.
+        group_of: int64 `[groups]`, its number in there.
+        first_rows: int64 `[groups]`, the row of the file that it begins with.
+        stored: the fields that the files hold.
+        parts: fields that are read only when they are named.
+        casts: the types of `schema=`; a file may have no such column.
+        fills: what stands for a null, a field.
+        partitions: the fields that the directories' names make.
+        layouts: shape and dtype of the fields that are arrays.
+        value_fields: the fields that are values.
+        has_keys: whether a column has the samples' keys.
+        schema: all fields, with the types that they have in the end.
+        window_shape: how a window shuffle goes through the row groups.
+        mapped: whether the files are mapped, so that any row is as near as another.
+    """
+
+    manifest: Manifest
+    urls: tuple[str, ...]
+    stats: tuple[FileStat, ...]
+    file_of: NDArray[np.int64]
+    group_of: NDArray[np.int64]
+    first_rows: NDArray[np.int64]
+    stored: tuple[str, ...]
+    parts: tuple[str, ...]
+    casts: dict[str, pa.DataType]
+    fills: dict[str, Any]
+    partitions: tuple[Partition, ...]
+    layouts: dict[str, Layout]
+    value_fields: frozenset[str]
+    has_keys: bool
+    schema: pa.Schema
+    window_shape: WindowShape
+    mapped: bool
+
+    @functools.cached_property
+    def stems(self) -> list[str]:
+        """The files' base names without their extensions."""
+        names = [base_name(url) for url in self.urls]
+        return [name.rpartition(".")[0] or name for name in names]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields: the stored ones, then those of the directories."""
+        return (*self.stored, *(partition.name for partition in self.partitions))
+
+
+def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
+    """Open one file: an Arrow file if it is called so, else Parquet.
+
+    Args:
+        url: where it lies.
+        pool: has the open files.
+        stat: the version that is meant; None for the one that is there.
+    """
+    kind = ArrowFile if url.endswith(".arrow") else ParquetFile
+    return kind(pool.get(url), stat)
+
+
+def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> Tables:
+    """Read the footers of all files.
+
+    Raises:
+        DataError: a file is no table, or its columns are not those of the first.
+        MissingShardError: a file is not there.
+        StorageError: one could not be read.
+        ValueError: a value of `fill=` does not fit.
+    """
+    threads = min(_OPEN_THREADS, len(urls))
+    with ThreadPoolExecutor(threads, thread_name_prefix="shardwise-footers") as executor:
+        infos = list(executor.map(lambda url: open_table(url, pool).info(), urls))
+    dirs = {p.name: p for p in partitions_of(urls)}
+    found = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
+    schema = pa.schema(list(found.types.items()))
+    shards = [
+        Shard(info.url, rows, size)
+        for info in infos
+        for rows, size in zip(info.rows.tolist(), info.sizes.tolist(), strict=True)
+    ]
+    mapped = {url.endswith(".arrow") for url in urls}
+    if len(mapped) > 1:
+        raise DataError("Parquet files and Arrow files are not one table", url=urls[0])
+    counts = [len(info.rows) for info in infos]
+    return Tables(
+        manifest=Manifest("parquet", shards),
+        urls=tuple(urls),
+        stats=tuple(info.stat for info in infos),
+        file_of=np.repeat(np.arange(len(infos)), counts),
+        group_of=np.concatenate([np.arange(count) for count in counts]),
+        first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
+        stored=found.stored,
+        parts=found.parts,
+        casts=found.casts,
+        fills=fills_of(options.fill, {k: v for k, v in found.types.items() if k != KEY}),
+        partitions=tuple(_cast(dirs[name], found.types[name]) for name in found.partitions),
+        layouts={k: v for k, v in layouts(schema).items() if k != KEY},
+        value_fields=value_fields(schema) - {KEY},
+        has_keys=KEY in found.types,
+        schema=schema,
+        window_shape=_window_shape(shards),
+        mapped=mapped == {True},
+    )
+
+
+def _cast(partition: Partition, kind: pa.DataType) -> Partition:
+    """The values of directories, in a type that `schema=` may have named."""
+    try:
+        values = tuple(pa.array(partition.values).cast(kind).to_pylist())
+    except pa.ArrowException as error:
+        raise DataError(
+            f"the directories' values of {partition.name!r} can't be cast to {kind}: {error}",
+            field=partition.name,
+        ) from error
+    return Partition(partition.name, values, number_dtype(kind))
+
+
+def _window_shape(shards: Sequence[Shard]) -> WindowShape:
+    """Lanes such that the row groups in use fit into memory; windows as long as a row group.
+
+    A window lies in two row groups at most times, so each lane has two in use.
+    """
+    filled = [shard for shard in shards if shard.num_samples]
+    if not filled:
+        return WindowShape()
+    mean_bytes = sum(shard.num_bytes for shard in filled) / len(filled)
+    most = max(1, min(_MAX_LANES, int(_WINDOW_BYTES / (2 * max(1.0, mean_bytes)))))
+    lanes = 1 << (most.bit_length() - 1)  # so that many numbers of ranks divide them
+    mean_rows = sum(shard.num_samples for shard in filled) // len(filled)
+    return WindowShape(lanes, max(WindowShape().window, mean_rows))

@@ -1,0 +1,1 @@
+"""Index files: built, kept, found again, and held against the shard that lies there."""

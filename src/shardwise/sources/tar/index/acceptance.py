@@ -1,0 +1,64 @@
+"""Whether an index may be taken for the shard that lies there, and what is said where it may not.
+
+Keeps I6. Imports `shardwise.errors`, storage and the form of an index.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from shardwise.errors import DataError
+from shardwise.sources.tar.index.index_file import IndexHeader
+from shardwise.storage import FileStat, is_local
+
+__all__ = ["changed", "described", "fits", "require_end", "unfinished"]
+
+
+def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
+    """Whether an index says that it was made from this version of its shard.
+
+    By size and ETag; by size and time of change where one of them has no ETag; by size alone where
+    a server tells neither. A copy has another time: see `IndexStore.load`.
+    """
+    if header.num_bytes != stat.num_bytes:
+        return False
+    if header.etag and stat.etag:
+        return header.etag == stat.etag
+    if not stat.etag and not stat.mtime_ns and not is_local(url):
+        return True
+    return header.mtime_ns == stat.mtime_ns
+
+
+def described(stat: FileStat) -> str:
+    """A version of a shard, for messages: "1,024 bytes, changed 2026-05-04 09:08:07.5 UTC"."""
+    size = f"{stat.num_bytes:,} bytes"
+    if stat.etag:
+        return f"{size}, ETag {stat.etag}"
+    changed = datetime.fromtimestamp(stat.mtime_ns // 10**9, UTC)
+    fraction = f".{stat.mtime_ns % 10**9:09d}".rstrip("0").rstrip(".")
+    return f"{size}, changed {changed:%Y-%m-%d %H:%M:%S}{fraction} UTC"
+
+
+def changed(header: IndexHeader, stat: FileStat) -> str:
+    """In what an index and the shard that lies there now differ, for messages."""
+    indexed = FileStat(header.num_bytes, header.mtime_ns, header.etag)
+    looked = header.num_bytes == stat.num_bytes and not (header.etag and stat.etag)
+    return (
+        f"the shard has changed since it was indexed: {described(indexed)} then, "
+        f"{described(stat)} now" + (", and its headers are others" if looked else "")
+    )
+
+
+def unfinished(num_samples: int) -> str:
+    """What is wrong with a shard that has no end, for messages."""
+    return (
+        "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut between "
+        f"two samples; get it again, or, if the {num_samples} samples that it holds are all there "
+        "should be, take it as it is by accept_unfinished=True (--accept-unfinished)"
+    )
+
+
+def require_end(header: IndexHeader, url: str) -> None:
+    """Raise DataError for the index of a shard that has no end."""
+    if not header.has_end:
+        raise DataError(unfinished(header.num_samples), url=url, offset=header.num_bytes)

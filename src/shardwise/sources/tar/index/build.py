@@ -1,0 +1,310 @@
+"""Making indexes: one shard at a time, or many in parallel.
+
+Keeps I8: each index is published whole when its shard is done, so a killed run leaves whole
+indexes only and the next one goes on from there. Imports the standard library, `shardwise.errors`,
+`shardwise.storage` and this package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.arguments import path_text
+from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
+from shardwise.shown import base_name, shown
+from shardwise.sources.tar.index.acceptance import described, require_end
+from shardwise.sources.tar.index.digests import payload_digests
+from shardwise.sources.tar.index.index_file import IndexHeader
+from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
+from shardwise.sources.tar.index.lost_shards import expand_shards
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.scan.compressed import refuse_compressed
+from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.samples import SampleTable
+from shardwise.sources.tar.scan.walk import Scan
+from shardwise.storage import File, StorageOptions, is_local
+
+__all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
+
+_logger = logging.getLogger("shardwise")
+
+# Below this, starting processes costs more than they save.
+_PARALLEL_BYTES = 1 << 30
+# Remote shards are waited for, not worked on.
+_REMOTE_THREADS = 16
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What became of one shard.
+
+    Attributes:
+        url: the shard.
+        path: its index.
+        status: "built"; "fresh" if the index that was there fits the shard; "failed".
+        num_samples: samples in the shard; 0 if it failed.
+        error: why it failed, else None.
+        note: why the index is not where it was to be, else "".
+    """
+
+    url: str
+    path: str
+    status: str
+    num_samples: int = 0
+    error: Exception | None = None
+    note: str = ""
+
+    def __repr__(self) -> str:
+        return f"BuildResult({shown(self.url)!r}, {self.status!r}, {self.num_samples} samples)"
+
+
+def build_index(
+    url: str,
+    *,
+    digests: bool = False,
+    options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
+) -> ShardIndex:
+    """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
+
+    Args:
+        url: the shard.
+        digests: whether to keep a CRC-32 of every payload, which reads the whole shard. Each read
+            is checked against it later.
+        options: how a remote shard is reached; None for the defaults.
+        accept_unfinished: whether a shard without an end (two blocks of zeros) is taken.
+
+    Raises:
+        DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
+        StorageError: it could not be read.
+    """
+    refuse_compressed(url)
+    file = open_uncached(url, options)
+    before = file.stat()
+    file.pin(before)
+    scan = Scan(file, before.num_bytes, url=url)
+    ignored: Counter[str] = Counter()
+    table = SampleTable(url, ignored)
+    for members in scan_members(scan, ignored):
+        table.add(members)
+    columns, optional = table.finish(has_end=scan.has_end)
+    header = IndexHeader(
+        name=base_name(url),
+        num_bytes=before.num_bytes,
+        mtime_ns=before.mtime_ns,
+        etag=before.etag,
+        num_samples=table.num_samples,
+        fields=table.fields,
+        optional=optional,
+        key_length=table.key_length,
+        has_end=scan.has_end,
+        ignored={what: count for what, count in ignored.items() if count},
+    )
+    if ignored["unknown type"]:
+        _logger.warning(
+            "%s: %d members of a type that tar does not know are left out; `shardwise doctor` says "
+            "more",
+            shown(url), ignored["unknown type"],
+        )  # fmt: skip
+    if not accept_unfinished:
+        require_end(header, url)
+    index = ShardIndex(header, columns)
+    if digests:
+        index = _with_digests(index, columns, file)
+    after = file.stat()
+    if after != before:
+        raise StaleIndexError(
+            f"the shard changed while it was indexed ({described(before)}, then "
+            f"{described(after)}): wait until its writer is done",
+            url=url,
+        )
+    return index
+
+
+def _with_digests(index: ShardIndex, columns: dict[str, NDArray[Any]], file: File) -> ShardIndex:
+    found = {field: np.zeros(index.num_samples, np.uint32) for field in index.fields}
+    for field, rows, digests in payload_digests(file, index):
+        found[field][rows] = digests
+    columns = columns | {f"crc32:{field}": values for field, values in found.items()}
+    return ShardIndex(replace(index.header, has_digests=True), columns)
+
+
+def build_indexes(
+    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    index: str | os.PathLike[str] | None = None,
+    digests: bool = False,
+    force: bool = False,
+    jobs: int | None = None,
+    progress: Callable[[int, int, str], object] | None = None,
+    options: StorageOptions | None = None,
+    accept_unfinished: bool = False,
+) -> list[BuildResult]:
+    """Bring the indexes of shards up to date, in parallel; what is fresh is left as it is.
+
+    Each index is published when its shard is done: a run that is stopped or killed goes on from
+    there the next time. A shard that fails does not stop the others.
+
+    Args:
+        urls: shards, as `shardwise.tar` takes them.
+        index: a directory for the index files (made if need be; it may be remote), or None:
+            beside the shards. Of remote indexes a copy is kept on this machine; where the store
+            does not take one, that copy is all there is, and the result's `note` says so.
+        digests: whether to keep a CRC-32 of every payload; an index without is not fresh then.
+        force: whether to make fresh ones again too.
+        jobs: processes, spawned, or threads where shards are remote; 1 works in this one; None
+            chooses.
+        progress: called here as `progress(num_done, num_shards, url)` after each shard.
+        options: how remote shards are reached; None for the defaults.
+        accept_unfinished: whether shards without an end are taken; without it they fail.
+
+    Returns:
+        A result a shard, in the order of the URLs: look at `error`.
+
+    Raises:
+        WorkerError: an indexing process died.
+        ValueError: `jobs` is below 1.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs}: at least one process; None chooses")
+    shards = expand_shards(urls, options=options)
+    place = None if index is None else path_text("index", index)
+    store = IndexStore(place, options, accept_unfinished)
+    bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
+    are_local = all(is_local(url) for url in shards)
+    jobs = min(
+        _choose_jobs(shards, store, are_local=are_local) if jobs is None else jobs, len(shards)
+    )
+    results: dict[str, BuildResult] = {}
+    done: Iterable[BuildResult] = map(bring, shards)
+    if jobs > 1:
+        done = _in_processes(bring, shards, jobs) if are_local else _in_threads(bring, shards, jobs)
+    for result in done:
+        results[result.url] = result
+        if progress is not None:
+            progress(len(results), len(shards), result.url)
+    return [results[url] for url in shards]
+
+
+def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -> int:
+    if not are_local:
+        return _REMOTE_THREADS
+    num_bytes = 0
+    for url in shards:
+        # A shard that can't be looked at is no reason for processes; it will be reported later.
+        with contextlib.suppress(ShardwiseError):
+            num_bytes += store.stat(url).num_bytes
+        if num_bytes >= _PARALLEL_BYTES:
+            return usable_cores()
+    return 1
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_threads(
+    bring: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
+) -> Iterator[BuildResult]:
+    """Results as they come."""
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="shardwise-index")
+    try:
+        for future in as_completed([pool.submit(bring, url) for url in shards]):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_processes(
+    bring: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
+) -> Iterator[BuildResult]:
+    """Results as they come. Spawned: a fork of a process with threads may hang."""
+    pool = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
+    try:
+        with _interrupts_held_back():
+            futures = [pool.submit(bring, url) for url in shards]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise WorkerError(
+            "an indexing process died; what is done is kept, so run it again. A script that calls "
+            "this needs `if __name__ == '__main__':` around it, and jobs=1 works without processes"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start, and in them until `_start_worker`.
+
+    It goes to the whole process group, and a worker that is still importing would answer it with a
+    traceback. This process meets it at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_worker() -> None:
+    """Let Ctrl-C end this worker at once and silently: its parent is the one that answers."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _end_with_parent()
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is gone, however that died: nobody else would."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="shardwise-parent-watch", daemon=True).start()
+
+
+def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:
+    path = store.place(url)
+    try:
+        found = None if force else store.sound(url, store.stat(url))
+        is_fresh = found is not None and (found.header.has_digests or not digests)
+        if found is None or not is_fresh:
+            found = build_index(
+                url,
+                digests=digests,
+                options=store.options,
+                accept_unfinished=store.accept_unfinished,
+            )
+        elif not store.accept_unfinished:
+            require_end(found.header, url)
+        if "?" in found.header.name and found.header.name != base_name(url):
+            # Older indexes keep the query of their shard's URL, which may be a signature.
+            found, is_fresh = found.named(base_name(url)), False
+        path, note = store.publish(url, found)
+    except (ShardwiseError, OSError) as error:
+        return BuildResult(url, path, "failed", error=error)
+    status = "fresh" if is_fresh else "built"
+    return BuildResult(url, path, status, found.num_samples, note=note)

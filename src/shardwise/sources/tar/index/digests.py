@@ -1,0 +1,110 @@
+"""CRC-32 digests of payloads, computed while a shard is read from front to back.
+
+Imports numpy, the standard library, `shardwise.storage` and the index.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.storage import File
+
+__all__ = ["payload_digests"]
+
+# Samples whose payloads are put in order at once.
+_ROWS = 16384
+_READ_BYTES = 4 << 20
+# Of a remote shard so many reads are under way at the same time.
+_REMOTE_READS = 8
+
+
+def payload_digests(
+    file: File, index: ShardIndex, *, progress: Callable[[int], object] | None = None
+) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint32]]]:
+    """Read all payloads of a shard.
+
+    Args:
+        file: the shard.
+        index: its index.
+        progress: called with how many bytes were read since it was called last.
+
+    Yields:
+        `(field, rows, digests)`: for some rows of the index (int64 `[k]`, those that have the
+        field), the CRC-32 of each payload (uint32 `[k]`). All of a field come in ascending order.
+
+    Raises:
+        DataError: the shard ends before a payload does.
+        StorageError: it could not be read.
+    """
+    reader = _Reader(file, progress)
+    buffer = np.empty(_READ_BYTES * (_REMOTE_READS if file.is_remote else 1), np.uint8)
+    for first in range(0, index.num_samples, _ROWS):
+        rows = np.arange(first, min(first + _ROWS, index.num_samples), dtype=np.int64)
+        found = []
+        for field in index.fields:
+            offsets, sizes = index.locate(field, rows)
+            has_field = sizes >= 0
+            found.append((field, rows[has_field], offsets[has_field], sizes[has_field]))
+        offsets = np.concatenate([part[2] for part in found])
+        sizes = np.concatenate([part[3] for part in found])
+        digests = np.empty(len(offsets), np.uint32)
+        order = np.argsort(offsets, kind="stable")
+        digests[order] = list(_walk(reader, offsets[order], sizes[order], buffer))
+        ends = np.cumsum([len(part[1]) for part in found])
+        for (field, owners, _, _), end in zip(found, ends.tolist(), strict=True):
+            yield field, owners, digests[end - len(owners) : end]
+
+
+class _Reader:
+    """Reads long ranges, and says so."""
+
+    def __init__(self, file: File, progress: Callable[[int], object] | None) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        if self._file.is_remote:
+            ends = [*range(_READ_BYTES, len(view), _READ_BYTES), len(view)]
+            offsets = range(offset, offset + len(view), _READ_BYTES)
+            self._file.read_spans(offsets, ends, view, 0)
+        else:
+            self._file.read_into(offset, view)
+        if self._progress is not None:
+            self._progress(len(view))
+
+
+def _walk(
+    file: _Reader, offsets: NDArray[np.int64], sizes: NDArray[np.int64], buffer: NDArray[Any]
+) -> Iterator[int]:
+    """The digests of payloads that lie in ascending order."""
+    view = buffer.data
+    ends = offsets + sizes
+    # What lies in the buffer: the bytes from `begin` to `end` of the file.
+    begin = end = 0
+    for row, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+        if offset < begin or offset + size > end:
+            # As many of the next payloads as fit.
+            last = int(np.searchsorted(ends[row:], offset + len(buffer), side="right")) + row - 1
+            begin, end = offset, int(ends[last]) if last >= row else offset
+            if last >= row:
+                file.read_into(begin, view[: end - begin])
+        if offset + size <= end:
+            yield zlib.crc32(view[offset - begin : offset - begin + size])
+        else:
+            yield _long_digest(file, offset, size, view)
+            begin = end = 0
+
+
+def _long_digest(file: _Reader, offset: int, size: int, view: memoryview) -> int:
+    digest = 0
+    for start in range(0, size, len(view)):
+        part = view[: min(len(view), size - start)]
+        file.read_into(offset + start, part)
+        digest = zlib.crc32(part, digest)
+    return digest

@@ -1,0 +1,276 @@
+"""Where the indexes of shards are kept: found, held against their shards, saved.
+
+An index lies beside its shard, or in the directory that the user names. Indexes of remote shards
+are copied to this machine, so that every process maps one file and a second run reads nothing of
+the shard: into the user's directory if that is a local one, else into the user's cache directory.
+Keeps I6: an index that is found is the one of the shard that lies there now, or it is an error or
+is made anew. Imports `shardwise.errors`, storage and this package.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.shown import shown
+from shardwise.sources.tar.index.acceptance import changed, fits
+from shardwise.sources.tar.index.index_file import IndexHeader, decode, read_header
+from shardwise.sources.tar.index.same_shard import has_headers_of
+from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
+from shardwise.storage import (
+    File,
+    FileStat,
+    LocalFile,
+    StorageOptions,
+    is_local,
+    local_path,
+    open_file,
+)
+from shardwise.storage.stores.upload import upload
+from shardwise.storage.user_dirs import user_cache_dir
+
+__all__ = ["IndexStore", "open_uncached", "read_index"]
+
+_logger = logging.getLogger("shardwise")
+
+
+def open_uncached(url: str, options: StorageOptions | None) -> File:
+    """A file as it lies in its store: what is read once, and is to be checked, is not cached.
+
+    Nor is it read ahead: who scans a file knows best what comes next.
+    """
+    if options is not None:
+        return open_file(url, options=replace(options, cache=None, prefetch_bytes=0))
+    return open_file(url, options=StorageOptions(prefetch_bytes=0))
+
+
+@dataclass(frozen=True)
+class IndexStore:
+    """Where the indexes of a dataset are. Immutable; pickles.
+
+    Attributes:
+        directory: what the user named, a path or a URL; None for beside the shards.
+        options: how remote files are reached; None for the defaults.
+        accept_unfinished: whether shards without an end are taken as they are.
+    """
+
+    directory: str | None = None
+    options: StorageOptions | None = None
+    accept_unfinished: bool = False
+
+    def place(self, url: str) -> str:
+        """Where the index of a shard is published: a path or a URL."""
+        return index_path(url, self.directory)
+
+    def path(self, url: str) -> str:
+        """The file on this machine that holds, or would hold, the index of a shard."""
+        if self._is_own(url):
+            return index_path(url, str(user_cache_dir() / "index"))
+        return index_path(url, self.directory)
+
+    def origin(self, url: str) -> str | None:
+        """The URL of a remote index, of which `path` may be a copy; None where there is none."""
+        if not is_local(self.directory or url):
+            return index_path(url, self.directory)
+        return None if is_local(url) else index_path(url)
+
+    def stat(self, url: str) -> FileStat:
+        """What lies under a shard's name now; raises as `File.stat` does."""
+        if is_local(url):
+            return LocalFile(local_path(url)).stat()
+        return open_uncached(url, self.options).stat()
+
+    def find(self, url: str, stat: FileStat) -> IndexHeader | None:
+        """The header of a shard's index, which is on this machine then; None if there is no index.
+
+        Args:
+            url: the shard.
+            stat: what it is now.
+
+        Raises:
+            StaleIndexError: the index is of another version of the shard.
+            DataError: the index is damaged.
+            StorageError: it can't be read.
+        """
+        path = self.path(url)
+        try:
+            header = read_header(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise StorageError(f"can't read the index {path!r}: {error.strerror}") from error
+        except DataError:
+            # What nobody put there by hand is made again without a word.
+            if not self._is_own(url):
+                raise
+        else:
+            if fits(header, url, stat):
+                return header
+        index = self.load(url, stat)
+        if index is None:
+            return None
+        if not fits(index.header, url, stat):
+            raise StaleIndexError(
+                f"{changed(index.header, stat)}; bring the index up to date with "
+                f"`{self.command} {shown(url)}`",
+                url=url,
+            )
+        if self.origin(url) is not None:
+            try:
+                self.save(url, index)
+            except OSError as error:
+                _logger.info("no copy of the index of %s can be kept: %s", shown(url), error)
+        return index.header
+
+    def load(self, url: str, stat: FileStat, *, check: bool = True) -> ShardIndex | None:
+        """The index of a shard, whether it fits or not; None if there is none.
+
+        Of a shard of the indexed size and another time, some headers are looked at: if they are
+        where the index says, it is the same shard, copied, and the index has its new time. An
+        outdated copy in the user's cache is no index.
+
+        Raises:
+            DataError: it is damaged.
+            StorageError: the shard could not be read.
+        """
+        index: ShardIndex | None = None
+        try:
+            index = self._as_copied(ShardIndex.load(self.path(url), check=check), url, stat)
+        except StorageError:
+            raise
+        except OSError as error:
+            # Damaged. What nobody put there by hand is not missed.
+            if isinstance(error, DataError) and not self._is_own(url):
+                raise
+        except DataError:
+            if not self._is_own(url):
+                raise
+        if index is not None and (self.origin(url) is None or fits(index.header, url, stat)):
+            return index
+        return self.fetch(url, stat) or (None if self._is_own(url) else index)
+
+    def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
+        """The remote index of a shard, into memory; None if there is none that can be read.
+
+        One that was made before the shard was uploaded is taken as `load` takes that of a copy.
+
+        Raises:
+            DataError: it is damaged.
+            StorageError: the shard could not be read.
+        """
+        origin = self.origin(url)
+        if origin is None:
+            return None
+        try:
+            index, _ = read_index(origin, options=self.options)
+        except MissingShardError:
+            return None
+        except StorageError as error:
+            # Without the right to list a bucket, what is not there is "forbidden".
+            _logger.info("no index can be read from %s: %s", shown(origin), error)
+            return None
+        return self._as_copied(index, url, stat)
+
+    def sound(self, url: str, stat: FileStat) -> ShardIndex | None:
+        """An index that is whole and fits the shard: a published one, before a copy of it.
+
+        That of a copied shard is saved with its new time, where it can be: nobody looks again then.
+        """
+        with suppress(DataError):
+            index = self.fetch(url, stat) if self._is_own(url) else None
+            if index is not None and fits(index.header, url, stat):
+                return index
+        with suppress(DataError, FileNotFoundError):
+            saved = ShardIndex.load(self.path(url))
+            index = self._as_copied(saved, url, stat)
+            if fits(index.header, url, stat):
+                if index is not saved:
+                    with suppress(OSError):
+                        self.save(url, index)
+                return index
+        return None
+
+    def publish(self, url: str, index: ShardIndex) -> tuple[str, str]:
+        """Save an index where others find it, and on this machine.
+
+        Returns:
+            Where it is now, and why that is not where it was to be: "" if it is.
+
+        Raises:
+            OSError: it can't be written anywhere.
+        """
+        path, place, note = self.path(url), self.place(url), ""
+        if place not in (path, index.path):
+            try:
+                upload(place, index.to_bytes(), options=self.options)
+            except StorageError as error:
+                note = (
+                    f"the index can't be written to {shown(place)!r} ({error}): it is kept in "
+                    f"{path!r}"
+                )
+        if index.path != path:
+            try:
+                _save(index, path)
+            except OSError:
+                # Without the copy every process fetches it again, and nothing is lost.
+                if path == place or note:
+                    raise
+        return (path if note else place), note
+
+    def save(self, url: str, index: ShardIndex) -> None:
+        """Save an index on this machine only.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        _save(index, self.path(url))
+
+    @property
+    def command(self) -> str:
+        """The command that brings indexes up to date."""
+        return "shardwise index" + (
+            "" if self.directory is None else f" --index {shown(self.directory)}"
+        )
+
+    def _is_own(self, url: str) -> bool:
+        """Whether the index on this machine is one that the user did not ask for."""
+        return not is_local(url if self.directory is None else self.directory)
+
+    def _as_copied(self, index: ShardIndex, url: str, stat: FileStat) -> ShardIndex:
+        """The index as one of this version of its shard, if it is a copy; else as it is."""
+        header = index.header
+        if (
+            fits(header, url, stat)
+            or header.num_bytes != stat.num_bytes
+            # Two that differ say for certain that it is no copy.
+            or (header.etag and stat.etag)
+            or not has_headers_of(index, open_uncached(url, self.options))
+        ):
+            return index
+        return index.of_version(stat.mtime_ns, stat.etag)
+
+
+def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[ShardIndex, int]:
+    """An index file, local or remote, and its size.
+
+    Raises:
+        DataError: it is missing or damaged.
+        StorageError: it could not be read.
+    """
+    if is_local(path):
+        return ShardIndex.load(path, check=False), Path(path).stat().st_size
+    file = open_uncached(path, options)
+    try:
+        data = file.read(0, file.stat().num_bytes)
+    finally:
+        file.close()
+    return ShardIndex(*decode(data, path=path), path=path), len(data)
+
+
+def _save(index: ShardIndex, path: str) -> None:
+    """Publish an index, in a directory that need not exist yet."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    index.save(path)

@@ -1,0 +1,90 @@
+"""Whether a shard is the one that an index was made from, told by a few of its headers.
+
+A copy has another time than the original (`cp -r`, `git clone`, `tar x`, a container layer), and so
+have a shard that was uploaded and one that was written anew. The size and the headers of the first,
+the middle and the last sample tell them apart, with what lies behind the last one. What they can't
+tell: other payloads or names between those samples, in a shard of the same layout. Imports numpy,
+`shardwise.errors`, storage and this package.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from shardwise.errors import DataError
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.scan.headers import (
+    BLOCK,
+    checksums_hold,
+    parse_number,
+    read_name,
+    round_up,
+)
+from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.names import split_names
+from shardwise.sources.tar.scan.walk import Scan
+from shardwise.storage import File
+
+__all__ = ["has_headers_of"]
+
+# Longer names stand in a header of their own, larger sizes in a PAX record.
+_MAX_PLAIN_NAME = 100
+_MAX_PLAIN_SIZE = 0o77777777777
+
+
+def has_headers_of(index: ShardIndex, file: File) -> bool:
+    """Whether a file of the indexed size has headers where the index says, as far as a few tell.
+
+    Reads one header for each field of three samples, and the block behind the last payload.
+
+    Raises:
+        DataError: the file is shorter than the index says, or gone.
+        StorageError: it could not be read.
+    """
+    rows = np.unique([0, index.num_samples // 2, index.num_samples - 1])
+    rows = rows[: index.num_samples].astype(np.int64)
+    members: dict[int, tuple[int, str]] = {}
+    for field in index.fields:
+        for row, offset, size in zip(rows, *index.locate(field, rows), strict=True):
+            if size >= 0:
+                members[int(offset)] = int(size), f"{index.keys[row]}.{field}"
+    offsets = sorted(members)
+    blocks = np.empty((len(offsets), BLOCK), np.uint8)
+    starts = [offset - BLOCK for offset in offsets]
+    ends = range(BLOCK, blocks.size + BLOCK, BLOCK)
+    if not starts:
+        return not _has_samples(file, 0, index)
+    if starts[0] < 0 or offsets[-1] > index.num_bytes:
+        return False
+    file.read_spans(starts, ends, blocks.reshape(-1).data, 0)
+    if not checksums_hold(blocks).all():
+        return False
+    for block, offset in zip(blocks, offsets, strict=True):
+        if not _states(block.tobytes(), *members[offset]):
+            return False
+    return not _has_samples(file, offsets[-1] + round_up(members[offsets[-1]][0]), index)
+
+
+def _states(block: bytes, size: int, name: str) -> bool:
+    """Whether a header is of a member of this size and name, as far as one header holds these."""
+    if size <= _MAX_PLAIN_SIZE and parse_number(block[124:136]) != size:
+        return False
+    is_plain = name.isascii() and len(name) < _MAX_PLAIN_NAME
+    return not is_plain or read_name(block).decode("utf-8", "replace").lower() == name.lower()
+
+
+def _has_samples(file: File, start: int, index: ShardIndex) -> bool:
+    """Whether there is anything but the shard's end, and members that are left out, from here."""
+    if index.num_bytes - start < BLOCK or not any(file.read(start, BLOCK)):
+        return False
+    scan = Scan(file, index.num_bytes, url=file.url, start=start)
+    ignored: Counter[str] = Counter()
+    try:
+        return any(
+            len(split_names(members.names, members.lengths, ignored)[0])
+            for members in scan_members(scan, ignored)
+        )
+    except DataError:
+        return True

@@ -1,0 +1,302 @@
+"""The index of a shard: where each field of each sample lies.
+
+At most 8 bytes a field besides the keys, for shards of common shapes: places are counted in blocks
+of 512 bytes, those of a sample's fields from where its first payload begins; each column has the
+smallest dtype that holds it. Columns are memory-mapped, so that an index costs what is read of it.
+Imports numpy, `shardwise.errors` and `shardwise.storage`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.shown import base_name
+from shardwise.sources.tar.index.index_file import IndexHeader, encode, map_columns
+from shardwise.sources.tar.scan.headers import BLOCK
+from shardwise.storage import atomic_write, is_local, local_path
+from shardwise.storage.urls import scheme_of
+
+__all__ = ["Keys", "ShardIndex", "index_path", "missing_mark"]
+
+
+# What gives the offset and the size of a row, and the size that marks a missing field.
+_Scalars: TypeAlias = tuple[Callable[[int], int], Callable[[int], int], int]
+_ABSENT: _Scalars = (lambda _: 0, lambda _: -1, -1)
+
+
+def index_path(url: str, index_dir: str | None = None) -> str:
+    """Where the index of a shard lies.
+
+    Beside the shard, as `<shard>.swi`; or in `index_dir`, named after the shard and a hash of its
+    whole URL, so that `train/000.tar` and `val/000.tar` do not meet. Either may be remote.
+    """
+    if is_local(url):
+        url = local_path(url)
+    # What proves a right is no part of the name; where all shards have one path, it's all there is.
+    place, mark, query = url, "", ""
+    if scheme_of(url) in ("http", "https"):
+        url = url.partition("#")[0]
+        place, mark, query = url.partition("?")
+    if index_dir is None:
+        return f"{place}.swi{mark}{query}"
+    named = place if place.endswith(".tar") else url
+    whole = str(Path(url).absolute()) if is_local(url) else named
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = f"{base_name(url)}-{digest}.swi"
+    if is_local(index_dir):
+        return str(Path(local_path(index_dir)) / name)
+    return f"{index_dir.rstrip('/')}/{name}"
+
+
+def missing_mark(dtype: np.dtype[Any]) -> int:
+    """The size that marks a missing field, in a column of sizes of an optional field."""
+    return int(np.iinfo(dtype).max)
+
+
+class ShardIndex:
+    """Where each field of each sample of one shard lies. Immutable, may be used by any thread.
+
+    Args:
+        header: the shard as a whole.
+        columns: `starts` (in blocks, where a sample's first payload lies), for each field
+            `offset:<field>` (blocks from there) and `size:<field>` (bytes) and, with digests,
+            `crc32:<field>`; `keys`, the bytes of all keys, and `key_ends` unless all are of one
+            length. Each of one element a sample, or of one element where all are equal.
+        path: where it came from, for messages.
+
+    Raises:
+        DataError: the columns do not fit the header.
+    """
+
+    def __init__(
+        self, header: IndexHeader, columns: Mapping[str, NDArray[Any]], *, path: str = ""
+    ) -> None:
+        self.header = header
+        self.path = path
+        self._columns = dict(columns)
+        try:
+            self._starts = self._spread("starts")
+            self._offsets = {name: self._spread(f"offset:{name}") for name in header.fields}
+            self._sizes = {name: self._spread(f"size:{name}") for name in header.fields}
+            self._digests = {
+                name: self._spread(f"crc32:{name}")
+                for name in (header.fields if header.has_digests else ())
+            }
+            # Bound methods that give Python ints: a single read is made of few such calls.
+            self._start_at = self._starts.item
+            self._scalars: dict[str, _Scalars] = {
+                name: (
+                    self._offsets[name].item,
+                    self._sizes[name].item,
+                    missing_mark(self._sizes[name].dtype) if name in header.optional else -1,
+                )
+                for name in header.fields
+            }
+            self._scalars_of: dict[tuple[str, ...], list[_Scalars]] = {}
+            self.keys = Keys(
+                columns["keys"], columns.get("key_ends"), header.key_length, header.num_samples
+            )
+        except (KeyError, ValueError) as error:
+            raise DataError(
+                f"the index does not fit together ({error}); make it again with "
+                f"`shardwise index --force {header.name}`",
+                url=path or header.name,
+            ) from error
+
+    def _spread(self, name: str) -> NDArray[Any]:
+        column, num_samples = self._columns[name], self.header.num_samples
+        if len(column) == num_samples:
+            return column
+        if len(column) != 1:
+            raise ValueError(f"{len(column)} elements of {name} for {num_samples} samples")
+        # What broadcasting does, in a tenth of the time.
+        return np.ndarray((num_samples,), column.dtype, column, strides=(0,))
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the shard."""
+        return self.header.num_samples
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields that any sample has, in storage order."""
+        return self.header.fields
+
+    @property
+    def name(self) -> str:
+        """The shard's base name."""
+        return self.header.name
+
+    @property
+    def num_bytes(self) -> int:
+        """The shard's size when it was indexed."""
+        return self.header.num_bytes
+
+    @property
+    def mtime_ns(self) -> int:
+        """The shard's modification time then, in nanoseconds."""
+        return self.header.mtime_ns
+
+    def locate(
+        self, field: str, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where one field of some samples lies: int64 `(offsets, sizes)` in bytes, one a row.
+
+        The size is -1 where a sample lacks the field; the offset means nothing there.
+        """
+        sizes = self._sizes[field][rows]
+        blocks = self._starts[rows].astype(np.int64)
+        blocks += self._offsets[field][rows]
+        blocks *= BLOCK
+        lengths = sizes.astype(np.int64)
+        if field in self.header.optional:
+            lengths[sizes == missing_mark(sizes.dtype)] = -1
+        return blocks, lengths
+
+    def locate_one(self, fields: tuple[str, ...], row: int) -> list[tuple[int, int]]:
+        """The same for some fields of one sample, as ints: the cheapest way to a single read.
+
+        Of fields that no sample of the shard has the size is -1, too.
+        """
+        scalars = self._scalars_of.get(fields)
+        if scalars is None:
+            scalars = self._scalars_of[fields] = [self._scalars.get(f, _ABSENT) for f in fields]
+        start = self._start_at(row)
+        return [
+            (0, -1) if (size := size_at(row)) == mark else ((start + offset_at(row)) * BLOCK, size)
+            for offset_at, size_at, mark in scalars
+        ]
+
+    def digests(self, field: str) -> NDArray[np.uint32] | None:
+        """The CRC-32 of each payload of a field, uint32 `[num_samples]`; None without digests.
+
+        0 where a sample lacks the field.
+        """
+        return self._digests.get(field)
+
+    def of_version(self, mtime_ns: int, etag: str) -> ShardIndex:
+        """The same index, as one that was made from a certain version of its shard."""
+        header = replace(self.header, mtime_ns=mtime_ns, etag=etag)
+        return ShardIndex(header, self._columns, path=self.path)
+
+    def named(self, name: str) -> ShardIndex:
+        """The same index under another base name of its shard; it is in no file yet."""
+        return ShardIndex(replace(self.header, name=name), self._columns)
+
+    def to_bytes(self) -> bytes:
+        """The index file's bytes."""
+        return encode(self.header, self._columns)
+
+    def save(self, path: str) -> None:
+        """Publish the index: the file appears whole or not at all, also if the process is killed.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        with atomic_write(path) as file:
+            file.write(self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str, *, check: bool = True) -> ShardIndex:
+        """Map an index file into memory.
+
+        Args:
+            path: the file.
+            check: whether to verify its checksum, which reads it once.
+
+        Raises:
+            FileNotFoundError: there is none.
+            DataError: it is damaged, cut short or of another version; the message says what to do.
+        """
+        header, columns = map_columns(path, check=check)
+        return cls(header, columns, path=path)
+
+
+class Keys(Sequence[str]):
+    """The keys of a shard's samples, decoded when they are asked for.
+
+    Names in a tar are bytes. They are taken for UTF-8; other bytes become lone surrogates, as
+    Python's own file names have them.
+
+    Args:
+        text: uint8 `[total]`, all keys one after another.
+        ends: `[num_keys]`, where each key ends in it; None if all have `length` bytes.
+        length: see `ends`.
+        num_keys: how many there are.
+
+    Raises:
+        ValueError: these do not fit each other.
+    """
+
+    __slots__ = ("_ends", "_length", "_num_keys", "_text")
+
+    def __init__(
+        self,
+        text: NDArray[np.uint8],
+        ends: NDArray[Any] | None,
+        length: int | None,
+        num_keys: int,
+    ) -> None:
+        if (ends is None) == (length is None):
+            raise ValueError("keys need either ends or one length")
+        fits = len(text) == length * num_keys if length is not None else True
+        if ends is not None:
+            last = int(ends[-1]) if len(ends) else 0
+            fits = len(ends) == num_keys and last == len(text)
+        if not fits:
+            raise ValueError(f"{num_keys} keys do not take {len(text)} bytes")
+        self._text = text.data
+        self._ends = ends
+        self._length = length
+        self._num_keys = num_keys
+
+    def __len__(self) -> int:
+        return self._num_keys
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return self.take(np.arange(self._num_keys, dtype=np.int64)[row])
+        row = operator.index(row)
+        if not -self._num_keys <= row < self._num_keys:
+            raise IndexError(f"key {row} of {self._num_keys}")
+        return self.one(row % self._num_keys)
+
+    def one(self, row: int) -> str:
+        """The key of one row in [0, num_keys): the cheapest way to a single one."""
+        if self._ends is None:
+            length: Any = self._length
+            start, end = row * length, row * length + length
+        else:
+            start, end = self._ends.item(row - 1) if row else 0, self._ends.item(row)
+        return str(self._text[start:end], "utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, self._num_keys, 4096):
+            yield from self[start : start + 4096]
+
+    def as_rows(self) -> NDArray[np.uint8]:
+        """The bytes of all keys, uint8 `[num_keys, length]`; only of keys of one length."""
+        return np.frombuffer(self._text, np.uint8).reshape(self._num_keys, self._length or 0)
+
+    def take(self, rows: NDArray[np.int64]) -> list[str]:
+        """The keys of some rows, each in [0, num_keys)."""
+        if self._ends is None:
+            ends = (rows + 1) * (self._length or 0)
+            starts = ends - (self._length or 0)
+        else:
+            ends = self._ends[rows].astype(np.int64)
+            starts = np.where(rows > 0, self._ends[rows - 1], 0).astype(np.int64)
+        text = self._text
+        return [
+            str(text[start:end], "utf-8", "surrogateescape")
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""Samples by id: byte ranges of shards, read and cut into fields."""

@@ -1,0 +1,278 @@
+"""The indexes of a dataset's shards: found, held against the shards, made where there are none.
+
+Keeps I6: before the first sample is read, every shard is there and is the one that was indexed.
+Imports the standard library, numpy, `shardwise.errors`, `shardwise.storage`, the manifest and this
+package.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from shardwise.errors import DataError, StaleIndexError
+from shardwise.shown import shown
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.tar.index.acceptance import described, fits, require_end
+from shardwise.sources.tar.index.build import build_index, usable_cores
+from shardwise.sources.tar.index.index_file import IndexHeader
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.read.offset_table import Places
+from shardwise.storage import FileStat, is_local, max_open_files
+
+__all__ = ["ShardSet", "open_shards"]
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("shardwise")
+
+# Looking at files on a network waits more than it works.
+_LOOK_THREADS = 16
+# Requests wait far more.
+_REMOTE_THREADS = 64
+# Each follows the headers of a shard in many places at once.
+_REMOTE_SCANS = 16
+# Sets of fields that are read side by side.
+_MAX_PLACES = 4
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found of one shard: its index's header, and the index where it has no file.
+
+    Attributes:
+        header: the index's header.
+        stat: the shard, as it was then.
+        index: the index, where it could not be saved.
+    """
+
+    header: IndexHeader
+    stat: FileStat
+    index: ShardIndex | None = None
+
+
+class ShardSet:
+    """The shards of a dataset with their indexes, which are mapped when they are first used.
+
+    It may be used by any thread and after a fork, and pickles without the indexes: another process
+    maps or makes them again, and holds them against what was found here.
+
+    Attributes:
+        manifest: the shards with their counts.
+        fields: the names of all fields that any sample has, in storage order.
+        has_digests: whether a shard has digests of its payloads.
+    """
+
+    def __init__(self, urls: Sequence[str], found: Sequence[_Found], store: IndexStore) -> None:
+        headers = [one.header for one in found]
+        self.manifest = Manifest(
+            "tar",
+            [Shard(u, h.num_samples, h.num_bytes) for u, h in zip(urls, headers, strict=True)],
+        )
+        self.fields = tuple(dict.fromkeys(field for h in headers for field in h.fields))
+        self._field_set = frozenset(self.fields)
+        self._ends = list(accumulate(h.num_samples for h in headers))
+        self._stats = [one.stat for one in found]
+        self._store = store
+        self._checked: set[int] = set()
+        self._mapped: dict[int, ShardIndex] = {}
+        self._places: dict[tuple[str, ...], Places | None] = {}
+        key_lengths = {h.key_length for h in headers if h.num_samples}
+        self._key_length = key_lengths.pop() if len(key_lengths) == 1 else None
+        self.has_digests = any(h.has_digests for h in headers)
+        # Those that could not be saved: they stay, for making them again takes long.
+        self._kept = {i: one.index for i, one in enumerate(found) if one.index is not None}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_kept": {}, "_places": {}}
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in all shards."""
+        return self.manifest.num_samples
+
+    def pins(self) -> Iterator[tuple[str, FileStat]]:
+        """The URL of each remote shard, and the version that the indexes are of."""
+        for shard, stat in zip(self.manifest.shards, self._stats, strict=True):
+            if not is_local(shard.url):
+                yield shard.url, stat
+
+    def has_fields(self, names: tuple[str, ...]) -> bool:
+        """Whether some sample has each of these fields."""
+        return self._field_set.issuperset(names)
+
+    def locate(self, sample: int) -> tuple[int, int]:
+        """The shard and row of one sample, by its id: as `Manifest.locate`, for single reads."""
+        shard = bisect_right(self._ends, sample)
+        return shard, sample - (self._ends[shard - 1] if shard else 0)
+
+    def index(self, shard: int) -> ShardIndex:
+        """The index of one shard, by its number.
+
+        Raises:
+            StaleIndexError: the shard or its index is not the one found when the set was opened.
+            DataError: the index is damaged.
+        """
+        found = self._mapped.get(shard)
+        if found is None:
+            found = self._kept.get(shard)
+        return self._load(shard) if found is None else found
+
+    def places(self, names: tuple[str, ...]) -> Places | None:
+        """Where these fields of all samples lie; None where that would take much memory."""
+        if names not in self._places:
+            fits = Places.fit(self.manifest, len(names), self._key_length)
+            while len(self._places) >= _MAX_PLACES:
+                self._places.pop(next(iter(self._places)), None)
+            self._places[names] = (
+                Places(self.manifest, names, index=self.index, key_length=self._key_length)
+                if fits
+                else None
+            )
+        return self._places[names]
+
+    def _load(self, shard: int) -> ShardIndex:
+        listed = self.manifest.shards[shard]
+        opened = self._stats[shard]
+        index = self._store.load(listed.url, opened, check=shard not in self._checked)
+        if index is None:
+            # It could not be saved, or was removed since.
+            index = self._kept[shard] = build_index(
+                listed.url,
+                options=self._store.options,
+                accept_unfinished=self._store.accept_unfinished,
+            )
+        else:
+            while len(self._mapped) >= max_open_files():
+                # Another thread may be at the same: whichever comes first.
+                self._mapped.pop(next(iter(self._mapped)), None)
+            self._mapped[shard] = index
+        # Where there are ETags, each read is of the version that was found.
+        now = opened if opened.etag else self._store.stat(listed.url)
+        is_of_it = fits(index.header, listed.url, opened)
+        if now != opened or index.num_samples != listed.num_samples or not is_of_it:
+            self._mapped.pop(shard, None)
+            self._kept.pop(shard, None)
+            raise StaleIndexError(
+                f"the shard was replaced while it was in use: {described(opened)} and "
+                f"{listed.num_samples} samples when it was opened, {described(now)} and "
+                f"{index.num_samples} samples now; open the dataset again",
+                url=listed.url,
+            )
+        self._checked.add(shard)
+        return index
+
+
+def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
+    """Find the indexes of shards, hold them against the shards, and make those that are missing.
+
+    Args:
+        urls: the shards.
+        store: where the indexes are.
+
+    Raises:
+        MissingShardError: a shard is not there.
+        StaleIndexError: a shard is not the one that its index was made from.
+        DataError: an index or, where it must be indexed now, a shard is damaged; or a shard has no
+            end, and `store` does not accept that.
+        StorageError: something could not be read.
+    """
+    are_local = all(is_local(url) for url in urls)
+    most = _LOOK_THREADS if are_local else _REMOTE_THREADS
+    looks = _together(lambda url: _look(url, store), urls, most)
+    missing = [url for url, look in zip(urls, looks, strict=True) if look is None]
+    most = usable_cores() if are_local else _REMOTE_SCANS
+    made = iter(_make(missing, len(urls), store, most) if missing else ())
+    found = [next(made) if look is None else look for look in looks]
+    headers = [one.header for one in found]
+    _refuse_nameless(urls, headers)
+    _say_what_has_no_end(urls, headers)
+    return ShardSet(urls, found, store)
+
+
+def _together(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -> list[T]:
+    """Do something with each URL, in threads; the first one that fails ends it."""
+    pool = ThreadPoolExecutor(min(num_threads, len(urls)), thread_name_prefix="shardwise-open")
+    try:
+        return list(pool.map(work, urls))
+    finally:
+        # What has not begun is not begun: the error is not to wait for all other shards.
+        pool.shutdown(cancel_futures=True)
+
+
+def _refuse_nameless(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
+    """Raise DataError where there are files, and all of their names give no field."""
+    if any(header.num_samples for header in headers):
+        return
+    ignored = sum((Counter(header.ignored) for header in headers), Counter[str]())
+    if ignored["no extension"]:
+        left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
+        raise DataError(
+            f"no samples: all members are left out ({left_out}); what follows the first dot of a "
+            "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
+            url=urls[0],
+        )
+
+
+def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
+    endless = [url for url, header in zip(urls, headers, strict=True) if not header.has_end]
+    if endless:
+        _logger.warning(
+            "%d of %d shards have no end (two blocks of zeros), such as %s: they may have been cut "
+            "between two samples; `shardwise verify` says more",
+            len(endless), len(urls), shown(endless[0]),
+        )  # fmt: skip
+
+
+def _look(url: str, store: IndexStore) -> _Found | None:
+    """The header of a shard's index if it has one, held against the shard."""
+    stat = store.stat(url)
+    header = store.find(url, stat)
+    if header is None:
+        return None
+    if not store.accept_unfinished:
+        require_end(header, url)
+    return _Found(header, stat)
+
+
+def _make(
+    urls: Sequence[str], num_shards: int, store: IndexStore, num_threads: int
+) -> list[_Found]:
+    """Index shards now, in threads: most of the time goes into reading."""
+    more = " ..." if len(urls) > 1 else ""
+    _logger.warning(
+        "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
+        "time",
+        len(urls), num_shards, store.command, shown(urls[0]), more,
+    )  # fmt: skip
+    unsaved: list[OSError] = []
+    lock = threading.Lock()
+
+    def make(url: str) -> _Found:
+        index = build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
+        header = index.header
+        stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
+        try:
+            store.save(url, index)
+        except OSError as error:
+            with lock:
+                unsaved.append(error)
+            return _Found(header, stat, index)
+        return _Found(header, stat)
+
+    found = _together(make, urls, num_threads)
+    if unsaved:
+        _logger.warning(
+            "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
+            "every process; give a directory that can be written as index=...",
+            len(unsaved), len(urls), unsaved[0],
+        )  # fmt: skip
+    return found

@@ -1,0 +1,1 @@
+"""A shard's headers, in order: members, names, samples."""

@@ -1,0 +1,247 @@
+"""Headers of a shard that lies far away, fetched before the scan asks for them.
+
+Each header's place follows from the one before, so a scan alone would wait for one answer a
+sample. Here a long stretch of the shard is cut into lanes; in each the first block that can be a
+header is looked for, and the chain is followed from there, in all lanes at once. These are guesses
+and nothing more: the scan follows the one true chain from the beginning (I6), takes what it needs
+from here, and whatever was not guessed is read when it's asked for. Imports numpy, the headers and
+storage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.sources.tar.scan.header_chain import KIND, WITHOUT_PAYLOAD
+from shardwise.sources.tar.scan.headers import (
+    BLOCK,
+    checksums_hold,
+    has_magic,
+    parse_number,
+    round_up,
+)
+from shardwise.storage import File
+
+__all__ = ["HeaderAhead"]
+
+# What is read at a header's place: with it the small members that follow and their headers.
+_FIRST_WINDOW = 2048
+_MAX_WINDOW = 4096
+# Shares of the windows seen last that the next ones should be wide enough for.
+_WIDE_ENOUGH = 0.9
+_NUM_WIDTHS = 64
+
+_MAX_LANES = 64
+# Finding the first header of a lane costs half a sample on average: little of so many.
+_LANE_SAMPLES = 128
+_MIN_LANE_BYTES = 4 << 20
+_ENTRY_BYTES = 32 << 10
+_ENTRY_TRIES = 8
+# A lane of so many short steps, one after the other, has come to where everything is best read.
+_SHORT_STEP = 8 << 10
+_MAX_SHORT = 6
+# So many guesses that miss, one after the other: the lanes went astray.
+_MAX_MISSES = 8
+
+# Where samples are small everything is read, so many blocks at a time.
+_DENSE_BLOCK = 1 << 20
+_DENSE_BLOCKS = 8
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A part of the shard: where its next window begins, and where the lane ends."""
+
+    position: int
+    end: int
+    num_short: int = 0
+
+
+class HeaderAhead:
+    """A shard's file, as a scan reads it: from front to back, headers only or everything.
+
+    Used by one thread.
+
+    Args:
+        file: the shard.
+        num_bytes: its length.
+    """
+
+    def __init__(self, file: File, num_bytes: int) -> None:
+        self._file = file
+        self._num_bytes = num_bytes
+        self._window: tuple[int, bytes] = (0, b"")
+        self._windows: dict[int, bytes] = {}
+        self._guessed_until = 0
+        self._num_lanes = _MAX_LANES
+        self._lane_bytes = _MIN_LANE_BYTES
+        self._width = _FIRST_WINDOW
+        self._widths: deque[int] = deque(maxlen=_NUM_WIDTHS)
+        self._num_missed = 0
+        self._dense = bytearray()
+        self._dense_start = 0
+
+    def expect(self, sample_bytes: int) -> None:
+        """Say how far apart the groups of headers lie, from what was seen so far."""
+        self._lane_bytes = max(_MIN_LANE_BYTES, _LANE_SAMPLES * sample_bytes)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read exactly `length` bytes at `offset`; raises as `File.read` does."""
+        held = self._held(offset, length)
+        if held is not None:
+            return held
+        window = self._windows.pop(offset, None)
+        if window is None:
+            window = self._fetch(offset)
+        else:
+            self._num_missed = 0
+        if len(window) < length:
+            return self._file.read(offset, length)
+        self._window = (offset, window)
+        return window[:length]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes at `offset`, and read on behind it."""
+        held = self._held(offset, len(buffer))
+        if held is not None:
+            buffer[:] = held
+            return
+        start = offset - self._dense_start
+        if not 0 <= start <= len(self._dense) - len(buffer):
+            self._read_on(offset, len(buffer))
+            start = 0
+        buffer[:] = memoryview(self._dense)[start : start + len(buffer)]
+
+    def first(self, length: int) -> None:
+        """Fetch and hold the first bytes of the shard."""
+        self._window = (0, self._file.read(0, min(length, self._num_bytes)))
+
+    def _held(self, offset: int, length: int) -> bytes | None:
+        """Bytes out of the window that the scan is in."""
+        start, data = self._window
+        if start <= offset and offset + length <= start + len(data):
+            return data[offset - start : offset - start + length]
+        return None
+
+    def _fetch(self, offset: int) -> bytes:
+        """The window at a place that was not guessed: guess from there on, or read it alone."""
+        if offset < self._guessed_until:
+            self._num_missed += 1
+            if self._num_missed <= _MAX_MISSES:
+                return self._file.read(offset, min(self._width, self._num_bytes - offset))
+            self._num_lanes = max(1, self._num_lanes // 4)
+        else:
+            self._num_lanes = min(_MAX_LANES, 2 * self._num_lanes)
+        self._num_missed = 0
+        self._guess(offset)
+        return self._windows.pop(offset)
+
+    def _guess(self, begin: int) -> None:
+        """Follow the chain from `begin`, and from where it can be entered in lanes behind."""
+        size = self._lane_bytes
+        stop = min(self._num_bytes, begin + size * self._num_lanes)
+        # A short rest is no lane of its own.
+        starts = [at for at in range(begin, stop, size) if at == begin or stop - at > size // 2]
+        ends = [*starts[1:], stop]
+        lanes = [_Lane(at, end) for at, end in zip(starts, ends, strict=True)]
+        self._windows = {}
+        self._guessed_until = stop
+        self._enter(lanes[1:])
+        # Twice the rounds that lanes of such samples take: more says that these are others.
+        for _ in range(2 * _LANE_SAMPLES + size // _MIN_LANE_BYTES):
+            active = [lane for lane in lanes if lane.position < lane.end]
+            if not active:
+                return
+            self._step(active)
+        # What is left of them is guessed when the scan comes there.
+        self._guessed_until = min(lane.position for lane in active)
+
+    def _step(self, lanes: list[_Lane]) -> None:
+        """Read a window in each lane, and go on to where the next header would be."""
+        for lane, data in zip(lanes, self._read_at(lanes, self._width), strict=True):
+            self._windows[lane.position] = data
+            follow, width = _follow(data)
+            if follow is None:
+                lane.position = lane.end
+                continue
+            self._widths.append(width)
+            lane.num_short = lane.num_short + 1 if follow < _SHORT_STEP else 0
+            lane.position = lane.end if lane.num_short == _MAX_SHORT else lane.position + follow
+        if self._widths:
+            sizes = sorted(self._widths)
+            self._width = sizes[min(len(sizes) - 1, int(_WIDE_ENOUGH * len(sizes)))]
+
+    def _enter(self, lanes: list[_Lane]) -> None:
+        """Find a header near the beginning of each lane; a lane without one is given up."""
+        for _ in range(_ENTRY_TRIES):
+            if not lanes:
+                return
+            remaining = []
+            for lane, data in zip(lanes, self._read_at(lanes, _ENTRY_BYTES), strict=True):
+                place = _first_header(data)
+                if place is None:
+                    lane.position += _ENTRY_BYTES
+                    remaining.append(lane)
+                else:
+                    lane.position += place
+            lanes = [lane for lane in remaining if lane.position < lane.end]
+        for lane in lanes:
+            lane.position = lane.end
+
+    def _read_at(self, lanes: list[_Lane], length: int) -> list[bytes]:
+        """The bytes at the places of lanes, by requests that are under way at the same time."""
+        offsets = [lane.position for lane in lanes]
+        sizes = [min(length, self._num_bytes - offset) for offset in offsets]
+        ends = np.cumsum(sizes).tolist()
+        buffer = bytearray(ends[-1])
+        self._file.read_spans(offsets, ends, memoryview(buffer), 0)
+        return [bytes(buffer[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+    def _read_on(self, offset: int, length: int) -> None:
+        """Fill the block that is read ahead, from `offset` on."""
+        stop = min(self._num_bytes, offset + max(length, _DENSE_BLOCK * _DENSE_BLOCKS))
+        known = self._dense_start + len(self._dense)
+        # The end of the block before may be read again: a member that did not fit in.
+        begin = known if self._dense_start <= offset < known else offset
+        buffer = bytearray(stop - offset)
+        buffer[: begin - offset] = memoryview(self._dense)[offset - self._dense_start :][
+            : begin - offset
+        ]
+        offsets = list(range(begin, stop, _DENSE_BLOCK))
+        ends = [min(at + _DENSE_BLOCK, stop) - offset for at in offsets]
+        self._file.read_spans(offsets, ends, memoryview(buffer), begin - offset)
+        self._dense, self._dense_start = buffer, offset
+
+
+def _first_header(data: bytes) -> int | None:
+    """Where the first block begins that can be a header."""
+    blocks: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(data) // BLOCK * BLOCK)
+    blocks = blocks.reshape(-1, BLOCK)
+    places = np.flatnonzero(has_magic(blocks))
+    if not len(places):
+        return None
+    sound = places[checksums_hold(blocks[places])]
+    return int(sound[0]) * BLOCK if len(sound) else None
+
+
+def _follow(data: bytes) -> tuple[int | None, int]:
+    """Follow the chain through a window.
+
+    Returns:
+        Where the first header behind the window would be, from its beginning, and how wide the
+        window should have been: up to the last header before payloads that are worth passing over.
+        None where the chain ends.
+    """
+    place = width = 0
+    while place + BLOCK <= len(data):
+        block = data[place : place + BLOCK]
+        size = parse_number(block[124:136])
+        if block[257:262] != b"ustar" or size is None:
+            return None, width
+        width = place + BLOCK
+        place += BLOCK + (0 if block[KIND] in WITHOUT_PAYLOAD else round_up(size))
+    return place, min(place + BLOCK, _MAX_WINDOW) if place <= _MAX_WINDOW - BLOCK else width

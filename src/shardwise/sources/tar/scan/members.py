@@ -1,0 +1,172 @@
+"""The members of a shard: regular files with their names, where they lie and how long they are.
+
+Long names (USTAR prefix, GNU, PAX) are put together here; what is no regular file is counted and
+left out. Imports numpy, `shardwise.errors` and the scan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.sources.tar.scan.header_chain import IS_EXTENDED, KIND
+from shardwise.sources.tar.scan.headers import BLOCK, parse_pax, read_name, stored_names
+from shardwise.sources.tar.scan.names import MAX_NAME
+from shardwise.sources.tar.scan.walk import HeaderRun, Scan, shown
+
+__all__ = ["Members", "scan_members"]
+
+_REGULAR = b"0\0" + b"7"
+_IS_REGULAR = np.isin(np.arange(256), list(_REGULAR))
+_WHAT = {b"5"[0]: "directory", b"1"[0]: "link", b"2"[0]: "link"}
+_WHAT |= dict.fromkeys(b"346V", "special file")
+
+
+@dataclass
+class Members:
+    """Regular files that follow one another in a shard.
+
+    Attributes:
+        names: uint8 `[n, width]`, the names with zeros behind them; width is a multiple of 8.
+        lengths: int64 `[n]`, bytes of each name.
+        offsets: int64 `[n]`, where each payload begins: a multiple of 512.
+        sizes: int64 `[n]`, payload bytes.
+    """
+
+    names: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def name(self, row: int) -> bytes:
+        """One name."""
+        return self.names[row, : self.lengths[row]].tobytes()
+
+
+def scan_members(scan: Scan, ignored: Counter[str]) -> Iterator[Members]:
+    """The regular files of a shard, in order, many at a time.
+
+    Args:
+        scan: the walk through the shard.
+        ignored: what is no regular file is counted here, by what it is.
+
+    Raises:
+        DataError: the shard is damaged or cut short.
+    """
+    for run in scan.runs():
+        kinds = run.blocks[:, KIND]
+        is_regular = _IS_REGULAR[kinds]
+        if is_regular.all():
+            members = _named(run, np.arange(len(kinds)), {})
+        else:
+            long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
+            for kind in kinds[~is_regular & ~IS_EXTENDED[kinds]].tolist():
+                ignored[_WHAT.get(kind, "unknown type")] += 1
+            members = _named(run, np.flatnonzero(is_regular), long_names)
+        _refuse_cut(run, members, scan)
+        # In V7 archives a directory is a regular file with a slash behind its name.
+        last = members.names[np.arange(len(members)), np.maximum(members.lengths - 1, 0)]
+        is_directory = last == ord("/")
+        if is_directory.any():
+            ignored["directory"] += int(is_directory.sum())
+            keep = ~is_directory
+            members = Members(
+                members.names[keep],
+                members.lengths[keep],
+                members.offsets[keep],
+                members.sizes[keep],
+            )
+        if len(members):
+            yield members
+
+
+def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes]) -> Members:
+    """The members of some rows of a run, with their full names.
+
+    Args:
+        run: the run.
+        rows: the rows that are members.
+        long_names: names that take the place of those in the headers, by the run's row.
+    """
+    blocks = run.blocks if len(rows) == len(run.blocks) else run.blocks[rows]
+    names, lengths, prefixed = stored_names(blocks)
+    found = {int(row): read_name(blocks[row].tobytes()) for row in prefixed}
+    found.update(zip(np.searchsorted(rows, list(long_names)), long_names.values(), strict=True))
+    longest = max([names.shape[1], *map(len, found.values())])
+    padded = names
+    if longest > names.shape[1] or longest % 8:
+        padded = np.zeros((len(names), -(-longest // 8) * 8), np.uint8)
+        padded[:, : names.shape[1]] = names
+    if found:
+        places = list(found)
+        packed = np.array(list(found.values()), dtype=f"S{padded.shape[1]}")
+        padded[places] = packed.view(np.uint8).reshape(len(places), -1)
+        lengths[places] = [len(name) for name in found.values()]
+    return Members(padded, lengths, run.positions[rows] + BLOCK, run.sizes[rows])
+
+
+def _long_names(run: HeaderRun, is_regular: NDArray[np.bool_], url: str) -> dict[int, bytes]:
+    """The names that extended headers give, by the row of the regular file that has them."""
+    kinds = run.blocks[:, KIND]
+    names: dict[int, bytes] = {}
+    # An extended header speaks of the next header that is not one itself.
+    others = np.flatnonzero(~IS_EXTENDED[kinds])
+    about = others[np.searchsorted(others, list(run.extended))]
+    for (row, payload), member in zip(run.extended.items(), about.tolist(), strict=True):
+        name = _stated_name(int(kinds[row]), payload, url, int(run.positions[row]))
+        if name and is_regular[member]:
+            # Of several, the first one counts, as for the standard library.
+            names.setdefault(member, name)
+    return names
+
+
+def _stated_name(kind: int, payload: bytes, url: str, position: int) -> bytes | None:
+    """The name that one extended header gives, if any."""
+    if kind == ord("K") or (kind != ord("L") and b"path=" not in payload):
+        return None
+    problem = None
+    name: bytes | None = None
+    if kind == ord("L"):
+        name = payload.partition(b"\0")[0]
+    else:
+        try:
+            name = parse_pax(payload).get(b"path")
+        except ValueError as error:
+            problem = str(error)
+    if name is not None and kind == ord("g"):
+        problem = "a global header that gives all members one name: pack the shard again"
+    if name is not None and b"\0" in name:
+        problem = f"a member's name with a NUL byte, {shown(name)}: readers take it for two names"
+    if name is not None and len(name) > MAX_NAME:
+        problem = f"a member's name of {len(name)} bytes: at most {MAX_NAME} are read"
+    if problem is not None:
+        raise DataError(problem, url=url, offset=position)
+    return name
+
+
+def _refuse_cut(run: HeaderRun, members: Members, scan: Scan) -> None:
+    """Raise if the last member's payload reaches past the end of the shard."""
+    end = int(run.positions[-1]) + BLOCK + -(-int(run.sizes[-1]) // BLOCK) * BLOCK
+    if end <= scan.num_bytes:
+        return
+    is_member = len(members) and members.offsets[-1] == run.positions[-1] + BLOCK
+    name = members.name(-1) if is_member else read_name(run.blocks[-1].tobytes())
+    base, _, extension = name.rpartition(b"/")[2].partition(b".")
+    raise DataError(
+        f"the shard is cut short: the member {shown(name)} reaches to byte {end}, the shard ends "
+        f"at byte {scan.num_bytes}",
+        url=scan.url,
+        key=(name[: len(name) - len(extension) - 1] if extension else base).decode(
+            "utf-8", "backslashreplace"
+        ),
+        field=extension.decode("utf-8", "backslashreplace") or None,
+        offset=int(run.positions[-1]),
+    )

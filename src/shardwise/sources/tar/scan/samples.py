@@ -1,0 +1,261 @@
+"""Members to samples: members that stand together and share a key are the fields of one sample.
+
+Keeps I6: a sample is never made of a part of its members. Two members for one field, or members of
+one key that stand apart, are errors. What is kept while a shard is scanned is about 10 bytes a
+member, besides the keys. Imports numpy, `shardwise.errors` and the members and names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.sources.tar.index.shard_index import missing_mark
+from shardwise.sources.tar.scan.headers import BLOCK
+from shardwise.sources.tar.scan.members import Members
+from shardwise.sources.tar.scan.names import Fields, split_names
+
+__all__ = ["SampleTable", "narrow"]
+
+_BLOCK_BITS = 9
+
+# A table of so many cells, most of them empty, is a mistake in the names and no data set.
+_MAX_EMPTY_CELLS = 50_000_000
+
+
+class SampleTable:
+    """Collects the members of one shard into a table of samples and fields.
+
+    Args:
+        url: the shard, for messages.
+        ignored: members that can't be fields are counted here, by why.
+    """
+
+    def __init__(self, url: str, ignored: Counter[str]) -> None:
+        self.url = url
+        self.ignored = ignored
+        self.num_samples = 0
+        self.num_members = 0
+        self._fields = Fields()
+        self._last_key: bytes | None = None
+        # One array a chunk: of members, then of samples.
+        self._blocks: list[NDArray[Any]] = []
+        self._sizes: list[NDArray[Any]] = []
+        self._numbers: list[NDArray[Any]] = []
+        self._is_first: list[NDArray[np.bool_]] = []
+        self._keys: list[NDArray[np.uint8]] = []
+        self._key_lengths: list[NDArray[Any]] = []
+        self._hashes: list[NDArray[np.uint64]] = []
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields met so far."""
+        return tuple(self._fields.names)
+
+    def add(self, members: Members) -> None:
+        """Take up the next members.
+
+        Raises:
+            DataError: there are too many different fields.
+        """
+        rows, dots = split_names(members.names, members.lengths, self.ignored)
+        if not len(rows):
+            return
+        every = len(rows) == len(members)
+        names = members.names if every else members.names[rows]
+        lengths, offsets, sizes = (
+            part if every else part[rows]
+            for part in (members.lengths, members.offsets, members.sizes)
+        )
+        try:
+            numbers = self._fields.number(names, lengths, dots)
+        except ValueError as error:
+            raise DataError(str(error), url=self.url) from error
+        keys = _keys_of(names, dots)
+        is_first = np.zeros(len(keys), np.bool_)
+        for word in keys.view("<u8").T:
+            is_first[1:] |= word[1:] != word[:-1]
+        is_first[0] = keys[0, : dots[0]].tobytes() != self._last_key
+        self._last_key = keys[-1, : dots[-1]].tobytes()
+        self._blocks.append(narrow(offsets >> _BLOCK_BITS))
+        self._sizes.append(narrow(sizes))
+        self._numbers.append(narrow(numbers))
+        self._is_first.append(is_first)
+        self.num_members += len(keys)
+        firsts = np.flatnonzero(is_first)
+        if len(firsts):
+            key_lengths = dots[firsts]
+            keys = keys.take(firsts, axis=0)
+            self._hashes.append(_hash(keys, key_lengths))
+            longest = int(key_lengths.max())
+            is_key = np.arange(longest) < key_lengths[:, None]
+            keys = keys[:, :longest]
+            self._keys.append(keys.ravel() if is_key.all() else keys[is_key])
+            self._key_lengths.append(narrow(key_lengths))
+            self.num_samples += len(firsts)
+
+    def finish(self, *, has_end: bool) -> tuple[dict[str, NDArray[Any]], frozenset[str]]:
+        """The columns of the index, and the fields that some sample lacks.
+
+        Raises:
+            DataError: a sample has two members for one field; members of a sample stand apart; the
+                shard has no end and its last sample lacks what all others have.
+        """
+        num_fields = len(self.fields)
+        num_empty = num_fields * self.num_samples - self.num_members
+        if num_empty > max(_MAX_EMPTY_CELLS, 8 * self.num_members):
+            raise DataError(
+                f"{num_fields} fields for {self.num_samples} samples, most of them missing: a key "
+                "ends at the first dot of the base name, so keys can't hold dots; rename the "
+                "members when packing",
+                url=self.url,
+            )
+        columns = self._key_columns()
+        is_first = _joined(self._is_first, np.bool_)
+        samples = np.cumsum(is_first, dtype=np.int64) - 1
+        blocks = _joined(self._blocks, np.uint64)
+        sizes = _joined(self._sizes, np.uint64)
+        numbers = _joined(self._numbers, np.uint8)
+        self._refuse_repeats(columns, blocks)
+        starts = blocks[is_first]
+        optional = set()
+        for number, field in enumerate(self.fields):
+            rows = np.flatnonzero(numbers == number)
+            owners = samples[rows]
+            if (owners[1:] == owners[:-1]).any():
+                twice = int(owners[1:][owners[1:] == owners[:-1]][0])
+                self._refuse_two(columns, twice, field, int(blocks[rows[owners == twice][1]]))
+            offset = np.zeros(self.num_samples, starts.dtype)
+            offset[owners] = blocks[rows] - starts[owners]
+            size = sizes[rows]
+            if len(rows) < self.num_samples:
+                optional.add(field)
+                if not has_end and len(rows) == self.num_samples - 1 != int(owners[-1]):
+                    self._refuse_half(columns, field)
+                size = _with_gaps(size, owners, self.num_samples)
+            columns[f"offset:{field}"] = _shrunk(narrow(offset))
+            columns[f"size:{field}"] = _shrunk(size if field in optional else narrow(size))
+        columns["starts"] = narrow(starts)
+        return columns, frozenset(optional)
+
+    @property
+    def key_length(self) -> int | None:
+        """The length of all keys, None if they differ."""
+        lengths = {int(n) for part in self._key_lengths for n in (part.min(), part.max())}
+        return lengths.pop() if len(lengths) == 1 else 0 if not lengths else None
+
+    def _key_columns(self) -> dict[str, NDArray[Any]]:
+        columns: dict[str, NDArray[Any]] = {"keys": _joined(self._keys, np.uint8)}
+        if self.key_length is None:
+            ends = np.cumsum(_joined(self._key_lengths, np.uint8), dtype=np.int64)
+            columns["key_ends"] = narrow(ends)
+        return columns
+
+    def _key(self, columns: dict[str, NDArray[Any]], row: int) -> str:
+        if "key_ends" in columns:
+            start, end = (int(columns["key_ends"][row - 1]) if row else 0), columns["key_ends"][row]
+        else:
+            start, end = row * (self.key_length or 0), (row + 1) * (self.key_length or 0)
+        return columns["keys"][start:end].tobytes().decode("utf-8", "surrogateescape")
+
+    def _refuse_repeats(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any]) -> None:
+        """Raise if two samples have one key."""
+        hashes = _joined(self._hashes, np.uint64)
+        ordered = np.sort(hashes)
+        suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        seen: dict[str, int] = {}
+        for row in np.flatnonzero(np.isin(hashes, suspects)).tolist() if len(suspects) else ():
+            key = self._key(columns, row)
+            if key in seen:
+                firsts = np.flatnonzero(_joined(self._is_first, np.bool_))
+                offset, earlier = (int(blocks[firsts[r]]) * BLOCK for r in (row, seen[key]))
+                raise DataError(
+                    "members of one key stand apart in the shard (an earlier one has its payload "
+                    f"at byte {earlier}): each part would be half a sample; pack the shard again "
+                    "with its members sorted by name (`tar --sort=name`)",
+                    url=self.url,
+                    key=key,
+                    field=self.fields[int(_joined(self._numbers, np.uint8)[firsts[row]])],
+                    offset=offset,
+                )
+            seen[key] = row
+
+    def _refuse_two(
+        self, columns: dict[str, NDArray[Any]], sample: int, field: str, block: int
+    ) -> None:
+        raise DataError(
+            "a sample has two members for one field: two samples of one key, or names that differ "
+            "in the case of the extension only; rename one when packing",
+            url=self.url,
+            key=self._key(columns, sample),
+            field=field,
+            offset=block * BLOCK,
+        )
+
+    def _refuse_half(self, columns: dict[str, NDArray[Any]], field: str) -> None:
+        raise DataError(
+            "the shard has no end (two blocks of zeros), and its last sample alone lacks a field: "
+            "it was cut between two members",
+            url=self.url,
+            key=self._key(columns, self.num_samples - 1),
+            field=field,
+        )
+
+
+def narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """Non-negative integers in the smallest unsigned dtype that holds them."""
+    return values.astype(_dtype_for(int(values.max()) if len(values) else 0), copy=False)
+
+
+def _dtype_for(largest: int) -> np.dtype[Any]:
+    return np.min_scalar_type(largest)
+
+
+def _shrunk(values: NDArray[Any]) -> NDArray[Any]:
+    """One element, if all are equal to it."""
+    return values[:1] if len(values) and (values == values[0]).all() else values
+
+
+def _with_gaps(sizes: NDArray[Any], owners: NDArray[np.int64], num_samples: int) -> NDArray[Any]:
+    """Sizes by sample, with the mark of a missing field where a sample has none."""
+    # The largest value marks a gap, so no size may have it.
+    dtype = _dtype_for(int(sizes.max()) + 1)
+    column = np.full(num_samples, missing_mark(dtype), dtype)
+    column[owners] = sizes
+    return column
+
+
+def _keys_of(names: NDArray[np.uint8], dots: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The keys as uint8 `[n, width]` with zeros behind them; width is a multiple of 8."""
+    longest = int(dots.max())
+    keys = names[:, : -(-longest // 8) * 8].copy()
+    if (dots == longest).all():
+        keys[:, longest:] = 0
+    else:
+        keys[np.arange(keys.shape[1]) >= dots[:, None]] = 0
+    return keys
+
+
+def _joined(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    parts = list(parts)
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _hash(keys: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A 64-bit number for each key: equal for equal keys, whatever the array's width."""
+    words = keys.view("<u8")
+    hashes = lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for column in range(words.shape[1]):
+        mixed = hashes ^ words[:, column]
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(32)
+        # Zeros behind a key must not count: they depend on the longest name of the chunk.
+        hashes = np.where(lengths > 8 * column, mixed, hashes)
+    return hashes

@@ -1,0 +1,1 @@
+"""Shards written whole or not at all."""

@@ -1,0 +1,154 @@
+"""What a sample becomes when it is written: member names and bytes.
+
+Refuses names that would be read back as other names: keys are split from fields at the first dot
+of the base name, fields are lower-cased, and `__name__` members are skipped. Imports numpy, the
+standard library and the rule for names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import numbers
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shardwise.sources.tar.scan.names import MAX_NAME
+
+__all__ = ["encode_sample"]
+
+_BOOKKEEPING = re.compile(r"__.*__", re.DOTALL)
+
+
+def encode_sample(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes]]]:
+    """Turn a sample into its key and its members, `(name, bytes)`, sorted by field.
+
+    Raises:
+        ValueError: the key or a field's name can't be read back as it is, or a value is no JSON.
+        TypeError: a value is of a type that has no one meaning as bytes.
+    """
+    if "__key__" not in sample:
+        raise ValueError(f"a sample needs a '__key__'; this one has {sorted(map(repr, sample))}")
+    key = sample["__key__"]
+    _check_key(key)
+    fields = [field for field in sample if field != "__key__"]
+    if not fields:
+        raise ValueError(f"the sample {key!r} has no field: nothing of it would be in the shard")
+    for field in fields:
+        _check_field(field, key)
+    return key, [
+        (f"{key}.{field}", _encode(sample[field], field, f"sample {key!r}, field {field!r}"))
+        for field in sorted(fields)
+    ]
+
+
+def _check_key(key: object) -> None:
+    """Refuse a key that is not read back as it is written."""
+    if not isinstance(key, str):
+        raise TypeError(f"'__key__' must be a str, not {key!r}: str(...) or f'{{n:08d}}' makes one")
+    parts = key.split("/")
+    problem = None
+    if key.startswith("/"):
+        problem = "is absolute: leave out the leading '/'"
+    elif "" in parts:
+        problem = "is empty or has an empty part: give it a name that does not end in '/'"
+    elif ".." in parts or "." in parts:
+        problem = "has a part '.' or '..': use plain names"
+    elif "." in parts[-1]:
+        problem = (
+            f"has a dot in {parts[-1]!r}: it would be read as the key {key[: -len(parts[-1])]!r}"
+            f" + {parts[-1].partition('.')[0]!r}; replace the dot, for example by '_'"
+        )
+    elif any(_BOOKKEEPING.fullmatch(part) for part in parts):
+        problem = "has a part of the form '__name__', which readers of tar shards skip: rename it"
+    elif "\0" in key or not _is_utf8(key):
+        problem = "can't be a name in a tar: leave out NUL and lone surrogates"
+    if problem:
+        raise ValueError(f"the key {key!r} {problem}")
+
+
+def _check_field(field: object, key: str) -> None:
+    """Refuse a field's name that is not read back as it is written."""
+    if not isinstance(field, str):
+        raise TypeError(f"sample {key!r}: a field's name must be a str, not {field!r}")
+    problem = None
+    if field.startswith("__") and field.endswith("__"):
+        problem = "is a reader's own entry and no field: remove it from the sample"
+    elif field.startswith("."):
+        problem = f"begins with a dot: write {field.lstrip('.')!r}"
+    elif "" in field.split("."):
+        problem = "is empty or has an empty part: name it by an extension, such as 'jpg'"
+    elif field != field.lower():
+        problem = (
+            f"has upper-case letters, and fields are read in lower case: use {field.lower()!r}"
+        )
+    elif _BOOKKEEPING.fullmatch(f"{key.rpartition('/')[2]}.{field}"):
+        problem = "makes a name of the form '__name__', which readers of tar shards skip: rename it"
+    elif "/" in field or "\0" in field or not _is_utf8(field):
+        problem = "can't be an extension: leave out '/', NUL and lone surrogates"
+    elif (num_bytes := len(f"{key}.{field}".encode())) > MAX_NAME:
+        problem = f"and the key make a name of {num_bytes} bytes: at most {MAX_NAME} are read"
+    if problem:
+        raise ValueError(f"sample {key!r:.200}: the field {field!r} {problem}")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encode(value: object, field: str, where: str) -> bytes:
+    """The bytes of a value; `where` names it in errors."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return _encode_text(value, where)
+    extension = field.rpartition(".")[2]
+    if extension == "json" and not isinstance(value, np.ndarray):
+        return _encode_json(value, where)
+    if extension == "npy" and isinstance(value, np.ndarray | np.generic):
+        return _encode_npy(value, where)
+    if isinstance(value, numbers.Integral | np.bool_):
+        return str(int(value)).encode()
+    if isinstance(value, numbers.Real):
+        return repr(float(value)).encode()
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise TypeError(
+        f"{where}: can't write a {kind.removeprefix('builtins.')}; give bytes, str, int or float, "
+        "a dict or list in a field that ends in json, or a NumPy array in one that ends in npy. "
+        "Nothing is encoded for you: images go in as the bytes of a file (cv2.imencode, or save "
+        "of a PIL image to io.BytesIO)"
+    )
+
+
+def _encode_text(value: str, where: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: the text is not UTF-8: {error}") from error
+
+
+def _encode_json(value: object, where: str) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except TypeError as error:
+        raise TypeError(f"{where}: not JSON: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: not JSON: {error}") from error
+
+
+def _encode_npy(value: np.ndarray[Any, Any] | np.generic, where: str) -> bytes:
+    if value.dtype.hasobject:
+        raise TypeError(
+            f"{where}: an array of dtype {value.dtype} would be pickled: use numbers or strings "
+            "of fixed length"
+        )
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(value), allow_pickle=False)
+    return file.getvalue()

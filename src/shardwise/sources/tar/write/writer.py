@@ -1,0 +1,271 @@
+"""Writing tar shards: whole or not at all, the same bytes for the same samples.
+
+Keeps I8: a shard has a hidden temporary name until it is finished, so a killed process leaves
+nothing that a later run would trust. A remote one is a temporary file of this machine until then.
+Headers come from the standard library's tarfile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shardwise.arguments import check_number, path_text
+from shardwise.errors import StorageError
+from shardwise.shown import shown
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.scan.names import MAX_FIELDS
+from shardwise.sources.tar.write.encode import encode_sample
+from shardwise.sources.tar.write.partial_shard import END, LocalShard, RemoteShard, refuse_existing
+from shardwise.storage import StorageOptions, is_local, local_path
+from shardwise.storage.atomic import sweep
+
+__all__ = ["TarWriter"]
+
+_BLOCK_BYTES = 512
+
+
+class TarWriter:
+    """Writes samples into tar shards, with an index beside each.
+
+    A sample is a dict: "__key__" and one entry a field, named by its extension without the dot.
+    Bytes are written as they are. A str becomes UTF-8, an int or a float its digits; a dict or a
+    list becomes JSON in a field that ends in `json`, a NumPy array becomes npy in one that ends in
+    `npy`. Nothing else is encoded.
+
+    Members stand sorted by field, with neither times nor owners: the same samples in the same
+    order give the same bytes, whatever the order of the dicts. Names that do not fit into a ustar
+    header get a PAX one.
+
+    A shard takes its name when it is full or the writer is closed. An exception inside the `with`
+    block removes the shard that is being written; finished ones stay. The writer remembers all
+    keys, to refuse a second sample of the same key: about 100 bytes a sample. It belongs to one
+    thread.
+
+    Args:
+        pattern: the shards' paths, such as "out-{shard:06d}.tar", or URLs, such as
+            "s3://bucket/out-{shard:06d}.tar"; WebDataset's "out-%06d.tar" means the same. Without
+            a number, one shard. Directories that are missing are made; in the first shard's, what
+            killed writers of this machine left behind is removed.
+        max_samples: samples a shard; None for no limit.
+        max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
+            gets a shard of its own.
+        index: whether to write an index file beside each shard.
+        digests: whether the index holds a CRC-32 of each field.
+        overwrite: whether shards that exist are replaced. Shards of an earlier run with higher
+            numbers stay.
+        storage: how remote shards are reached, as `shardwise.tar` takes it.
+
+    A remote shard is collected in a temporary file without a name (in `tempfile`'s directory: it
+    needs room for one shard) and goes up when it is finished, in parts if it is large; its index
+    follows. What exists is looked for before, not while a shard goes up: two programs that write
+    the same name at once are not kept apart there.
+
+    Attributes:
+        shards: the paths or URLs of the finished shards.
+        num_samples: samples written so far.
+
+    Examples:
+        >>> import shardwise as sw
+        >>> with sw.TarWriter("train-{shard:06d}.tar", max_samples=1000) as writer:
+        ...     writer.write({"__key__": "0001", "txt": "a cat", "cls": 3})
+        >>> writer.shards
+        ['train-000000.tar']
+
+    Raises:
+        FileExistsError: a shard exists already.
+        ValueError: limits or the pattern make no sense.
+        StorageError: the disk or the store does not take the bytes.
+    """
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str],
+        *,
+        max_samples: int | None = None,
+        max_bytes: int | None = None,
+        index: bool = True,
+        digests: bool = False,
+        overwrite: bool = False,
+        storage: StorageOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, limit in (("max_samples", max_samples), ("max_bytes", max_bytes)):
+            if limit is not None:
+                check_number(name, limit, least=1)
+        self.shards: list[str] = []
+        self.num_samples = 0
+        text = path_text("pattern", pattern)
+        self._pattern = _with_braces(local_path(text) if is_local(text) else text)
+        self._options = StorageOptions.of(storage)
+        self._max_samples = max_samples
+        self._max_bytes = max_bytes
+        self._index = index
+        self._digests = digests
+        self._overwrite = overwrite
+        self._keys: set[str] = set()
+        # Of the shard under way.
+        self._fields: set[str] = set()
+        self._shard: LocalShard | None = None
+        self._closed = False
+        _check_pattern(self._pattern)
+        if not overwrite:
+            refuse_existing(self._path(0), self._options)
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Write one sample.
+
+        A sample that is refused leaves the writer as it was. After any other error the writer is
+        closed and the shard under way is removed.
+
+        Raises:
+            ValueError: the key was written before, the key or a field can't be read back as it is,
+                a shard would have more fields than are read, or a second shard is needed and the
+                pattern has no `{shard}`.
+            DataError: the shard can't be read back, for another reason; it was removed.
+            TypeError: a value is of a type that is not written.
+            FileExistsError: the next shard exists already.
+            StorageError: the disk does not take the bytes.
+        """
+        if self._closed:
+            raise ValueError("the writer is closed")
+        key, members = encode_sample(sample)
+        if key in self._keys:
+            raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
+        parts = []
+        for name, data in members:
+            parts += [_header(name, len(data)), data, bytes(-len(data) % _BLOCK_BYTES)]
+        data = b"".join(parts)
+        goes_on = self._shard is not None and self._fits(self._shard, len(data))
+        fields = (self._fields if goes_on else set()).union(sample) - {"__key__"}
+        if len(fields) > MAX_FIELDS:
+            raise ValueError(
+                f"the sample {key!r} is the first with which the shard has {len(fields)} different "
+                f"fields, and at most {MAX_FIELDS} are read: give like values like names"
+            )
+        try:
+            if self._shard is not None and not goes_on:
+                self._finish_shard(self._shard)
+            if self._shard is None:
+                self._shard = self._open_shard()
+            self._shard.add(data)
+            self._fields = fields
+            self._keys.add(key)
+            self.num_samples += 1
+            if self._shard.num_samples == self._max_samples:
+                self._finish_shard(self._shard)
+        except BaseException as error:
+            # Half a sample may be in the shard, also after a KeyboardInterrupt.
+            self._abort(error)
+            raise
+
+    def close(self) -> None:
+        """Finish the last shard. Without samples there is no shard."""
+        self._closed = True
+        if self._shard is not None:
+            self._finish_shard(self._shard)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._abort(error)
+
+    def _fits(self, shard: LocalShard, num_bytes: int) -> bool:
+        """Whether a sample may go into the shard under way."""
+        if self._max_bytes is None:
+            return True
+        return shard.num_bytes + num_bytes + len(END) <= self._max_bytes
+
+    def _path(self, number: int) -> str:
+        return self._pattern.format(shard=number)
+
+    def _open_shard(self) -> LocalShard:
+        path = self._path(len(self.shards))
+        if path in self.shards:
+            raise ValueError(
+                f"a second shard is needed, and the pattern {shown(self._pattern)!r} names one "
+                "only: put {shard:06d} into it, or leave out max_samples and max_bytes"
+            )
+        if is_local(path):
+            if not self.shards:
+                sweep(Path(path).parent)
+            return LocalShard(path, overwrite=self._overwrite)
+        return RemoteShard(path, overwrite=self._overwrite, options=self._options)
+
+    def _finish_shard(self, shard: LocalShard) -> None:
+        self._shard = None
+        index = shard.finish(digests=self._digests)
+        self.shards.append(shard.path)
+        if not self._index:
+            return
+        if not is_local(shard.path):
+            # The store has a version of its own.
+            index = build_index(shard.path, digests=self._digests, options=self._options)
+        try:
+            _, note = IndexStore(options=self._options).publish(shard.path, index)
+        except OSError as error:
+            raise StorageError(
+                f"the shard {shard.path!r} is whole, but its index can't be written: "
+                f"{error.strerror or error}"
+            ) from error
+        if note:
+            raise StorageError(f"the shard {shard.path!r} is whole, but {note}")
+
+    def _abort(self, error: BaseException) -> None:
+        self._closed = True
+        if self._shard is not None:
+            self._shard.remove(error)
+            self._shard = None
+
+
+def _header(name: str, size: int) -> bytes:
+    """The header blocks of a regular file: ustar if it fits, else PAX."""
+    info = tarfile.TarInfo(name)
+    info.size = size
+    try:
+        return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
+    except ValueError:
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def _with_braces(pattern: str) -> str:
+    """A pattern with a number of printf, such as "%06d", as one with a brace.
+
+    "%20d" is none: it stands for a space and a "d" in a URL.
+    """
+    if "{" in pattern:
+        return pattern
+    return re.sub(r"%(0[1-9][0-9]?|[1-9]?)d(?![A-Za-z])", r"{shard:\1d}", pattern)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse a pattern that names no tar file, or has other braces than {shard}."""
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
+        first = pattern.format(shard=0) if names <= {"shard"} else None
+    except (ValueError, LookupError):
+        first = None
+    if first is None:
+        raise ValueError(
+            f"the pattern {shown(pattern)!r} has other braces than {{shard}} or {{shard:06d}}; "
+            "write {{ and }} for braces that are part of the name"
+        )
+    if not first.endswith(".tar"):
+        raise ValueError(
+            f"the pattern {shown(pattern)!r} must end in '.tar': that is what is written"
+        )

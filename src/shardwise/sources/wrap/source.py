@@ -1,0 +1,193 @@
+"""Any map-style dataset as a source: whatever has `__len__` and `__getitem__`.
+
+Its values are objects, not stored bytes, so that columns are lists. Sample i is item i: the order,
+the counts and the ranks are ours, the reading is the dataset's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Columns
+from shardwise.errors import DataError, MissingExtraError, StorageError
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.wrap.identity import identity_of
+
+__all__ = ["WrapSource"]
+
+
+class _Kind:
+    """What a dataset's fingerprint is made of; found out when it is asked for."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __call__(self) -> str:
+        return f"wrap {identity_of(self._dataset)}"
+
+
+class WrapSource:
+    """A map-style dataset, seen as one shard of objects.
+
+    An item that is a mapping keeps its names; a tuple or list becomes the fields "0", "1", ...;
+    anything else is the one field "value". A sample's key is the item's own "__key__", else its
+    index in decimal digits. A value None counts as a field that the sample lacks.
+
+    The fields are those of item 0. The fingerprint is made of the dataset's type name, its length,
+    and what `wrap_identity` finds out about its content. `__getitems__` is used where the dataset
+    has it. Several threads may read at once, as with any source: the dataset's `__getitem__` must
+    allow it.
+
+    Args:
+        dataset: has `__len__` and `__getitem__`, and pickles if worker processes are used.
+        undecoded: from the dataset and names of fields to a dataset that has these fields as bytes.
+
+    Raises:
+        TypeError: it lacks one of the two.
+    """
+
+    # Decoders are applied to objects as they are; nothing is laid out in bytes.
+    holds_objects = True
+    default_shuffle: Literal["full"] = "full"
+
+    def __init__(
+        self, dataset: Any, *, undecoded: Callable[[Any, Sequence[str]], Any] | None = None
+    ) -> None:
+        _refuse_table(dataset)
+        kind = type(dataset).__name__
+        for method in ("__len__", "__getitem__"):
+            if not hasattr(dataset, method):
+                raise TypeError(
+                    f"wrap() needs a dataset with __len__ and __getitem__, and {kind} has no "
+                    f"{method}: an iterable one has to be stored first, say by sw.TarWriter"
+                )
+        self.dataset = dataset
+        self._kind = kind
+        self._fields: tuple[str, ...] | None = None
+        self._undecoded = undecoded
+        self.manifest = Manifest(_Kind(dataset), [Shard(f"wrap:{kind}", len(dataset), 0)])
+
+    def __repr__(self) -> str:
+        return f"WrapSource({self._kind}, {self.manifest.num_samples} samples)"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of item 0's fields; () for an empty dataset."""
+        if self._fields is None:
+            if self.manifest.num_samples:
+                self._fields = tuple(self._named(0, self._item(0))[1])
+            else:
+                self._fields = ()
+        return self._fields
+
+    def undecoded(self, names: Sequence[str]) -> WrapSource:
+        """The same samples with these fields as bytes, if the dataset can give them so."""
+        if self._undecoded is None or not names:
+            return self
+        raw = self._undecoded(self.dataset, names)
+        if raw is self.dataset:
+            return self
+        source = WrapSource(raw, undecoded=self._undecoded)
+        source.manifest, source._kind = self.manifest, self._kind
+        return source
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Get items by index; see the protocol.
+
+        Raises:
+            DataError: the dataset raised, or an item has fields that item 0 does not have.
+        """
+        wanted: list[int] = ids.tolist()
+        samples = [
+            self._named(i, item) for i, item in zip(wanted, self._items(wanted), strict=True)
+        ]
+        if fields is None:
+            fields = self.fields
+            for i, (key, sample) in zip(wanted, samples, strict=True):
+                if not sample.keys() <= set(fields):
+                    odd = next(name for name in sample if name not in fields)
+                    raise self._error(
+                        i,
+                        f"the item has a field {odd!r}, which item 0 does not have: select() "
+                        f"some of {', '.join(map(repr, fields))}",
+                        key=key,
+                        field=odd,
+                    )
+        columns: dict[str, Sequence[Any]] = {
+            name: [sample.get(name) for _, sample in samples] for name in fields
+        }
+        return Columns(ids, [key for key, _ in samples], columns)
+
+    def _items(self, wanted: list[int]) -> list[Any]:
+        getitems = getattr(self.dataset, "__getitems__", None)
+        if getitems is None or not wanted:
+            return [self._item(i) for i in wanted]
+        try:
+            items = list(getitems(wanted))
+        except Exception:
+            # The user's code: anything may come. One by one, the bad item names itself.
+            for i in wanted:
+                self._item(i)
+            raise
+        if len(items) != len(wanted):
+            raise DataError(
+                f"{self._kind}.__getitems__ returned {len(items)} items for {len(wanted)} indices",
+                url=self.manifest.shards[0].url,
+            )
+        return items
+
+    def _item(self, i: int) -> Any:
+        try:
+            return self.dataset[i]
+        except (MissingExtraError, StorageError):
+            raise
+        except Exception as exc:  # the dataset is the user's code: anything may come
+            message = f"{self._kind}[{i}] raised {type(exc).__name__}: {exc}"
+            raise self._error(i, message) from exc
+
+    def _named(self, i: int, item: Any) -> tuple[str, dict[str, Any]]:
+        """The key and the fields of an item."""
+        if isinstance(item, Mapping):
+            sample = dict(item)
+            key = str(sample.pop("__key__", i))
+            for name in sample:
+                if not isinstance(name, str):
+                    raise self._error(
+                        i, f"the item has a field {name!r}: names of fields are str", key=key
+                    )
+            return key, sample
+        if isinstance(item, (tuple, list)):
+            return str(i), {str(place): value for place, value in enumerate(item)}
+        return str(i), {"value": item}
+
+    def _error(
+        self, i: int, message: str, *, key: str | None = None, field: str | None = None
+    ) -> DataError:
+        url = self.manifest.shards[0].url
+        return DataError(message, url=url, key=str(i) if key is None else key, field=field, index=i)
+
+
+def _refuse_table(dataset: Any) -> None:
+    """Say what to do with what has a length and items, and whose items are no samples."""
+    package, name = type(dataset).__module__.partition(".")[0], type(dataset).__name__
+    remedy = {
+        ("pandas", "DataFrame"): "its records, wrap(df.to_dict('records')), or write it by "
+        "df.to_parquet('rows.parquet') for sw.parquet",
+        ("polars", "DataFrame"): "its rows, wrap(df.to_dicts()), or write it by "
+        "df.write_parquet('rows.parquet') for sw.parquet",
+        ("pyarrow", "Table"): "its rows, wrap(table.to_pylist()), or write it by "
+        "pyarrow.parquet.write_table(table, 'rows.parquet') for sw.parquet",
+    }.get((package, name))
+    if package == "datasets":
+        if name == "DatasetDict":
+            first = next(iter(dataset), "train")
+            remedy = f"one of its splits, such as wrap(dataset[{first!r}])"
+        elif name == "Dataset" and dataset.format["type"] in ("arrow", "pandas", "polars"):
+            remedy = "the dataset without its format, wrap(dataset.with_format(None))"
+            name = f"Dataset with the format {dataset.format['type']!r}"
+    if remedy is not None:
+        raise TypeError(f"wrap() needs a dataset of samples, not a {package} {name}: give {remedy}")

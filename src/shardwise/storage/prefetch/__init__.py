@@ -1,0 +1,1 @@
+"""What is read ahead of its use, and how much of it."""

@@ -1,0 +1,1 @@
+"""One request that ends: retried, hedged, bounded in time."""

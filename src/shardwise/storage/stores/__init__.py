@@ -1,0 +1,1 @@
+"""One client a kind of store, with its credentials."""

@@ -1,0 +1,186 @@
+"""`ais://BUCKET/OBJECT`: AIStore, by its S3 interface, which tells versions apart.
+
+A gateway answers with a redirect (301, 307) to the target that has the object; the token is not
+shown to targets, which do not ask for it. obstore follows redirects of reads. By hand go what it
+can't follow: writes, whose body must be sent to the target only, and names with characters that the
+cluster writes bare into `Location`. Source: AIStore's HTTP API and its S3 compatibility, by
+recorded exchanges with a cluster.
+"""
+
+from __future__ import annotations
+
+import http
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from shardwise.shown import shown
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.requests.retry import Reply
+from shardwise.storage.stores.getbatch import Connections, Range, get_batch
+from shardwise.storage.stores.obstore_client import (
+    ObstoreClient,
+    client_options,
+    redirects_are_followed,
+)
+from shardwise.storage.stores.thread_lanes import Lanes
+from shardwise.storage.stores.web import Web, WebClient, put_file
+
+__all__ = ["AisClient"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("shardwise")
+
+# What clusters from before GetBatch answer, or before its ranges.
+_NO_GET_BATCH = (400, 404, 405, 501)
+
+
+class AisClient(ObstoreClient):
+    """A bucket of an AIStore cluster.
+
+    Args:
+        bucket: its name.
+        options: for time limits.
+        endpoint: the gateway's URL, without a slash at the end.
+        client: settings of obstore's HTTP client.
+        web: how the gateway is asked by hand, without the token.
+        find_token: looks for the token, or gives the user's own.
+        by_hand: whether obstore can't be used for reads: headers of the user's must stay with the
+            gateway.
+    """
+
+    # A new target is asked for objects that are still on their way to it.
+    moves_objects = True
+
+    def __init__(
+        self,
+        bucket: str,
+        options: StorageOptions,
+        *,
+        endpoint: str,
+        client: Mapping[str, Any],
+        web: Web,
+        find_token: Callable[[], str],
+        by_hand: bool,
+    ) -> None:
+        self._bucket = bucket
+        self._endpoint = endpoint
+        self._client = dict(client)
+        self._options = options
+        self._bare_web = web
+        self._find_token = find_token
+        self._by_hand = by_hand
+        self._token = find_token()
+        self.has_many = not by_hand and web.proxy is None
+        self._lanes = Lanes(
+            "ais://",
+            lambda: Connections(timeout_s=options.attempt_timeout_s, context=web.context),
+        )
+        super().__init__(self._open(), options)
+
+    def _open(self) -> Any:
+        import obstore.store
+
+        client = client_options(self._options, self._client)
+        client["default_headers"] = {**client.get("default_headers", {}), **self._authorization}
+        return obstore.store.S3Store(
+            self._bucket,
+            endpoint=f"{self._endpoint}/s3",
+            region="us-east-1",
+            skip_signature=True,
+            client_options=client,  # type: ignore[arg-type]
+            retry_config={"max_retries": 0},
+        )
+
+    @property
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    @property
+    def _hand(self) -> WebClient:
+        """Requests that are not obstore's."""
+        web = replace(self._bare_web, headers={**self._bare_web.headers, **self._authorization})
+        return WebClient(f"{self._endpoint}/s3/{quote(self._bucket)}", web)
+
+    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+        if self._by_hand or not redirects_are_followed(key):
+            return self._hand, quote(key)
+        return None
+
+    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
+        """See `Client.get`. The cluster ignores If-Match: the caller compares the ETags."""
+        return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, etag))
+
+    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
+        """See `ManyRanges.get_many`. A cluster without it is told once, and not asked again."""
+        headers = {**self._bare_web.headers, **self._authorization}
+        endpoint, bucket, seconds = self._endpoint, self._bucket, self._attempt_s
+        try:
+            return await self._lanes.call(
+                lambda lane: get_batch(lane, endpoint, bucket, wanted, headers), timeout_s=seconds
+            )
+        except TimeoutError:
+            raise AttemptError("GetBatch: no answer in time", "passing") from None
+        except AttemptError as error:
+            if error.status in _NO_GET_BATCH and self.has_many:
+                self.has_many = False
+                _log.warning(
+                    "the AIStore cluster at %r has no GetBatch (%s): each range is a request",
+                    shown(self._endpoint),
+                    error.cause,
+                )
+            raise
+
+    async def head(self, key: str) -> FileStat:
+        """See `Client.head`."""
+        return await self._authorized(lambda: ObstoreClient.head(self, key))
+
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Store an object whole, by one request to its target."""
+        await self._authorized(lambda: in_thread(partial(self._put, key, source)))
+
+    def _put(self, key: str, source: bytes | Path) -> None:
+        hand = self._hand
+        place = hand.web.redirect_of(hand.url(quote(key)), method="PUT")
+        if not place:
+            raise AttemptError("the gateway names no target for a write", "passing")
+        put_file(replace(self._bare_web, headers={}), place, source)
+
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """See `Client.names`."""
+        return await self._authorized(
+            lambda: ObstoreClient.names(self, prefix, delimiter=delimiter)
+        )
+
+    async def _authorized(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, and once more where the token was renewed in its file in the meantime."""
+        used = self._token
+        try:
+            try:
+                return await ask()
+            except AttemptError as error:
+                # Another request may have renewed it since.
+                if error.kind != "denied" or (self._token == used and not self._renew()):
+                    raise
+            return await ask()
+        except AttemptError as error:
+            if error.status == http.HTTPStatus.BAD_REQUEST:
+                # "No storage targets": a gateway that has just started says so for seconds.
+                raise AttemptError(error.cause, "passing", status=error.status) from None
+            raise
+
+    def _renew(self) -> bool:
+        found = self._find_token()
+        if not found or found == self._token:
+            return False
+        self._token = found
+        self._store = self._open()
+        return True

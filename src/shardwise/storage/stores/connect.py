@@ -1,0 +1,285 @@
+"""From a URL to the store that has it: which client, which settings, which key.
+
+Imports this package; obstore when a store is opened.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from shardwise.errors import MissingExtraError, StorageError
+from shardwise.shown import shown
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.requests.retry import Client
+from shardwise.storage.stores import credential_discovery
+from shardwise.storage.stores.aistore import AisClient
+from shardwise.storage.stores.fsspec_client import FsspecClient, require_scheme
+from shardwise.storage.stores.hub import HubClient, HubWebClient, hub_key
+from shardwise.storage.stores.obstore_client import ObstoreClient, client_options
+from shardwise.storage.stores.setting_checks import check_settings
+from shardwise.storage.stores.web import Web, WebClient
+from shardwise.storage.urls import scheme_of
+
+__all__ = ["Place", "open_client", "place_of"]
+
+# What users write, to obstore's family.
+_FAMILIES = {
+    "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
+    "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az",
+    "http": "http", "https": "http", "hf": "hf", "ais": "ais",
+}  # fmt: skip
+_PREFIXES = ("aws_", "azure_", "google_", "gcs_")
+# Settings of obstore that are its HTTP client's.
+_CLIENT_SETTINGS = frozenset(
+    (
+        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+        "default_headers", "http1_only", "http2_only", "pool_idle_timeout",
+        "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes",
+        "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent",
+    )
+)  # fmt: skip
+_NO_RETRIES = {"max_retries": 0}
+# Headers that obstore's HTTP client takes to no other host, or that hold no secret.
+_STAYING = frozenset(("accept", "authorization", "cookie", "proxy-authorization", "user-agent"))
+_WEB_SETTINGS = frozenset(
+    ("allow_http", "allow_invalid_certificates", "proxy_url", "root_certificate", "user_agent")
+)
+
+
+class Place(NamedTuple):
+    """Where a URL leads.
+
+    Attributes:
+        family: "s3", "gs", "az", "http", "hf", "ais", or "" for fsspec.
+        root: what files of one store have in common; with the options it tells one client.
+        key: the file's name in there.
+        base: what stands before a key in a URL.
+    """
+
+    family: str
+    root: str
+    key: str
+    base: str
+
+
+def place_of(url: str) -> Place:
+    """Where a URL leads.
+
+    Raises:
+        StorageError: the scheme is not supported, or the URL holds credentials.
+        MissingExtraError: the package for it is not installed.
+    """
+    scheme = scheme_of(url)
+    family = _FAMILIES.get(scheme, "")
+    if not family:
+        require_scheme(scheme, url)
+        netloc = url.partition("://")[2].partition("/")[0]
+        if ":" in netloc.rpartition("@")[0]:
+            raise StorageError(
+                f"{scheme}://...@{netloc.rpartition('@')[2]}/... holds a password, which would be "
+                "written into states and messages: give it as storage={'password': ...}"
+            )
+        return Place("", f"{scheme}://{netloc}", url, "")
+    if importlib.util.find_spec("obstore") is None:
+        raise MissingExtraError(f"{scheme}:// URLs need obstore", extra="remote")
+    rest = url.partition("://")[2]
+    if family == "hf":
+        return Place(family, "hf://", hub_key(url), "hf://")
+    host, _, key = rest.partition("/")
+    if not host:
+        raise StorageError(f"{url!r} names no host or bucket")
+    root = f"{scheme}://{host}"
+    if shown(root).startswith(f"{scheme}://...@"):
+        raise StorageError(
+            f"{shown(root)}/... holds credentials, which would be written into states and "
+            "messages: give them as storage={'headers': {'Authorization': ...}}, or as the "
+            "store's own settings"
+        )
+    if family != "http":
+        return Place(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
+    parts = urlsplit(url)
+    if parts.query:
+        # obstore's keys are paths: the whole URL is a store of one file.
+        return Place(family, url.partition("#")[0], "", url)
+    return Place(family, root, unquote(parts.path.lstrip("/")), f"{root}/")
+
+
+def url_of(place: Place, key: str) -> str:
+    """The URL of another key of the same store."""
+    if place.family == "hf":
+        datasets, org, name, _, revision, path = key.split("/", 5)
+        at = "" if revision == "main" else f"@{revision}"
+        return f"hf://{datasets}/{org}/{name}{at}/{path}"
+    return place.base + key
+
+
+def open_client(place: Place, options: StorageOptions) -> Client:
+    """A client of the store; nothing is asked of it yet.
+
+    Raises:
+        StorageError: a setting is not known or missing.
+    """
+    if options.redirects != "any" and place.family not in ("http", "hf", "ais"):
+        raise StorageError(
+            f"redirects={options.redirects!r} can't be kept for {place.root!r}: it is for http(s), "
+            "hf and ais URLs"
+        )
+    if not place.family:
+        return FsspecClient(place.root, options)
+    settings = options.settings()
+    check_settings(settings)
+    credential_discovery.check_environment(place.family)
+    if place.family in ("http", "hf", "ais"):
+        return _open_web(place, options, settings)
+    if place.family == "s3" and not any("access_key_id" in name for name in settings):
+        profile = settings.pop("aws_profile", settings.pop("profile", None))
+        if not _is_true(settings.get("aws_skip_signature", settings.get("skip_signature"))):
+            known = {name.removeprefix("aws_") for name in settings}
+            found = credential_discovery.aws_profile(profile)
+            settings |= {k: v for k, v in found.items() if k.removeprefix("aws_") not in known}
+    client, config = _split(settings, place.family)
+    names = ("endpoint", "endpoint_url", "base_url")
+    endpoint = next((str(v) for k, v in config.items() if k.endswith(names)), "")
+    if not endpoint:
+        endpoint = credential_discovery.named_endpoint(place.family)
+        if endpoint and place.family == "gs":
+            # obstore does not look at the variable; this is its way to an emulator, which takes
+            # any request.
+            emulator = {"gcs_base_url": endpoint, "disable_oauth": True}
+            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            config["google_service_account_key"] = json.dumps({**emulator, **nobody})
+    # Who names such an endpoint wants it.
+    allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
+    import obstore.store
+
+    try:
+        store: Any = obstore.store.from_url(
+            place.root,
+            config=config,  # type: ignore[call-overload]
+            client_options=client_options(options, allowed | client),
+            retry_config=_NO_RETRIES,
+        )
+    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
+        raise StorageError(_setting_error(place.root, config | client, error)) from None
+    return ObstoreClient(store, options)
+
+
+def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -> Client:
+    """A web server, or what is reached like one."""
+    endpoint, find_token = _server(place, settings)
+    headers = dict(settings.pop("headers", None) or {})
+    client, rest = _split(settings, place.family)
+    if rest:
+        raise StorageError(
+            f"{', '.join(rest)} are no settings of {place.family} URLs: there are headers, token, "
+            f"{'' if place.family == 'http' else 'endpoint, '}{', '.join(sorted(_CLIENT_SETTINGS))}"
+        )
+    headers = {**(client.pop("default_headers", None) or {}), **headers}
+    by_hand = options.redirects != "any" or not _STAYING.issuperset(map(str.lower, headers))
+    allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
+    if place.family == "ais":
+        return AisClient(
+            place.root.removeprefix("ais://"),
+            options,
+            endpoint=endpoint,
+            client=allowed | client,
+            web=_web(options, headers, client if by_hand else {}),
+            find_token=find_token,
+            by_hand=by_hand,
+        )
+    if token := find_token():
+        headers["Authorization"] = f"Bearer {token}"
+    if by_hand:
+        web = _web(options, headers, client)
+        return HubWebClient(endpoint, web) if place.family == "hf" else WebClient(endpoint, web)
+    import obstore.store
+
+    given = allowed | client | ({"default_headers": headers} if headers else {})
+    try:
+        store = obstore.store.HTTPStore(
+            endpoint,
+            client_options=client_options(options, given),  # type: ignore[arg-type]
+            retry_config=_NO_RETRIES,  # type: ignore[arg-type]
+        )
+    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
+        raise StorageError(_setting_error(endpoint, client, error)) from None
+    web = Web(headers, options.attempt_timeout_s)
+    if place.family == "hf":
+        return HubClient(store, options, endpoint=endpoint, web=web)
+    return ObstoreClient(store, options, asks_by_get=True)
+
+
+def _server(place: Place, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
+    """The URL of the server, and what looks for its token; both are taken out of the settings."""
+    token = settings.pop("token", None)
+    if place.family == "http":
+        return place.root, lambda: token or ""
+    is_hub = place.family == "hf"
+    look = credential_discovery.hub_place if is_hub else credential_discovery.ais_place
+    own = look()[0]
+    named = str(settings.pop("endpoint", None) or own).rstrip("/")
+    if not named:
+        raise StorageError(
+            "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
+            "storage={'endpoint': 'http://HOST:PORT'}"
+        )
+    if not urlsplit(named).hostname:
+        raise StorageError(f"the endpoint {named!r} names no host: give http://HOST:PORT")
+    # The environment's token is for the environment's server, and for nobody else.
+    is_own = named == own or not own
+    return named, lambda: token or (look()[1] if is_own else "")
+
+
+def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any]) -> Web:
+    """How a server is asked where redirects matter: by urllib, which has fewer settings."""
+    unknown = sorted(set(client) - _WEB_SETTINGS)
+    if unknown:
+        raise StorageError(
+            f"{', '.join(unknown)}: not available where redirects= is set or headers other than "
+            f"Authorization and Cookie are given; there are {', '.join(sorted(_WEB_SETTINGS))}"
+        )
+    context = ssl.create_default_context()
+    if _is_true(client.get("allow_invalid_certificates")):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        if client.get("root_certificate"):
+            context.load_verify_locations(cadata=client["root_certificate"])
+    except (ssl.SSLError, ValueError, TypeError):
+        raise StorageError("the setting 'root_certificate' in storage= is no certificate") from None
+    headers = {"User-Agent": str(client.get("user_agent") or "shardwise"), **headers}
+    return Web(
+        headers, options.attempt_timeout_s, options.redirects, context, client.get("proxy_url")
+    )
+
+
+def _split(settings: Mapping[str, Any], family: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the HTTP client, and those of the store."""
+    client: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    for name, value in settings.items():
+        lower = name.lower()
+        bare = next((lower.removeprefix(p) for p in _PREFIXES if lower.startswith(p)), lower)
+        if bare in _CLIENT_SETTINGS:
+            client[bare] = value
+        else:
+            config[lower] = value
+    if trusted := credential_discovery.certificates(client, family):
+        client["root_certificate"] = trusted
+    return client, config
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() in ("true", "1", "yes", "on")
+
+
+def _setting_error(root: str, config: dict[str, Any], error: Exception) -> str:
+    """What is wrong with the settings, by their names only."""
+    names = ", ".join(config) or "none"
+    wrong = next((name for name in config if f"'{name}'" in str(error)), None)
+    reason = f"{wrong!r} is no setting that it knows" if wrong else type(error).__name__
+    return f"can't reach {root!r}: {reason} (settings given: {names})"

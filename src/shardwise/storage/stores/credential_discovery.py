@@ -1,0 +1,197 @@
+"""Where each ecosystem keeps its credentials: the environment, and files that it names.
+
+obstore finds most by itself: variables of AWS, Azure and Google, web identities, instance
+metadata, Google's default credentials. Here is what it does not look at: profiles of AWS, tokens
+of Hugging Face and of AIStore. Of this package only this module reads the environment. Imports the
+standard library, `shardwise.errors` and this package.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import StorageError
+from shardwise.storage.stores.setting_checks import fault_of
+
+__all__ = [
+    "certificates",
+    "ais_place",
+    "aws_profile",
+    "check_environment",
+    "environment_digest",
+    "hub_place",
+    "named_endpoint",
+]
+
+# Any of these, and obstore finds the rest by itself.
+_AWS_KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+_OF_STORES = re.compile(
+    r"(AWS|AZURE|GOOGLE|GCS|HF|HUGGING_FACE|AIS|STORAGE_EMULATOR|SSL_CERT)_|.*_proxy$", re.I
+)
+_OF_PROFILE = {
+    "aws_access_key_id": "aws_access_key_id",
+    "aws_secret_access_key": "aws_secret_access_key",
+    "aws_session_token": "aws_session_token",
+    "region": "aws_region",
+    "endpoint_url": "aws_endpoint",
+    "ca_bundle": "aws_root_certificate",
+}
+
+
+def environment_digest() -> int:
+    """What tells one environment from another, as far as stores are concerned."""
+    return hash(tuple(sorted(each for each in os.environ.items() if _OF_STORES.match(each[0]))))
+
+
+def aws_profile(name: str | None = None) -> dict[str, str]:
+    """The settings of an AWS profile, with obstore's names.
+
+    Source: the AWS SDKs' shared `config` and `credentials` files.
+
+    Args:
+        name: the profile; None for AWS_PROFILE, else "default".
+
+    Returns:
+        Keys, region, endpoint: what of these is there; nothing where the environment has keys and
+        no profile was named.
+
+    Raises:
+        StorageError: the profile was named and is not there, or gets its keys in another way.
+    """
+    named = name or os.environ.get("AWS_PROFILE")
+    if not named and any(key in os.environ for key in _AWS_KEYS):
+        return {}
+    profile = named or "default"
+    folder = Path.home() / ".aws"
+    keys = _ini(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials")
+    config = _ini(os.environ.get("AWS_CONFIG_FILE") or folder / "config")
+    section = "default" if profile == "default" else f"profile {profile}"
+    found = {**config.get(section, {}), **keys.get(profile, {})}
+    if named and not found:
+        raise StorageError(
+            f"there is no AWS profile {profile!r} in the shared config and credentials files"
+        )
+    if named and "aws_access_key_id" not in found:
+        ways = [way for way in found if way in _OTHER_WAYS]
+        if ways:
+            raise StorageError(
+                f"the AWS profile {profile!r} gets its keys by {', '.join(ways)}, which is not "
+                "supported: put keys into the environment, such as with `aws configure "
+                "export-credentials --format env`"
+            )
+    return {ours: found[theirs] for theirs, ours in _OF_PROFILE.items() if theirs in found}
+
+
+_OTHER_WAYS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
+
+
+def named_endpoint(scheme: str) -> str:
+    """The endpoint that the environment names for a family of stores ("s3", "az", "gs"), or ""."""
+    names = {
+        "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "gs": ("STORAGE_EMULATOR_HOST",),
+    }.get(scheme, ())
+    found = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    # Google's emulators are named by host and port alone, too.
+    return f"http://{found}" if scheme == "gs" and found and "://" not in found else found
+
+
+def certificates(settings: Mapping[str, Any], family: str) -> str:
+    """The PEM text of who may sign servers' certificates, or "" for the system's own.
+
+    It is the setting `root_certificate`, PEM text or a path, else for S3 the file that
+    AWS_CA_BUNDLE names. SSL_CERT_FILE is honoured by the clients themselves.
+
+    Raises:
+        StorageError: the file can't be read.
+    """
+    text = settings.get("root_certificate") or ""
+    if not text and family == "s3":
+        text = os.environ.get("AWS_CA_BUNDLE", "")
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else os.fspath(text)
+    if not text or "-----BEGIN" in text:
+        return text
+    try:
+        return Path(text).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"can't read the certificates in {text!r}: {error}") from None
+
+
+def check_environment(family: str) -> None:
+    """Refuse credentials in the environment that no request can carry.
+
+    Raises:
+        StorageError: one can't; the message names the variable.
+    """
+    prefix = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}.get(family)
+    for name, value in os.environ.items() if prefix else ():
+        fault = fault_of(name, value) if name.startswith(str(prefix)) else ""
+        if fault:
+            raise StorageError(f"the environment variable {name} {fault}")
+
+
+def hub_place() -> tuple[str, str]:
+    """The Hugging Face hub's URL, and the user's token or "".
+
+    Source: the environment variables of huggingface_hub: HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH,
+    HF_HOME, and the file that `hf auth login` writes.
+    """
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    if not token:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        home = Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface").expanduser()
+        token = _text(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    return endpoint.rstrip("/"), token.strip()
+
+
+def ais_place() -> tuple[str, str]:
+    """The URL of an AIStore gateway or "", and the user's token or "".
+
+    Source: the environment variables of AIStore's clients, AIS_ENDPOINT, AIS_AUTHN_TOKEN and
+    AIS_AUTHN_TOKEN_FILE, and the file that `ais auth login` writes.
+    """
+    token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
+    if not token:
+        default = Path.home() / ".config/ais/cli/auth.token"
+        token = _text(os.environ.get("AIS_AUTHN_TOKEN_FILE") or default).strip()
+        with contextlib.suppress(ValueError):
+            found = json.loads(token)
+            token = str(found.get("token", "")) if isinstance(found, dict) else token
+    return os.environ.get("AIS_ENDPOINT", "").rstrip("/"), token
+
+
+def _text(path: str | Path | None) -> str:
+    if not path:
+        return ""
+    try:
+        return Path(path).expanduser().read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"can't read the token file {os.fspath(path)!r}") from error
+
+
+def _ini(path: str | Path) -> dict[str, dict[str, str]]:
+    # No interpolation: keys may hold %.
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(_text(path))
+    except configparser.Error:
+        # Its text may quote a line with a key.
+        raise StorageError(f"the file {os.fspath(path)!r} is malformed") from None
+    return {name: dict(parser[name]) for name in parser.sections()}

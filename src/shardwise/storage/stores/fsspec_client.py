@@ -1,0 +1,268 @@
+"""All other schemes, by fsspec: ssh, hdfs, ftp, memory, whatever its plug-ins open.
+
+Host, port and user are taken from the URL, as fsspec itself does. A file system that is not
+asynchronous gets an instance for each call under way (`Lanes`), since most of them do not stand two
+threads. A reply does not say which version it is of, so a file is looked at again every two seconds
+while it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardwise.errors import MissingExtraError, StorageError
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.requests.retry import Reply
+from shardwise.storage.stores.thread_lanes import Lanes
+
+__all__ = ["FsspecClient", "require_scheme"]
+
+T = TypeVar("T")
+
+_PIECE = 8 << 20
+# How long a file's version is believed without another look.
+_FRESH_S = 2.0
+# Files that an instance keeps open: opening one costs as much as several reads.
+_MOST_OPEN = 8
+# By the names of plug-ins' own exceptions: texts may hold what they were given.
+_FINAL = {
+    "AuthenticationException": "the login was refused",
+    "BadHostKeyException": "the host's key is not the one that is known",
+    "PasswordRequiredException": "the key is locked by a passphrase",
+}
+# They run a command or open other URLs, which a data set's name must not do.
+_NEVER = ("pipe", "shell", "filecache", "simplecache", "blockcache", "reference", "generic")
+
+
+def require_scheme(scheme: str, url: str) -> None:
+    """Find out whether a scheme can be opened, without opening anything.
+
+    Raises:
+        StorageError: it can't; the message says what is supported.
+        MissingExtraError: fsspec is not installed.
+    """
+    if scheme in _NEVER:
+        raise StorageError(f"can't open {url!r}: the scheme {scheme!r} is not supported")
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingExtraError(f"{scheme!r} URLs need fsspec", extra="remote") from error
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ValueError as error:
+        raise StorageError(
+            f"can't open {url!r}: the scheme {scheme!r} is not supported; supported are local "
+            "paths, file://, s3://, gs://, az://, http(s)://, hf://, ais:// and what fsspec knows"
+        ) from error
+    except ImportError as error:
+        raise StorageError(f"can't open {url!r}: fsspec says: {error}") from error
+
+
+class _Instance:
+    """A file system of one lane, and the files that it keeps open."""
+
+    def __init__(self, fs: Any) -> None:
+        from fsspec import AbstractFileSystem
+
+        self.fs = fs
+        # Its way to a range is to open the file, which is a request or two each time.
+        self._keeps_open = type(fs).cat_file is AbstractFileSystem.cat_file
+        self._files: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def read(self, path: str, start: int, stop: int, etag: str) -> bytes:
+        """Bytes of a file; one request, where the file system has one for it."""
+        if not self._keeps_open:
+            return bytes(self.fs.cat_file(path, start=start, end=stop))
+        key = (path, etag)
+        file = self._files.pop(key, None)
+        if file is None:
+            file = self.fs.open(path, "rb", cache_type="none")
+        self._files[key] = file
+        while len(self._files) > _MOST_OPEN:
+            self._files.popitem(last=False)[1].close()
+        if hasattr(file, "readv"):
+            # SFTP: packets of 32 kB, which this sends without waiting for each reply.
+            return b"".join(file.readv([(start, stop - start)]))
+        file.seek(start)
+        return bytes(file.read(stop - start))
+
+    def version(self, path: str) -> tuple[int, str]:
+        """Time and name of a file's version, by what else file systems have: 0 and "" for none."""
+        from fsspec import AbstractFileSystem
+
+        kind = type(self.fs)
+        if kind.modified is not AbstractFileSystem.modified:
+            return _mtime_ns({"mtime": self.fs.modified(path)}), ""
+        if kind.ukey is not AbstractFileSystem.ukey:
+            return 0, f'"{self.fs.ukey(path)}"'
+        return 0, ""
+
+
+class FsspecClient:
+    """A file system of fsspec. Keys are whole URLs.
+
+    Args:
+        root: scheme and host, `sftp://user@host:2222`.
+        options: its settings, and the time that an attempt may take.
+    """
+
+    moves_objects = False
+
+    def __init__(self, root: str, options: StorageOptions) -> None:
+        import fsspec
+
+        scheme = root.partition(":")[0]
+        settings = options.settings()
+        kind = fsspec.get_filesystem_class(scheme)
+        of_url = kind._get_kwargs_from_urls(f"{root}/")
+        self._has_host = "host" in of_url
+
+        def make() -> _Instance:
+            try:
+                # Not shared with the rest of the program, whose threads use theirs.
+                made = kind(**{**of_url, **settings, "skip_instance_cache": True})
+            except (TypeError, ValueError, KeyError, RuntimeError) as error:
+                # Not its text: it may hold what was given.
+                raise AttemptError(
+                    f"fsspec can't open {scheme}:// ({type(error).__name__}); the settings given "
+                    f"are {', '.join(settings) or 'none'}",
+                    "refused",
+                ) from None
+            return _Instance(made)
+
+        self._kind = kind
+        self._root = root
+        self._scheme = scheme
+        self._lanes = Lanes(f"{scheme}://", make)
+        self._attempt_s = options.attempt_timeout_s
+        # By key: what was found, and when.
+        self._stats: dict[str, tuple[FileStat, float]] = {}
+
+    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
+        """See `Client.get`; the version is that of the last look, two seconds ago at most."""
+        stat, looked_at = self._stats.get(key, (None, 0.0))
+        if stat is None or time.monotonic() - looked_at > _FRESH_S:
+            stat = await self.head(key)
+        if etag and stat.etag != etag:
+            raise AttemptError("its version is another one", "changed")
+        if start >= stat.num_bytes:
+            raise AttemptError("the range begins after the end", "ended")
+        stop = min(stop, stat.num_bytes)
+        began, path, version = time.monotonic(), self._path(key), stat.etag
+        data = await self._call(lambda lane: lane.read(path, start, stop, version))
+        if len(data) != stop - start:
+            raise AttemptError(
+                f"the reply has {len(data)} bytes where {stop - start} were asked for", "passing"
+            )
+        return Reply(memoryview(data), stat, time.monotonic() - began)
+
+    async def stream(
+        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
+    ) -> AsyncGenerator[Reply, None]:
+        """See `Client.stream`; each piece is a request."""
+        while start < stop:
+            reply = await self.get(key, start, min(stop, start + max(_PIECE, piece_bytes)), etag)
+            yield reply
+            start += len(reply.data)
+
+    async def head(self, key: str) -> FileStat:
+        """See `Client.head`."""
+        path = self._path(key)
+
+        def look(lane: _Instance) -> FileStat:
+            # Directories that were listed before are remembered otherwise.
+            lane.fs.invalidate_cache()
+            info = lane.fs.info(path)
+            if info.get("type") == "directory" or info.get("size") is None:
+                raise AttemptError("it is a directory, or has no known length", "refused")
+            num_bytes, mtime_ns = int(info["size"]), _mtime_ns(info)
+            etag = next((info[name] for name in ("ETag", "etag", "e_tag") if info.get(name)), "")
+            if not etag and not mtime_ns:
+                mtime_ns, etag = lane.version(path)
+            if not etag and mtime_ns:
+                etag = f'"{mtime_ns}-{num_bytes}"'
+            return FileStat(num_bytes, mtime_ns, str(etag))
+
+        stat = await self._call(look)
+        self._stats[key] = stat, time.monotonic()
+        return stat
+
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Store a file whole; how far it appears at once is up to the file system."""
+        path = self._path(key)
+
+        def write(lane: _Instance) -> None:
+            parent = path.rpartition("/")[0]
+            if parent and self._has_host:
+                lane.fs.makedirs(parent, exist_ok=True)
+            if isinstance(source, bytes):
+                lane.fs.pipe_file(path, source)
+            else:
+                lane.fs.put_file(str(source), path)
+
+        await self._call(write)
+        self._stats.pop(key, None)
+
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """See `Client.names`."""
+        directory = prefix.rpartition("/")[0]
+        path = self._path(f"{directory}/")
+
+        def look(lane: _Instance) -> list[str]:
+            lane.fs.invalidate_cache()
+            return list(lane.fs.find(path, maxdepth=1 if delimiter else None))
+
+        # Paths come back without the scheme, and not always written as they were asked for.
+        found = [name.removeprefix(path).lstrip("/") for name in await self._call(look)]
+        names = [f"{directory}/{name}" for name in found]
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def _path(self, key: str) -> str:
+        """The file's path, as the file system takes it."""
+        # Where the host is no part of it, `?` and `#` in names would be taken for a URL's.
+        return key.removeprefix(self._root) if self._has_host else self._kind._strip_protocol(key)
+
+    async def _call(self, work: Callable[[_Instance], T]) -> T:
+        try:
+            return await self._lanes.call(work, timeout_s=self._attempt_s)
+        except AttemptError:
+            raise
+        except (FileNotFoundError, NotADirectoryError):
+            raise AttemptError("the store has no such object", "missing") from None
+        except PermissionError:
+            raise AttemptError("access denied", "denied") from None
+        except TimeoutError:
+            raise AttemptError(
+                f"no answer in {self._attempt_s:g} s (attempt_timeout_s)", "passing"
+            ) from None
+        except (NotImplementedError, ImportError) as error:
+            raise AttemptError(
+                f"{self._scheme}: {type(error).__name__}: {error}", "refused"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - plug-ins raise whatever they like
+            names = [kind.__name__ for kind in type(error).__mro__]
+            if final := next((_FINAL[name] for name in names if name in _FINAL), None):
+                raise AttemptError(final, "denied") from None
+            # Only the type: their texts may hold URLs with signatures.
+            raise AttemptError(f"{self._scheme}: {names[0]}", "passing") from None
+
+
+def _mtime_ns(info: Any) -> int:
+    names = ("mtime", "LastModified", "last_modified", "modified")
+    found = next((info[name] for name in names if info.get(name)), None)
+    if found is None and isinstance(info.get("modificationTime"), int):
+        return int(info["modificationTime"]) * 1_000_000  # HDFS: milliseconds
+    if isinstance(found, datetime):
+        found = found.timestamp()
+    with contextlib.suppress(TypeError, ValueError):
+        # A float of seconds holds microseconds.
+        return round(float(found or 0) * 1e6) * 1000
+    return 0

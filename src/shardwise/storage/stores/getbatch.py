@@ -1,0 +1,153 @@
+"""GetBatch of AIStore: many ranges of many objects by one request, as one archive.
+
+The gateway redirects the request, with its body, to a target that puts the archive together in the
+order asked. Traps: an object that is missing ends the archive early with status 200, and a range
+behind an object's end is never answered; so entries are counted and their sizes compared, only
+ranges within known sizes are asked for, and what did not come is read range by range. The archive
+does not tell versions. Source: AIStore's HTTP API (`/v1/ml/moss`), by recorded exchanges; the paper
+is arXiv:2602.22434.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from shardwise.storage.requests.failures import AttemptError, kind_of_status
+
+__all__ = ["Connections", "Range", "get_batch"]
+
+_BLOCK = 512
+_NAME_BYTES = 100
+_REDIRECTS = (301, 302, 307, 308)
+_JSON = {"Content-Type": "application/json"}
+
+
+class Range(NamedTuple):
+    """Bytes [start, stop) of an object."""
+
+    key: str
+    start: int
+    stop: int
+
+
+class Connections:
+    """Open connections to the nodes of a cluster; for one call at a time."""
+
+    def __init__(self, *, timeout_s: float, context: ssl.SSLContext | None) -> None:
+        self._timeout_s = timeout_s
+        self._context = context
+        self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def ask(self, url: str, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """Send a GET with a body; a connection that the server has closed is opened anew once."""
+        parts = urlsplit(url)
+        node = (parts.scheme, parts.netloc)
+        path = f"{parts.path}?{parts.query}"
+        for is_again in (node not in self._open, True):
+            connection = self._open.pop(node, None) or self._connect(*node)
+            try:
+                connection.request("GET", path, body=body, headers=dict(headers))
+                reply = connection.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionError, BrokenPipeError):
+                connection.close()
+                if is_again:
+                    raise
+            else:
+                self._open[node] = connection
+                return reply
+        raise AssertionError("unreachable: the second try returns or raises")
+
+    def _connect(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
+        if scheme == "https":
+            return http.client.HTTPSConnection(
+                netloc, timeout=self._timeout_s, context=self._context
+            )
+        return http.client.HTTPConnection(netloc, timeout=self._timeout_s)
+
+
+def get_batch(
+    connections: Connections,
+    endpoint: str,
+    bucket: str,
+    wanted: Sequence[Range],
+    headers: Mapping[str, str],
+) -> list[memoryview | None]:
+    """Read ranges by one request.
+
+    Args:
+        connections: to the gateway and the targets.
+        endpoint: the gateway's URL.
+        bucket: holds all of the objects.
+        wanted: within the objects' sizes: the request is not answered otherwise.
+        headers: for the gateway only; the token among them.
+
+    Returns:
+        The bytes of each range, in order; None for each that did not come.
+
+    Raises:
+        AttemptError: there was no archive; its `status` tells whether the cluster has GetBatch.
+    """
+    asked = [
+        {"objname": each.key, "start": each.start, "length": each.stop - each.start}
+        for each in wanted
+    ]
+    body = json.dumps({"mime": ".tar", "in": asked, "strm": True, "onob": True}).encode()
+    url = f"{endpoint}/v1/ml/moss/{quote(bucket)}?provider=ais"
+    try:
+        reply = connections.ask(url, body, {**headers, **_JSON})
+        if reply.status in _REDIRECTS:
+            place = reply.headers.get("Location", "")
+            reply.read()
+            if urlsplit(place).scheme not in ("http", "https"):
+                raise AttemptError("a redirect to nowhere", "passing")
+            reply = connections.ask(place, body, _JSON)
+        if reply.status != http.client.OK:
+            reply.read()
+            kind = kind_of_status(reply.status)
+            raise AttemptError(f"GetBatch: HTTP {reply.status}", kind, status=reply.status)
+        try:
+            archive = reply.read()
+        except http.client.IncompleteRead as error:
+            archive = error.partial
+    except (OSError, http.client.HTTPException) as error:
+        raise AttemptError(f"GetBatch: {type(error).__name__}", "passing") from None
+    return _entries(memoryview(archive), wanted)
+
+
+def _entries(archive: memoryview, wanted: Sequence[Range]) -> list[memoryview | None]:
+    """The members' bytes, as far as they are those that were asked for."""
+    found: list[memoryview | None] = []
+    at = 0
+    for each in wanted:
+        while True:
+            header = bytes(archive[at : at + _BLOCK])
+            kind, size = header[156:157], _size(header)
+            at += _BLOCK
+            if kind not in (b"x", b"g", b"L") or size is None:
+                break
+            # A long name, which is not compared.
+            at += -(-size // _BLOCK) * _BLOCK
+        data = archive[at : at + (size or 0)]
+        name = header[:_NAME_BYTES].rstrip(b"\0")
+        key = each.key.encode()
+        is_named = name == key or len(key) > _NAME_BYTES
+        if size != each.stop - each.start or len(data) != size or not is_named:
+            break
+        found.append(data)
+        at += -(-size // _BLOCK) * _BLOCK
+    return found + [None] * (len(wanted) - len(found))
+
+
+def _size(header: bytes) -> int | None:
+    """The size that a header names; None where there is no header."""
+    if len(header) < _BLOCK or header[257:262] != b"ustar":
+        return None
+    try:
+        return int(header[124:136].rstrip(b"\0 "), 8)
+    except ValueError:
+        return None

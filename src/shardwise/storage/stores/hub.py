@@ -1,0 +1,106 @@
+"""`hf://datasets/ORG/NAME[@REVISION]/PATH`: data sets of the Hugging Face hub, by HTTP.
+
+Files are read through the hub's "resolve" URLs, which redirect to where the bytes are; listings
+come from its tree API. Source: the HTTP API of the hub. Imports this package.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from shardwise.errors import StorageError
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.stores.obstore_client import ObstoreClient, redirects_are_followed
+from shardwise.storage.stores.web import Web, WebClient, json_page
+
+__all__ = ["HubClient", "HubListing", "HubWebClient", "hub_key"]
+
+_URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.*)")
+_KEY = re.compile(r"datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", re.DOTALL)
+_NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
+
+
+def hub_key(url: str) -> str:
+    """The path under which the hub gives a file.
+
+    >>> hub_key("hf://datasets/org/name@v1/train/000.tar")
+    'datasets/org/name/resolve/v1/train/000.tar'
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise StorageError(f"{url!r} is not of the form hf://datasets/ORG/NAME[@REVISION]/PATH")
+    # A revision such as refs/convert/parquet is written with %2F, as the hub does.
+    return f"datasets/{found['repo']}/resolve/{found['revision'] or 'main'}/{found['path']}"
+
+
+class HubListing:
+    """The hub's tree API."""
+
+    _endpoint: str
+    _web: Web
+
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """See `Client.names`."""
+        found = _KEY.fullmatch(prefix)
+        if found is None:
+            return []
+        repo, revision, path = found.groups()
+        directory = path.rpartition("/")[0]
+        root = f"datasets/{repo}/resolve/{revision}/"
+        url = f"{self._endpoint}/api/datasets/{repo}/tree/{revision}/{quote(directory)}"
+        page = f"{url.rstrip('/')}?recursive={'false' if delimiter else 'true'}"
+        names: list[str] = []
+        while page:
+            entries, headers = await in_thread(partial(self._page, page))
+            for entry in entries:
+                name = root + entry["path"]
+                if entry["type"] == "file":
+                    names.append(name)
+                elif delimiter:
+                    names.append(f"{name}/")
+            following = _NEXT.search(headers.get("Link") or "")
+            page = following[1] if following else ""
+            if page and not page.startswith(f"{self._endpoint}/"):
+                raise StorageError("the hub's listing goes on at another host: not followed")
+        return sorted(name for name in names if name.startswith(prefix))
+
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Refuse: files of the hub belong to commits."""
+        del key, source
+        raise AttemptError(
+            "hf:// URLs can be read only: write to a local directory and upload it with the hub's "
+            "own tool",
+            "refused",
+        )
+
+    def _page(self, url: str) -> Any:
+        return json_page(url, web=self._web)
+
+
+class HubClient(HubListing, ObstoreClient):
+    """The hub: files by obstore."""
+
+    def __init__(self, store: Any, options: StorageOptions, *, endpoint: str, web: Web) -> None:
+        super().__init__(store, options)
+        self._endpoint = endpoint
+        self._web = web
+
+    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+        if redirects_are_followed(key):
+            return None
+        return WebClient(self._endpoint, self._web), key
+
+
+class HubWebClient(HubListing, WebClient):
+    """The hub, where it matters where redirects lead."""
+
+    def __init__(self, endpoint: str, web: Web) -> None:
+        super().__init__(endpoint, web)
+        self._endpoint = endpoint
+        self._web = web

@@ -1,0 +1,305 @@
+"""HTTP where it matters where redirects lead: the user's headers stay with the first host.
+
+obstore follows every redirect and takes all headers but Authorization and Cookie along, so it can't
+serve who has other secret headers, or wants no redirects. This client is slower: each request has a
+connection of its own. Listings, which obstore can't ask for, are read through it too. Imports the
+standard library and this package.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlsplit
+
+from shardwise.storage.options import Redirects
+from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.failures import (
+    CERTIFICATE,
+    AttemptError,
+    kind_of_status,
+    said_by_s3,
+)
+from shardwise.storage.requests.retry import Reply
+
+__all__ = ["Web", "WebClient", "json_page", "put_file"]
+
+_MOST_BYTES = 256 << 20
+_MOST_ERROR = 4096
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+# What may stand in a path as it is; a % begins an escape that the caller made.
+_SAFE = "/%~!$&'()*+,;=:@"
+
+
+@dataclass(frozen=True)
+class Web:
+    """How a web server is asked.
+
+    Attributes:
+        headers: of each request, credentials among them: sent to the first host only.
+        timeout_s: seconds to wait for a byte.
+        redirects: which ones are followed.
+        context: whose certificates are trusted; None for the system's.
+        proxy: the URL of a proxy; None for the one that the environment names.
+    """
+
+    headers: Mapping[str, str]
+    timeout_s: float
+    redirects: Redirects = "any"
+    context: ssl.SSLContext | None = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
+
+    def open(
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        body: bytes | IO[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        noted: list[str] | None = None,
+    ) -> Any:
+        """A reply with a status of success, whose body is to come.
+
+        With `noted`, no redirect is followed: where it leads is added to that list.
+
+        Raises:
+            AttemptError: there is none.
+        """
+        # As bytes of UTF-8, which is how obstore sends them.
+        sent = {name: text.encode().decode("latin-1") for name, text in self.headers.items()}
+        request = urllib.request.Request(  # noqa: S310 - the caller's scheme is http or https
+            url, data=body, method=method, headers={**sent, **(headers or {})}
+        )
+        handlers: list[Any] = [
+            _Redirects(self, noted),
+            urllib.request.HTTPSHandler(context=self.context),
+        ]
+        if self.proxy is not None:
+            handlers.append(urllib.request.ProxyHandler(dict.fromkeys(_SCHEMES, self.proxy)))
+        try:
+            return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = said_by_s3(error.read(_MOST_ERROR).decode("utf-8", "replace"))
+            cause = ": ".join([f"HTTP {error.code} {error.reason}", *said])
+            raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
+        except urllib.error.URLError as error:
+            raise _unreachable(error.reason) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise AttemptError(f"the reply failed ({type(error).__name__})", "passing") from None
+
+    def redirect_of(self, url: str, *, method: str) -> str:
+        """Where a request without a body is sent on to; "" where it is answered.
+
+        Raises:
+            AttemptError: it is refused.
+        """
+        noted: list[str] = []
+        try:
+            self.open(url, method=method, body=b"", noted=noted).close()
+        except AttemptError:
+            if not noted:
+                raise
+        return noted[0] if noted else ""
+
+
+_SCHEMES = ("http", "https")
+
+
+def _unreachable(reason: object) -> AttemptError:
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return AttemptError(CERTIFICATE, "refused")
+    cause = reason if isinstance(reason, str) else type(reason).__name__
+    if isinstance(reason, socket.gaierror):
+        cause = "the host's name is not known"
+    return AttemptError(f"no connection ({cause})", "passing")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects with the body, but with the user's headers to the same place only."""
+
+    def __init__(self, web: Web, noted: list[str] | None) -> None:
+        self._web = web
+        self._noted = noted
+
+    def redirect_request(  # noqa: PLR0917 - the base class's
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """The request of the next place."""
+        redirects = self._web.redirects
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        is_here = (before.scheme, before.netloc) == (after.scheme, after.netloc)
+        if redirects != "any" and not (redirects == "same-host" and is_here):
+            raise AttemptError(
+                f"HTTP {code}: the server redirects to {after.scheme}://{after.hostname}, which "
+                f"redirects={redirects!r} forbids",
+                "refused",
+            )
+        if before.scheme == "https" and after.scheme != "https":
+            raise AttemptError(f"HTTP {code}: a redirect from https to {after.scheme}", "refused")
+        if self._noted is not None:
+            self._noted.append(newurl)
+            raise AttemptError(f"HTTP {code}: a redirect", "refused", status=code)
+        # Refuses what is no GET or HEAD; it leaves the body out.
+        follow = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if follow is None:
+            return None
+        # A body would make a POST of it.
+        follow.data, follow.method = req.data, req.get_method()
+        if not is_here:
+            for name in self._web.headers:
+                # As urllib writes them.
+                follow.remove_header(name.capitalize())
+        return follow
+
+
+def json_page(url: str, *, web: Web, body: Any = None) -> tuple[Any, Mapping[str, str]]:
+    """A JSON document by GET, and the reply's headers.
+
+    Args:
+        url: http or https.
+        web: how it is asked.
+        body: sent as JSON with the request.
+
+    Raises:
+        AttemptError: it could not be had.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    extra = {"Accept": "application/json"}
+    if data is not None:
+        extra["Content-Type"] = "application/json"
+    with closing(web.open(url, body=data, headers=extra)) as reply:
+        text = _body(reply, _MOST_BYTES)
+        try:
+            return json.loads(text), reply.headers
+        except (ValueError, RecursionError):
+            raise AttemptError("the reply is not JSON", "refused") from None
+
+
+class WebClient:
+    """A web server, one attempt at a time; see `Client`.
+
+    Args:
+        root: what stands before a key in a URL.
+        web: how it is asked.
+    """
+
+    def __init__(self, root: str, web: Web) -> None:
+        self._root = root
+        self.web = web
+
+    moves_objects = False
+
+    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
+        """See `Client.get`."""
+        return await in_thread(partial(self._get, key, start, stop, etag))
+
+    async def stream(
+        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
+    ) -> AsyncGenerator[Reply, None]:
+        """See `Client.stream`; each piece is a request."""
+        while start < stop:
+            reply = await self.get(key, start, min(stop, start + max(_PIECE, piece_bytes)), etag)
+            if not reply.data:
+                return
+            yield reply
+            start += len(reply.data)
+
+    async def head(self, key: str) -> FileStat:
+        """See `Client.head`: by a GET of one byte, since signed URLs often allow nothing else."""
+        try:
+            return (await self.get(key, 0, 1, "")).stat
+        except AttemptError as error:
+            # An empty file has no first byte.
+            if error.kind != "ended":
+                raise
+        return FileStat(0, 0, "")
+
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:  # noqa: ARG002
+        """See `Client.names`: a web server has none to tell."""
+        return []
+
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Store a file whole, by one request."""
+        await in_thread(partial(put_file, self.web, self.url(key), source))
+
+    def url(self, key: str) -> str:
+        """The URL of a key."""
+        return f"{self._root}/{quote(key, safe=_SAFE)}" if key else self._root
+
+    def _get(self, key: str, start: int, stop: int, etag: str) -> Reply:
+        asked = {"Range": f"bytes={start}-{stop - 1}"}
+        if etag and not etag.startswith("W/"):
+            asked["If-Match"] = etag
+        began = time.monotonic()
+        with closing(self.web.open(self.url(key), headers=asked)) as reply:
+            head_s = time.monotonic() - began
+            sent = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
+            if reply.status != 206 or sent is None:
+                raise AttemptError(
+                    "the server ignores the Range header: it can't send parts", "refused"
+                )
+            first, last, num_bytes = map(int, sent.groups())
+            if first != start or last + 1 != min(stop, num_bytes):
+                raise AttemptError(
+                    f"the server sent bytes {first} to {last + 1} where {start} to {stop} were "
+                    "asked for",
+                    "passing",
+                )
+            data = _body(reply, last + 1 - first)
+        if len(data) != last + 1 - first:
+            raise AttemptError(
+                f"the reply has {len(data)} bytes where {last + 1 - first} were announced",
+                "passing",
+            )
+        stat = FileStat(num_bytes, _mtime_ns(reply), reply.headers.get("ETag") or "")
+        return Reply(memoryview(data), stat, head_s)
+
+
+def put_file(web: Web, url: str, source: bytes | Path) -> None:
+    """Send bytes, or a local file, by one request. Raises AttemptError."""
+    if isinstance(source, bytes):
+        web.open(url, method="PUT", body=source).close()
+        return
+    with source.open("rb") as file:
+        length = {"Content-Length": str(source.stat().st_size)}
+        web.open(url, method="PUT", body=file, headers=length).close()
+
+
+_PIECE = 8 << 20
+
+
+def _body(reply: Any, most: int) -> bytes:
+    try:
+        data: bytes = reply.read(most)
+    except (OSError, http.client.HTTPException) as error:
+        raise AttemptError(f"the reply failed ({type(error).__name__})", "passing") from None
+    return data
+
+
+def _mtime_ns(reply: Any) -> int:
+    try:
+        changed = parsedate_to_datetime(reply.headers.get("Last-Modified") or "")
+    except ValueError:
+        return 0
+    return max(0, int(changed.timestamp())) * 1_000_000_000

@@ -1,0 +1,86 @@
+"""A loader that is an instance of torch's DataLoader, for code that insists on one.
+
+Prefer `shardwise.DataLoader` itself: Accelerate, Lightning and Ray rebuild instances of torch's
+class around their `.dataset` in some of their calls. This one tells Lightning by its sampler that
+the data is divided already, and refuses to be rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch.utils.data
+from torch.utils.data import SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from shardwise.epoch_sampler import EpochLoader, EpochSampler
+from shardwise.errors import FrameworkError
+
+__all__ = ["StorageOrderSampler", "TorchDataLoader"]
+
+
+class StorageOrderSampler(EpochSampler, SequentialSampler):
+    """The sampler of a loader that shuffles nothing; Lightning's `overfit_batches` wants such."""
+
+
+class DividedSampler(EpochSampler, DistributedSampler[Any]):
+    """The sampler of a `TorchDataLoader`: who finds a DistributedSampler doesn't put in another."""
+
+
+class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
+    """Both."""
+
+
+class TorchDataLoader(torch.utils.data.DataLoader[Any]):
+    """Passes everything on to a `shardwise.DataLoader`; made by its `as_torch_dataloader()`.
+
+    Args:
+        loader: the loader.
+        rebuilt: what Lightning would make this anew with.
+
+    Raises:
+        FrameworkError: a framework rebuilds it, which would change the order.
+    """
+
+    # Accelerate leaves alone what it takes for its own, and saves its state.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+
+    def __init__(self, loader: EpochLoader | None = None, **rebuilt: Any) -> None:
+        if loader is None or rebuilt:
+            raise FrameworkError(
+                "a framework wants to put its own sampler into a shardwise loader, which has an "
+                "order and has divided the data: for Lightning's overfit_batches make the loader "
+                "with shuffle=False, for its predict use it without as_torch_dataloader()"
+            )
+        is_shuffled = not isinstance(loader.sampler, StorageOrderSampler)
+        kind = DividedSampler if is_shuffled else StorageOrderDividedSampler
+        super().__init__(loader.dataset, batch_size=None, sampler=kind(loader))
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if "_is_accelerate_prepared" in vars(self):
+            # Accelerator.prepare marks what it saves the state of.
+            self.loader._is_accelerate_prepared = True
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    @property
+    def epoch(self) -> int:
+        """The loader's epoch."""
+        return self.loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the loader's epoch."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's state."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the loader go on where a state was taken."""
+        self.loader.load_state_dict(state)

@@ -1,0 +1,100 @@
+"""Damaged samples: raised, skipped with a count, or replaced alike in every run."""
+
+import numpy as np
+import pytest
+
+from shardwise.dataset import Dataset
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.request import Work
+from shardwise.errors import DataError
+from tests.support.memory_source import MemorySource, numbered_samples
+
+
+def dataset_with_damage(*damaged, num_samples=20):
+    source = MemorySource(numbered_samples(num_samples))
+    for index in damaged:
+        source.fail_at(index)
+    return Dataset(source).decode(cls=int)
+
+
+def make(dataset, ids, **options):
+    return BatchMaker(dataset, **options).make(Work(0, 0, np.array(ids, dtype=np.int64)))
+
+
+def test_by_default_a_damaged_sample_is_an_error():
+    with pytest.raises(DataError, match="key-00003"):
+        make(dataset_with_damage(3), [1, 2, 3, 4])
+
+
+def test_skip_leaves_the_row_out_and_counts_it():
+    batch = make(dataset_with_damage(3), [1, 3, 4], on_error="skip")
+    assert batch.data["__index__"].tolist() == [1, 4]
+    assert batch.data["cls"].tolist() == [1, 4]
+    assert batch.data["__key__"] == ["key-00001", "key-00004"]
+    assert (batch.num_rows, batch.num_skipped, batch.num_replaced) == (2, 1, 0)
+
+
+def test_skip_keeps_the_marks_of_padding_beside_their_rows():
+    work = Work(0, 0, np.array([1, 3, 4]), np.array([True, True, False]))
+    batch = BatchMaker(dataset_with_damage(3), on_error="skip").make(work)
+    assert batch.data["__valid__"].tolist() == [True, False]
+
+
+def test_a_batch_of_damaged_samples_alone_is_skipped_to_an_empty_batch():
+    batch = make(dataset_with_damage(1, 2), [1, 2], on_error="skip")
+    assert batch.data["__index__"].tolist() == []
+    assert list(batch.data["__key__"]) == []
+    assert (batch.num_rows, batch.num_skipped) == (0, 2)
+
+
+def test_replace_puts_the_same_substitute_in_every_run():
+    dataset = dataset_with_damage(3)
+    batch = make(dataset, [1, 3, 4], on_error="replace", seed=5)
+    again = make(dataset, [3], on_error="replace", seed=5)
+    substitute = int(batch.data["__index__"][1])
+    assert substitute != 3
+    assert batch.data["cls"].tolist() == [1, substitute, 4]
+    assert again.data["__index__"].tolist() == [substitute]
+    assert (batch.num_rows, batch.num_skipped, batch.num_replaced) == (3, 0, 1)
+
+
+def test_replace_gives_up_where_everything_is_damaged():
+    with pytest.raises(DataError, match="substitutes") as caught:
+        make(dataset_with_damage(*range(20)), [3], on_error="replace")
+    assert caught.value.index == 3
+
+
+def test_an_unknown_on_error_is_refused():
+    with pytest.raises(ValueError, match="on_error='ignore'"):
+        BatchMaker(dataset_with_damage(), on_error="ignore")
+
+
+def test_the_users_collate_gets_samples_with_their_index():
+    batch = make(dataset_with_damage().select("cls"), [4, 2], collate=list)
+    assert batch.data == [
+        {"__key__": "key-00004", "cls": 4, "__index__": 4},
+        {"__key__": "key-00002", "cls": 2, "__index__": 2},
+    ]
+
+
+def test_an_empty_batch_has_the_keys_of_a_full_one():
+    dataset = dataset_with_damage()
+    assert set(make(dataset, []).data) == set(make(dataset, [1]).data)
+
+
+def test_samples_whose_transform_returns_other_fields_are_an_error():
+    def odd(sample):
+        return {**sample, "extra": 1} if sample["cls"] == 70 else sample
+
+    maker = BatchMaker(dataset_with_damage(num_samples=80).map(odd))
+    draft = maker.begin(Work(0, 0, np.arange(80)))
+    for start in range(0, 80, 8):
+        if start <= 70 < start + 8:
+            with pytest.raises(DataError, match="extra"):
+                maker.fill(draft, start, start + 8)
+
+
+def test_time_is_counted_by_stage():
+    batch = make(dataset_with_damage(), [1, 2])
+    assert {"read", "decode", "collate"} <= set(batch.stages.seconds)
+    assert batch.stages.num_bytes > 0

@@ -1,0 +1,374 @@
+"""Worker processes: death, shutdown, memory, errors. All with real processes and real kills."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from shardwise import DataLoader
+from shardwise.codecs import array
+from shardwise.dataset import Dataset
+from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import Work
+from shardwise.errors import DataError, StallError, WorkerError
+from shardwise.testing import assert_batches_equal
+from tests.support.memory_source import MemorySource, numbered_samples
+
+
+class Squares:
+    """A decoder that fills rows in place, as image decoders do."""
+
+    row = ((64, 32), np.dtype(np.float32))
+
+    def __call__(self, data):
+        return np.full((64, 32), int(bytes(data)) ** 2, dtype=np.float32)
+
+    def decode_into(self, data, out):
+        out[...] = int(bytes(data)) ** 2
+
+
+def squares(num_samples=64):
+    return Dataset(MemorySource(numbered_samples(num_samples))).decode(cls=Squares(), txt=str)
+
+
+def loader(dataset=None, **options):
+    given = {"num_workers": 1, "output": "numpy", "rank": 0, "world_size": 1, "batch_size": 16}
+    return DataLoader(squares() if dataset is None else dataset, **{**given, **options})
+
+
+def wait_until(condition, *, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.02)
+
+
+def workers():
+    return [
+        p for p in psutil.Process().children() if "shardwise.engine.processes.worker" in p.cmdline()
+    ]
+
+
+def test_rows_that_workers_fill_in_place_are_those_of_the_reference():
+    def batches(**options):
+        with loader(shuffle="full", remainder="uneven", batch_size=24, **options) as made:
+            return [batch for _ in range(2) for batch in made]
+
+    expected = batches(num_workers=0, num_threads=0)
+    for options in ({"num_workers": 1, "num_threads": 3}, {"num_workers": 3}):
+        assert_batches_equal(expected, batches(**options))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_batches_of_a_few_bytes_that_grow_into_groups_keep_memory_of_their_own(batch_size):
+    # A group of several batches may need no more memory than one: rows are aligned.
+    data = Dataset(MemorySource(numbered_samples(60))).decode(bin=array("uint8", (8,)))
+    data = data.select("bin")
+    options = {"batch_size": batch_size, "rank": 0, "world_size": 1, "output": "numpy"}
+    expected = list(DataLoader(data, num_threads=0, **options))
+    with DataLoader(data, num_workers=1, **options) as loader:
+        assert_batches_equal(list(loader), expected)
+
+
+def test_a_user_who_keeps_every_batch_has_right_data_and_no_deadlock():
+    with loader(squares(2400), num_workers=2, batch_size=16) as made:
+        kept = list(made)
+    assert len(kept) == 150
+    for step, batch in enumerate(kept):
+        assert batch["__index__"].tolist() == list(range(step * 16, step * 16 + 16))
+        assert (batch["cls"][:, 5, 7] == batch["__index__"].astype(np.float32) ** 2).all()
+
+
+def test_the_memory_of_batches_that_are_gone_is_used_again():
+    with loader(squares(640), batch_size=16) as made:
+        addresses = {batch["cls"].__array_interface__["data"][0] for batch in made}
+    assert len(addresses) < 10
+
+
+def test_batches_outlive_their_loader():
+    made = loader()
+    batch = next(iter(made))
+    made.close()
+    del made
+    gc.collect()
+    assert (batch["cls"][3] == 9).all()
+
+
+def test_objects_of_any_form_come_through():
+    def odd(sample):
+        number = int(sample["txt"].split()[1])
+        return {
+            "ragged": np.arange(number),
+            "text": "é" * number,
+            "nested": {"a": [number, None]},
+            "large": np.full((number + 1, 5000), number),
+        }
+
+    expected = list(loader(squares(32).map(odd), num_workers=0, num_threads=0))
+    with loader(squares(32).map(odd)) as made:
+        assert_batches_equal(expected, list(made))
+
+
+def test_the_error_of_a_transform_has_its_place_and_the_workers_traceback():
+    def fails_at_five(sample):
+        if sample["txt"] == "text 5":
+            raise KeyError("no such caption")
+        return sample
+
+    with loader(squares().map(fails_at_five)) as made, pytest.raises(DataError) as caught:
+        list(made)
+    assert caught.value.key == "key-00005"
+    assert "no such caption" in str(caught.value)
+    [note] = caught.value.__cause__.__notes__
+    assert "fails_at_five" in note
+
+
+def test_errors_come_in_the_order_of_batches_and_the_batches_before_are_given():
+    source = MemorySource(numbered_samples(64))
+    source.fail_at(40)
+    given = []
+    with loader(Dataset(source), num_workers=2, batch_size=8) as made, pytest.raises(DataError):
+        for batch in made:
+            given.extend(batch["__index__"].tolist())
+    assert given == list(range(40))
+
+
+def test_a_killed_worker_is_an_error_with_its_exit_code():
+    with loader(squares(4000), num_workers=2, batch_size=8) as made:
+        batches = iter(made)
+        next(batches)
+        workers()[0].send_signal(signal.SIGKILL)
+        with pytest.raises(WorkerError, match="exit code -9") as caught:
+            list(batches)
+    assert caught.value.exitcode == -signal.SIGKILL
+    wait_until(lambda: not workers())
+
+
+def test_after_a_worker_died_the_loader_can_go_on_from_its_state():
+    with loader(squares(400), batch_size=8) as made:
+        batches = iter(made)
+        given = next(batches)["__index__"].tolist()
+        workers()[0].send_signal(signal.SIGKILL)
+        with pytest.raises(WorkerError):
+            while True:
+                given += next(batches)["__index__"].tolist()
+        state = made.state_dict()
+        made.load_state_dict(state)
+        for batch in made:
+            given += batch["__index__"].tolist()
+    assert given == list(range(400))
+
+
+def test_a_dataset_that_workers_can_not_load_is_an_error_that_says_so():
+    class Unloadable:
+        def __call__(self, sample):
+            return sample
+
+        def __reduce__(self):
+            return int, ("not a number",)
+
+    with loader(squares().map(Unloadable())) as made, pytest.raises(WorkerError, match="begin"):
+        next(iter(made))
+
+
+def test_a_late_batch_raises_stall_error_that_names_the_worker_and_the_sample():
+    def slow(sample):
+        if sample["txt"] == "text 9":
+            time.sleep(3600)
+        return sample
+
+    with loader(squares().map(slow), batch_size=8) as made:
+        batches = iter(made)
+        next(batches)
+        # Only now: starting the processes may take long on a busy machine.
+        made._executor.timeout = 1
+        with pytest.raises(StallError, match=r"step 1 of epoch 0 .*worker process \d.*sample 8 of"):
+            next(batches)
+
+
+def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
+    me = psutil.Process()
+    with loader(squares(4000), num_workers=2) as made:
+        for _ in range(20):
+            next(iter(made))
+        gc.collect()
+        before = me.num_fds()
+        for _ in range(60):
+            next(iter(made))
+        gc.collect()
+        assert me.num_fds() <= before + 8
+        assert len(workers()) == 2
+    for _ in range(3):
+        next(iter(loader()))
+    gc.collect()
+    wait_until(lambda: not workers())
+
+
+def run_program(program, *, tmp_path, cwd=None, before=()):
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    root = Path(__file__).parents[3]
+    return subprocess.Popen(
+        [*before, sys.executable, str(path)],
+        cwd=cwd or root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+PROGRAM = """
+    # No main guard, and functions of the main program: both work.
+    import os, signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import shardwise as sw
+    from shardwise.dataset import Dataset
+    from tests.support.memory_source import MemorySource, numbered_samples
+
+    def double(sample):
+        return {"twice": 2 * sample["cls"]}
+
+    dataset = Dataset(MemorySource(numbered_samples(100000))).decode(cls=int).map(double)
+    loader = sw.DataLoader(
+        dataset, batch_size=10, num_workers=2, rank=0, world_size=1, output="numpy"
+    )
+"""
+
+
+def descendants(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_a_program_without_a_main_guard_works_and_ends_in_silence(tmp_path):
+    program = run_program(
+        PROGRAM + "\n    print(next(iter(loader))['twice'].tolist())\n", tmp_path=tmp_path
+    )
+    out, err = program.communicate(timeout=120)
+    assert (program.returncode, out, err) == (0, f"{list(range(0, 20, 2))}\n", "")
+
+
+def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("numpy", "resource", "shardwise"):
+        (elsewhere / f"{name}.py").write_text("raise ImportError('the wrong module')\n")
+    (tmp_path / "beside.py").write_text("ANSWER = 42\n")
+    program = PROGRAM.replace('2 * sample["cls"]', '__import__("beside").ANSWER')
+    program += "\n    print(next(iter(loader))['twice'].tolist())\n"
+    made = run_program(program, tmp_path=tmp_path, cwd=elsewhere)
+    out, err = made.communicate(timeout=120)
+    assert (made.returncode, out, err) == (0, f"{[42] * 10}\n", "")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
+    program = run_program(
+        PROGRAM + "\n    for batch in loader:\n        print('.', flush=True)\n", tmp_path=tmp_path
+    )
+    try:
+        assert program.stdout.readline() == ".\n"
+        children = descendants(program)
+        assert len(children) == 2
+        os.kill(program.pid, how)
+        _, err = program.communicate(timeout=120)
+        assert program.returncode == -how if how != signal.SIGINT else program.returncode != 0
+        assert err.count("KeyboardInterrupt") == (1 if how == signal.SIGINT else 0), err
+        _, alive = psutil.wait_procs(children, timeout=60)
+        assert not alive
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.communicate()
+
+
+def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):
+    program = PROGRAM.replace("signal.default_int_handler", "signal.SIG_IGN")
+    program = (
+        program.replace("numbered_samples(100000)", "numbered_samples(2000)")
+        + """
+    os.killpg(0, signal.SIGINT)
+    given = []
+    for batch in loader:
+        given += batch["twice"].tolist()
+        os.killpg(0, signal.SIGINT)
+    assert given == list(range(0, 4000, 2))
+    """
+    )
+    made = run_program(program, tmp_path=tmp_path)
+    out, err = made.communicate(timeout=120)
+    assert (made.returncode, out, err) == (0, "", "")
+
+
+def test_workers_do_not_import_torch(tmp_path):
+    program = PROGRAM.replace(
+        '{"twice": 2 * sample["cls"]}', '{"torch": "torch" in __import__("sys").modules}'
+    )
+    made = run_program(
+        program + "\n    print(next(iter(loader))['torch'].tolist())\n", tmp_path=tmp_path
+    )
+    out, err = made.communicate(timeout=120)
+    assert out == f"{[False] * 10}\n", err
+
+
+def test_workers_allow_themselves_the_open_files_of_a_whole_window(tmp_path):
+    program = PROGRAM.replace(
+        '{"twice": 2 * sample["cls"]}',
+        '{"limit": __import__("resource").getrlimit(__import__("resource").RLIMIT_NOFILE)[0]}',
+    ).replace(
+        "import shardwise as sw",
+        """import resource
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    import shardwise as sw""",
+    )
+    program += """
+    batch = next(iter(loader))
+    most = 16384 if hard == resource.RLIM_INFINITY else min(16384, hard)
+    assert batch["limit"].tolist() == [most] * 10, batch["limit"]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
+"""
+    made = run_program(program, tmp_path=tmp_path)
+    _, err = made.communicate(timeout=120)
+    assert made.returncode == 0, err
+
+
+def test_an_executor_in_a_forked_child_starts_processes_of_its_own():
+    maker = BatchMaker(squares())
+    executor = ProcessExecutor(maker, num_workers=1, num_prefetch=2)
+    work = Work(0, 0, np.arange(4))
+    next(executor.run(iter([work])))
+    child = os.fork()
+    if child == 0:
+        batch = next(executor.run(iter([work])))
+        executor.close()
+        os._exit(0 if (batch.data["cls"][2] == 4).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (next(executor.run(iter([work]))).data["cls"][3] == 9).all()
+    executor.close()
+
+
+def test_functions_of_a_module_that_nobody_can_import_reach_the_workers():
+    module = types.ModuleType("made_while_the_program_ran")
+    exec("def double(sample):\n    return {'x': 2 * int(sample['cls'])}", module.__dict__)
+    sys.modules[module.__name__] = module
+    module.double.__module__ = module.__name__
+    try:
+        dataset = Dataset(MemorySource(numbered_samples(16))).map(module.double)
+        executor = ProcessExecutor(BatchMaker(dataset), num_workers=1, timeout=120)
+        [batch] = executor.run(iter([Work(0, 0, np.arange(16))]))
+        executor.close()
+    finally:
+        del sys.modules[module.__name__]
+    assert batch.data["x"].tolist() == list(range(0, 32, 2))

@@ -1,0 +1,230 @@
+"""The thread that speaks to stores: one a process, and forks never wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from shardwise.errors import StorageError
+from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.event_loop import Runtime, _Watch, runtime
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_there_is_one_a_process_and_all_threads_use_it():
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(runtime(obstore=False))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+
+
+def test_work_is_done_and_its_errors_are_raised_here():
+    async def add(a, b):
+        await asyncio.sleep(0)
+        return a + b
+
+    async def fail():
+        raise KeyError("x")
+
+    process = runtime(obstore=False)
+    assert process.run(add(1, 2)) == 3
+    with pytest.raises(KeyError):
+        process.run(fail())
+
+
+def test_what_is_shared_is_made_once_and_bounded():
+    async def work():
+        made = []
+        for number in range(3000):
+            process.get(("x", number), lambda n=number: made.append(n))
+            process.get("often", lambda: made.append("often"))
+        return made
+
+    process = Runtime()
+    try:
+        made = process.run(work())
+        assert made.count("often") == 1
+        assert len(made) == 3001
+        assert len(process.shared) <= 1024
+    finally:
+        process.end()
+
+
+def test_an_ended_one_says_so():
+    process = Runtime()
+    process.end()
+
+    async def nothing():
+        return None
+
+    with pytest.raises(StorageError, match="interpreter is ending"):
+        process.run(nothing())
+
+
+def test_ctrl_c_ends_the_work_before_it_is_raised():
+    done = run_python(
+        """
+        import asyncio, os, signal, threading
+        from shardwise.storage.requests.event_loop import runtime
+        # Of a process that was started in the background it may be ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        started, ended = threading.Event(), []
+
+        async def forever():
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(True)
+
+        def interrupt():
+            started.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            runtime(obstore=False).run(forever())
+        except KeyboardInterrupt:
+            print("interrupted", ended)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "interrupted [True]"
+
+
+def test_work_that_is_interrupted_before_it_begins_is_never_begun():
+    begun = []
+
+    async def work():
+        begun.append(True)
+
+    process = Runtime()
+    try:
+        # As if Ctrl-C came while the work was handed over: the loop hears of the end first.
+        watch = _Watch(process.loop)
+        watch.stop()
+        done = asyncio.run_coroutine_threadsafe(watch.over(work()), process.loop)
+        with pytest.raises(CancelledError):
+            done.result()
+        assert not begun
+    finally:
+        process.end()
+
+
+def test_a_forked_child_has_one_of_its_own_unless_obstore_was_used():
+    done = run_python(
+        """
+        import os
+        from shardwise.storage.requests.event_loop import runtime
+
+        async def two():
+            return 2
+
+        assert runtime(obstore=False).run(two()) == 2
+        pid = os.fork()
+        if pid == 0:
+            os._exit(10 + runtime(obstore=True).run(two()))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 12
+        runtime(obstore=True)
+        pid = os.fork()
+        if pid == 0:
+            code = runtime(obstore=False).run(two())
+            if os.fork() == 0:
+                # Not even a grandchild forgets.
+                try:
+                    runtime(obstore=True)
+                except OSError:
+                    os._exit(1)
+                os._exit(0)
+            code += os.waitstatus_to_exitcode(os.wait()[1])
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        print("ok")
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "ok"
+
+
+def test_a_call_that_blocks_for_ever_does_not_keep_the_interpreter():
+    done = run_python(
+        """
+        import asyncio, threading
+        from shardwise.storage.requests.blocking import in_thread
+        from shardwise.storage.requests.event_loop import runtime
+
+        async def hang():
+            async with asyncio.timeout(0.2):
+                await in_thread(threading.Event().wait)
+
+        try:
+            runtime(obstore=False).run(hang())
+        except TimeoutError:
+            print("ok")
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "ok"
+
+
+def test_what_a_blocking_call_raises_is_raised_where_it_is_waited_for():
+    async def work():
+        with pytest.raises(ZeroDivisionError):
+            await in_thread(lambda: 1 // 0)
+        return await in_thread(os.getpid)
+
+    assert asyncio.run(work()) == os.getpid()
+
+
+def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open():
+    done = run_python(
+        """
+        import asyncio, threading, time
+        from obstore import put_async
+        from obstore.store import MemoryStore
+        from shardwise.storage.requests.event_loop import runtime
+
+        process = runtime(obstore=True)
+        hand_over, is_handing = process.loop.call_soon_threadsafe, threading.Event()
+
+        def late(*args, **options):
+            # Obstore's thread loses its core just before it hands over the result.
+            if "shardwise" not in threading.current_thread().name != "MainThread":
+                is_handing.set()
+                time.sleep(0.5)
+            return hand_over(*args, **options)
+
+        async def begin():
+            calls.append(asyncio.ensure_future(
+                process.native.result(put_async(MemoryStore(), "key", b"value"))
+            ))
+
+        calls = []
+        process.loop.call_soon_threadsafe = late
+        process.run(begin())
+        assert is_handing.wait(60)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,71 @@
+"""What a store's error means, and that no secret gets out with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.storage.requests.failures import from_obstore, kind_of_status
+
+BODY = (
+    "<Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>"
+    "<AWSAccessKeyId>AKIDSECRET</AWSAccessKeyId><StringToSign>SECRET</StringToSign></Error>"
+)
+
+
+def test_of_a_servers_reply_only_its_code_and_message_are_told():
+    text = (
+        "Generic S3 error: Error performing GET https://b.host/k?X-Sig=SECRET in 3ms - Server "
+        f"returned non-2xx status code: 403 Forbidden: {BODY}\n\nDebug source: SECRET"
+    )
+    failed = from_obstore(OSError(text))
+    assert failed.kind == "denied"
+    assert failed.cause == "HTTP 403 Forbidden: SignatureDoesNotMatch: It does not match."
+
+
+def test_a_query_of_an_unknown_error_is_not_told():
+    failed = from_obstore(OSError("Something about https://h/k?sig=SECRET failed\nDebug SECRET"))
+    assert "SECRET" not in failed.cause
+    assert failed.kind == "passing"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, "denied"), (403, "denied"), (404, "missing"), (412, "changed"), (416, "ended"),
+        (400, "refused"), (405, "refused"), (408, "passing"), (429, "passing"), (500, "passing"),
+        (503, "passing"),
+    ],
+)  # fmt: skip
+def test_only_what_may_pass_is_tried_again(status, kind):
+    assert kind_of_status(status) == kind
+    text = f"Server returned non-2xx status code: {status} Name: "
+    assert from_obstore(OSError(text)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("x\n ConnectionRefused", "connection refused"),
+        ("x\n dns error: SECRET", "the host's name is not known"),
+        ("x\n kind: UnexpectedEof", "cut short"),
+        ("x\n source: TimedOut", "no answer in time"),
+        ("http://169.254.169.254/latest\n kind: Connect", "no credentials"),
+    ],
+)
+def test_failures_of_the_network_are_named(text, cause):
+    failed = from_obstore(OSError(text))
+    assert cause in failed.cause
+    assert "SECRET" not in failed.cause
+    assert failed.kind == "passing"
+
+
+def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again():
+    text = "error sending request\n kind: Connect, error: InvalidCertificate(UnknownIssuer) SECRET"
+    failed = from_obstore(OSError(text))
+    assert "certificate is not trusted: give" in failed.cause
+    assert failed.kind == "refused"
+
+
+def test_servers_without_ranges_are_named_as_such():
+    assert "Range" in from_obstore(OSError("Generic\n source: NotPartial")).cause
+    assert from_obstore(OSError("Generic\n source: NotPartial")).kind == "refused"

@@ -1,0 +1,207 @@
+"""The Hugging Face hub, against a small stand-in on the loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import pytest
+
+from shardwise.errors import MissingShardError, StorageError
+from shardwise.storage import StorageOptions, expand, open_file
+from shardwise.storage.stores.hub import hub_key
+
+CONTENT = bytes(range(256)) * 40
+FILES = ["README.md", "train/000.tar", "train/001.tar", "train/deep/002.tar", "val/000.tar"]
+
+
+@contextmanager
+def serving(answer):
+    """A server whose requests `answer(handler)` answers; yields its URL and what was asked."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+            answer(self)
+
+        do_HEAD = do_PUT = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def reply(handler, status, body=b"", **headers):
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+
+
+def send_range(handler, content):
+    first, last = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
+    start = int(first)
+    stop = min(int(last) + 1 if last else len(content), len(content))
+    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    if start >= len(content):
+        reply(handler, 416, Content_Range=f"bytes */{len(content)}")
+    elif "Range" in handler.headers:
+        place = f"bytes {start}-{stop - 1}/{len(content)}"
+        reply(handler, 206, content[start:stop], ETag=etag, Content_Range=place)
+    else:
+        reply(handler, 200, content, ETag=etag)
+
+
+@contextmanager
+def hub(token="hf_t0ken", *, files=None, page=2):
+    """A hub and the server to which it sends readers; yields (URL, asked of both).
+
+    Args:
+        token: what it asks for.
+        files: name -> content; None for `FILES`, all of them `CONTENT`.
+        page: names in a page of a listing.
+    """
+    files = dict.fromkeys(FILES, CONTENT) if files is None else files
+
+    def send(handler):
+        send_range(handler, files[parse_qs(urlsplit(handler.path).query)["name"][0]])
+
+    with serving(send) as (store, asked_of_store):
+
+        def answer(handler):
+            if handler.headers.get("Authorization") != f"Bearer {token}":
+                return reply(handler, 401)
+            path = urlsplit(handler.path)
+            if path.path.startswith("/api/datasets/org/name/tree/v1"):
+                return list_page(handler, path)
+            root, _, name = unquote(path.path).partition("/resolve/v1/")
+            if root != "/datasets/org/name" or name not in files:
+                return reply(handler, 404)
+            place = f"{store}/blob?signature=abc&name={quote(name, safe='')}"
+            return reply(handler, 302, Location=place)
+
+        def list_page(handler, path):
+            query = parse_qs(path.query)
+            directory = unquote(path.path).removeprefix("/api/datasets/org/name/tree/v1").strip("/")
+            inside = f"{directory}/" if directory else ""
+            entries = [
+                {"type": "file", "path": name}
+                for name in sorted(files)
+                if name.startswith(inside)
+                and (query["recursive"] == ["true"] or "/" not in name[len(inside) :])
+            ]
+            at = int(query.get("cursor", ["0"])[-1])
+            following = f"{handler.path}&cursor={at + page}"
+            host = f"http://{handler.headers['Host']}"
+            is_cut = at + page < len(entries)
+            more = {"Link": f'<{host}{following}>; rel="next"'} if is_cut else {}
+            return reply(handler, 200, json.dumps(entries[at : at + page]).encode(), **more)
+
+        with serving(answer) as (url, asked):
+            yield url, asked, asked_of_store
+
+
+def test_a_file_is_read_where_the_hub_sends_us_and_the_token_stays_behind():
+    with hub() as (url, asked, asked_of_store):
+        options = StorageOptions.of({"endpoint": url, "token": "hf_t0ken"})
+        file = open_file("hf://datasets/org/name@v1/train/000.tar", options=options)
+        assert file.read(300, 50) == CONTENT[300:350]
+        assert file.stat().num_bytes == len(CONTENT)
+        assert {headers["authorization"] for _, _, headers in asked} == {"Bearer hf_t0ken"}
+        assert asked_of_store
+        for _, _, headers in asked_of_store:
+            assert not set(headers) & {"authorization", "cookie"}
+        assert asked_of_store[0][2]["range"] == "bytes=300-349"
+
+
+def test_the_token_and_the_place_come_from_the_environment_too(monkeypatch, tmp_path):
+    with hub() as (url, _, _):
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.delenv("HF_TOKEN_PATH", raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        (tmp_path / "token").write_text("hf_t0ken\n")
+        # Options of its own: clients are kept by options.
+        options = StorageOptions(max_attempts=3)
+        file = open_file("hf://datasets/org/name@v1/train/000.tar", options=options)
+        assert file.read(0, 4) == CONTENT[:4]
+
+
+@pytest.mark.parametrize("own", [{}, {"headers": {"X-Key": "v"}}])
+def test_the_token_of_the_environment_goes_to_the_server_of_the_environment_only(monkeypatch, own):
+    monkeypatch.setenv("HF_TOKEN", "hf_t0ken")
+    url = "hf://datasets/org/name@v1/train/000.tar"
+    with hub() as (here, _, _), hub() as (elsewhere, asked_elsewhere, _):
+        monkeypatch.setenv("HF_ENDPOINT", here)
+        for endpoint in ({}, {"endpoint": here}):
+            options = StorageOptions.of({**endpoint, **own})
+            assert open_file(url, options=options).read(0, 4) == CONTENT[:4]
+        options = StorageOptions.of({"endpoint": elsewhere, **own})
+        with pytest.raises(StorageError, match="401"):
+            open_file(url, options=options).read(0, 4)
+        assert asked_elsewhere
+        assert not any("authorization" in headers for _, _, headers in asked_elsewhere)
+        # Who gives it by name wants it there.
+        options = StorageOptions.of({"endpoint": elsewhere, "token": "hf_t0ken", **own})
+        assert open_file(url, options=options).read(0, 4) == CONTENT[:4]
+        assert expand("hf://datasets/org/name@v1/train/", options=options)
+
+
+def test_a_missing_file_and_a_wrong_token_are_told():
+    with hub() as (url, _, _):
+        options = StorageOptions.of({"endpoint": url, "token": "hf_t0ken"})
+        with pytest.raises(MissingShardError):
+            open_file("hf://datasets/org/name@v1/none.tar", options=options).read(0, 1)
+        wrong = StorageOptions.of({"endpoint": url, "token": "hf_wr0ng"})
+        with pytest.raises(StorageError, match="401") as caught:
+            open_file("hf://datasets/org/name@v1/train/000.tar", options=wrong).read(0, 1)
+        assert "hf_wr0ng" not in str(caught.value)
+        with pytest.raises(StorageError, match="401"):
+            expand("hf://datasets/org/name@v1/train/", options=wrong)
+
+
+def test_a_listing_that_leads_elsewhere_is_not_followed():
+    def answer(handler):
+        reply(handler, 200, b"[]", Link='<http://elsewhere/api?x=1>; rel="next"')
+
+    with serving(answer) as (url, _):
+        options = StorageOptions.of({"endpoint": url, "token": "t"})
+        with pytest.raises(StorageError, match="another host"):
+            expand("hf://datasets/org/name/", options=options)
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("hf://datasets/o/n/a/b.tar", "datasets/o/n/resolve/main/a/b.tar"),
+        ("hf://datasets/o/n@v2/b.tar", "datasets/o/n/resolve/v2/b.tar"),
+    ],
+)
+def test_keys_are_the_hubs_resolve_paths(url, key):
+    assert hub_key(url) == key
+
+
+@pytest.mark.parametrize("url", ["hf://o/n/b.tar", "hf://datasets/o", "hf://spaces/o/n/b.tar"])
+def test_other_forms_are_refused(url):
+    with pytest.raises(StorageError, match="hf://datasets/ORG/NAME"):
+        open_file(url)
