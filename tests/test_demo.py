@@ -128,10 +128,15 @@ def test_the_scripts_are_valid_bash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "what"), [("demo", "kills it twice"), ("test", "lint, format, types")]
+    ("script", "arguments", "what"),
+    [
+        ("demo", [], "kills it twice"),
+        ("test", [], "all tests except the long ones"),
+        ("test", ["--all"], "runs all tests in two"),
+    ],
 )
 def test_the_scripts_say_first_what_they_do_how_long_it_takes_and_what_is_downloaded(
-    script: str, what: str, tmp_path: Path
+    script: str, arguments: list[str], what: str, tmp_path: Path
 ) -> None:
     # A fresh clone on a machine without Python: nothing can be begun.
     for name in ("demo", "test", "pyproject.toml"):
@@ -142,7 +147,7 @@ def test_the_scripts_say_first_what_they_do_how_long_it_takes_and_what_is_downlo
     for name in ("bash", "dirname", "basename"):
         (programs / name).symlink_to(str(shutil.which(name)))
     done = subprocess.run(
-        [programs / "bash", tmp_path / script],
+        [programs / "bash", tmp_path / script, *arguments],
         env={"PATH": str(programs)},
         check=False,
         stdin=subprocess.DEVNULL,
