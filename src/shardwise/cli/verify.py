@@ -47,9 +47,7 @@ def verify(
     sizes = _sizes_of(shards, IndexStore(index))
     # In bytes: a shard may take minutes.
     with progress("verifying", sum(sizes), unit="bytes") as show_done:
-        for url, begin_bytes, size in zip(
-            shards, accumulate(sizes, initial=0), sizes, strict=False
-        ):
+        for url, end_bytes, size in zip(shards, accumulate(sizes), sizes, strict=True):
             payloads = _Payloads(show_done, end_bytes - size)
             report = verify_shard(
                 url, index=index, accept_unfinished=accept_unfinished, progress=payloads
