@@ -1,7 +1,6 @@
 """Shards as the commands meet them: what URLS name, and each shard with the state of its index.
 
 Looking changes nothing: an index that is missing or does not fit is made in memory and not saved.
-Imports the storage and the tar source.
 """
 
 from __future__ import annotations
