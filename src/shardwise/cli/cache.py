@@ -22,8 +22,8 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.errors import StorageError
-from shardwise.storage.cache.inspect import has_cache, survey
 from shardwise.storage.cache.inspect import clean as clean_cache
+from shardwise.storage.cache.inspect import has_cache, survey
 
 __all__ = ["cache"]
 
