@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
+from shardwise.cores import usable_cores
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
 from shardwise.shown import base_name, shown
 from shardwise.sources.tar.index.acceptance import described, require_end
@@ -39,7 +40,7 @@ from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, StorageOptions, is_local
 
-__all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
+__all__ = ["BuildResult", "build_index", "build_indexes"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -215,11 +216,6 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
         if num_bytes >= _PARALLEL_BYTES:
             return usable_cores()
     return 1
-
-
-def usable_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _in_threads(

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
+from shardwise.cores import usable_cores
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.acceptance import described, fits, require_end
-from shardwise.sources.tar.index.build import build_index, usable_cores
+from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
