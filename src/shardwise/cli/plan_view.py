@@ -54,7 +54,7 @@ def show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: in
             str(rank),
             format_count(int(coverage.reads[rank].sum())),
             format_count(int(coverage.padded[rank])),
-            format_count(np.count_nonzero(coverage.reads[rank]))
+            format_count(int(np.count_nonzero(coverage.reads[rank])))
             if num_groups == num_shards
             else "",
             bar(shares.tolist()),

@@ -64,7 +64,7 @@ def look_at(url: str, index_dir: str | None, *, accept_unfinished: bool) -> Seen
     store = IndexStore(index_dir)
     saved = store.look(url)
     index = saved.index
-    path = store.place(url) if index is None else index.path
+    path = store.published_path(url) if index is None else index.path
     num_bytes = None if saved.state == "missing" else _num_bytes(path, index)
     if index is None or saved.state == "stale":
         index = build_index(url, accept_unfinished=accept_unfinished)
