@@ -120,7 +120,7 @@ def test_an_index_with_a_query_in_its_name_is_read_and_renamed_when_it_is_refres
     (result,) = build_indexes(url, index=folder, digests=True)
     made = ShardIndex.load(result.path)
     # As older versions wrote it.
-    made.named(f"train-000.tar{QUERY}").save(result.path)
+    made.renamed(f"train-000.tar{QUERY}").save(result.path)
     assert b"CANARY" in Path(result.path).read_bytes()
     (result,) = build_indexes(url, index=folder)
     assert (result.status, result.error) == ("built", None)

@@ -14,6 +14,7 @@ LEVELS = {
     # What messages show of a URL (the errors stand on it), and what arguments may be.
     "shown": -1,
     "arguments": -1,
+    "cores": -1,
     "errors": 0,
     "hints": 0,
     "markup": 0,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
+from shardwise.cores import usable_cores
 from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.cores import usable_cores
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import portable

@@ -14,12 +14,12 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
+from shardwise.cores import usable_cores
 from shardwise.engine.batch.builder import BatchMaker, OnError
 from shardwise.engine.batch.coalesce import batches_in_groups, group_size
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import epoch_works
 from shardwise.engine.choice import ExecutorName, choose_executor
-from shardwise.engine.cores import usable_cores
 from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import shardwise as sw
+from shardwise.cores import usable_cores
 from shardwise.dataset import Dataset
-from shardwise.engine.cores import usable_cores
 from tests.support.memory_source import MemorySource, numbered_samples
 
 LOCK = threading.Lock()

@@ -1,7 +1,6 @@
 """The source of tar shards: samples by id, from byte ranges of the shards.
 
-Opens the shards at the first use, once a process. Imports numpy, columns, storage, the manifest
-and this package.
+The shards are opened at the first use, once a process.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from shardwise.sources.tar.index.shard_lists import (
     is_shard_list,
     read_shard_list,
 )
-from shardwise.sources.tar.read.buffers import Scratch
-from shardwise.sources.tar.read.reader import read_one, read_rows
+from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.shards import ShardSet, open_shards
 from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.storage import FilePool, StorageOptions, is_local, takes_many_ranges
@@ -75,11 +73,10 @@ class TarSource:
         self._listed, self.urls = _list(urls, storage)
         for url in self.urls:
             refuse_compressed(url)
-        place = None if index is None else path_text("index", index)
-        self._store = IndexStore(place, storage, accept_unfinished)
-        self._shards: ShardSet | None = None
+        directory = None if index is None else path_text("index", index)
+        self._store = IndexStore(directory, storage, accept_unfinished)
         self._pool = FilePool(options=storage)
-        self._scratch = Scratch()
+        self._reader: Reader | None = None
         self._opening = _Opening()
 
     def __repr__(self) -> str:
@@ -87,10 +84,10 @@ class TarSource:
         return f"TarSource({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opening": None, "_scratch": None}
+        return self.__dict__ | {"_opening": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_opening": _Opening(), "_scratch": Scratch()}
+        self.__dict__ = state | {"_opening": _Opening()}
 
     @property
     def asks_a_store(self) -> bool:
@@ -121,22 +118,25 @@ class TarSource:
     @property
     def shards(self) -> ShardSet:
         """The shards with their indexes; raises as `manifest` does."""
-        return self._open() if self._shards is None else self._shards
+        return self._opened().shards
 
-    def _open(self) -> ShardSet:
+    def _opened(self) -> Reader:
+        """The reader of the opened shards."""
+        if self._reader is not None:
+            return self._reader
         opening = self._opening
         if opening.pid != os.getpid():
             # Forked while another thread was opening: its lock would never be free here.
             opening = self._opening = _Opening()
         with opening.lock:
-            if self._shards is None:
-                found = open_shards(self.urls, store=self._store)
-                for url, stat in found.pins():
+            if self._reader is None:
+                shards = open_shards(self.urls, store=self._store)
+                for url, stat in shards.pins():
                     self._pool.pin(url, stat)
                 if self._listed is not None:
-                    check_counts(self._listed, found.manifest.shards)
-                self._shards = found
-            return self._shards
+                    check_counts(self._listed, shards.manifest.shards)
+                self._reader = Reader(shards, self._pool)
+            return self._reader
 
     def read_sample(
         self, sample: int, fields: tuple[str, ...] | None = None
@@ -148,11 +148,11 @@ class TarSource:
             fields: as `read` takes them.
 
         Returns:
-            Its key, and the payload of each field in that order; None where it can't be had by
-            one read, or something is wrong: `read` says what.
+            Its key, and the payload of each field in that order; None where its fields lie too far
+            apart for one read, or something is wrong: `read` says what.
         """
-        shards = self.shards
-        return read_one(shards, self._pool, sample, shards.fields if fields is None else fields)
+        reader = self._opened()
+        return reader.read_one(sample, reader.shards.fields if fields is None else fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; only the fields asked for are read.
@@ -170,7 +170,8 @@ class TarSource:
             IndexError: an id is out of range.
             ValueError: a field is not there.
         """
-        shards = self.shards
+        reader = self._opened()
+        shards = reader.shards
         ids = np.asarray(ids, dtype=np.int64)
         names = shards.fields if fields is None else tuple(fields)
         if fields is not None and not shards.has_fields(names):
@@ -179,10 +180,10 @@ class TarSource:
             raise ValueError(f"no field {wrong!r}: the shards have {known}")
         shards.manifest.check(ids)
         if len(ids) == 1:
-            found = read_one(shards, self._pool, ids.item(), names)
-            if found is not None:
-                return _columns_of_one(ids, names, *found)
-        return read_rows(shards, self._pool, self._scratch, ids, names)
+            sample = reader.read_one(ids.item(), names)
+            if sample is not None:
+                return _columns_of_one(ids, names, *sample)
+        return reader.read(ids, names)
 
 
 def _columns_of_one(
@@ -193,11 +194,11 @@ def _columns_of_one(
     for name, value in zip(names, values, strict=True):
         length = -1 if value is None else len(value)
         buffer = np.frombuffer(value or b"", np.uint8)
-        columns[name] = BytesColumn(buffer, _FIRST, np.array([length], dtype=np.int64))
+        columns[name] = BytesColumn(buffer, _START, np.array([length], dtype=np.int64))
     return Columns(ids, [key], columns, sum(len(value) for value in values if value))
 
 
-_FIRST = np.zeros(1, np.int64)
+_START = np.zeros(1, np.int64)
 
 
 class _Opening:
@@ -214,7 +215,7 @@ def _list(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     storage: StorageOptions | None,
 ) -> tuple[list[ListedShard] | None, list[str]]:
-    """What shard lists say, if that is what was given, and the URLs of the shards."""
+    """The entries of shard lists, None where there are none, and the URLs of the shards."""
     is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
     items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
     are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
@@ -225,10 +226,10 @@ def _list(
     listed = [
         shard for item in items for shard in read_shard_list(os.fspath(item), options=storage)
     ]
-    found = [shard.url for shard in listed]
-    if len(set(found)) < len(found):
-        twice = next(url for url in found if found.count(url) > 1)
+    names = [shard.url for shard in listed]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
             f"the shard {shown(twice)!r} is listed twice: its samples would be read twice"
         )
-    return listed, found
+    return listed, names

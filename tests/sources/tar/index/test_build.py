@@ -185,7 +185,7 @@ def test_a_killed_run_leaves_whole_indexes_and_no_workers(tmp_path):
 
 def test_a_worker_that_dies_is_an_error(tmp_path, monkeypatch):
     urls = make_shards(tmp_path, [1, 1])
-    monkeypatch.setattr(build_module, "_bring_up_to_date", _die)
+    monkeypatch.setattr(build_module, "_refresh", _die)
     with pytest.raises(WorkerError, match="an indexing process died"):
         build_indexes(urls, jobs=2)
 

@@ -66,7 +66,7 @@ def test_a_copied_dataset_is_read_by_its_indexes_and_nothing_is_written(tmp_path
     assert [data.select("txt")[g] for g in range(8)] == expected
     # Another process looks for itself.
     assert pickle.loads(pickle.dumps(data))[7]["txt"] == payload(7, "txt")
-    assert not any(verify_shard(str(path)) for path in new.glob("*.tar"))
+    assert not any(verify_shard(str(path)).problems for path in new.glob("*.tar"))
     assert {path: path.stat().st_mtime_ns for path in new.iterdir()} == before
     # `shardwise index` keeps the new time, so that nobody has to look again.
     assert [result.status for result in build_indexes(str(new), jobs=1)] == ["fresh"] * 4
@@ -152,7 +152,7 @@ def test_a_shard_of_the_same_size_with_other_headers_is_refused(tmp_path, change
         TarSource(path).manifest
     assert "5,120 bytes, changed 2023-11-14 22:13:20.123456789 UTC then" in str(caught.value)
     assert f"`shardwise index {path}`" in str(caught.value)
-    assert "its headers are others" in verify_shard(str(path))[0].message
+    assert "its headers are others" in verify_shard(str(path)).problems[0].message
 
 
 def test_an_index_without_samples_is_no_index_of_a_shard_that_has_some(tmp_path):

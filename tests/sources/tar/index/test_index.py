@@ -77,8 +77,8 @@ def test_the_format_is_that_of_the_golden_file(tmp_path):
     assert index.locate_one(("jpg",), 1) == [(2048, 70000)]
     assert index.locate_one(("cls", "none"), 0) == [(0, -1), (0, -1)]
     assert index.digests("jpg").tolist() == [7, 0xDEADBEEF]
-    assert (index.name, index.num_bytes) == ("golden.tar", 81920)
-    assert index.mtime_ns == 1_700_000_000_123_456_789
+    assert (index.header.name, index.num_bytes) == ("golden.tar", 81920)
+    assert index.header.mtime_ns == 1_700_000_000_123_456_789
     assert index.header.ignored == {"directory": 1}
     assert read_header(str(path)) == index.header
 
@@ -168,7 +168,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path_factory, keys, data):
     assert loaded.keys.take(rows) == shown[::-1]
     assert loaded.locate("a.b", rows)[1].tolist() == sizes[::-1]
     assert [loaded.locate_one(("a.b",), i)[0][1] for i in range(len(keys))] == sizes
-    assert loaded.mtime_ns == -5
+    assert loaded.header.mtime_ns == -5
 
 
 def test_keys_know_their_bounds():

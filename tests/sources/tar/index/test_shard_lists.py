@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pytest
 
 from shardwise.errors import DataError, MissingShardError, StorageError
@@ -8,7 +7,6 @@ from shardwise.sources.manifest import Shard
 from shardwise.sources.tar.index.shard_lists import (
     ListedShard,
     check_counts,
-    energon_offsets,
     is_shard_list,
     read_shard_list,
 )
@@ -219,39 +217,3 @@ def test_counts_are_held_against_the_shards():
     assert caught.value.url == "d/b.tar"
     with pytest.raises(DataError, match="says 99 bytes, the shard has 100"):
         check_counts([ListedShard("d/a.tar", 3, 99), ListedShard("d/b.tar", 4, 200)], actual)
-
-
-def test_energon_offsets_are_where_samples_begin_and_the_last_one_ends(tmp_path):
-    path = tmp_path / "a.tar.idx"
-    path.write_bytes(np.array([0, 1024, 3072, 1 << 40], dtype="<u8").tobytes())
-    offsets = energon_offsets(str(path))
-    assert offsets.dtype == np.int64
-    assert offsets.tolist() == [0, 1024, 3072, 1 << 40]
-    assert energon_offsets(str(path), shard_bytes=1 << 40).tolist() == offsets.tolist()
-
-
-@pytest.mark.parametrize("order", ["<u8", ">u8"])
-def test_an_energon_index_of_another_shard_or_byte_order_is_refused(tmp_path, order):
-    path = tmp_path / "a.tar.idx"
-    path.write_bytes(np.array([0, 1024, 3072], dtype=order).tobytes())
-    with pytest.raises(DataError, match="the shard has 2048 bytes"):
-        energon_offsets(str(path), shard_bytes=2048)
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (b"", "length of 0 bytes"),
-        (bytes(9), "length of 9 bytes"),
-        (np.array([0, 1024, 512], "<u8").tobytes(), "entry 2 is 512 after 1024"),
-        (np.array([0, 0], "<u8").tobytes(), "entry 1 is 0 after 0"),
-        (np.array([0, 100], "<u8").tobytes(), "entry 1 is 100 after 0"),
-        (np.array([1 << 63], "<u8").tobytes(), "entry 0 is 9223372036854775808, and"),
-    ],
-)
-def test_what_is_no_energon_index_says_why(tmp_path, data, problem):
-    path = tmp_path / "a.tar.idx"
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=problem) as caught:
-        energon_offsets(str(path))
-    assert caught.value.url == str(path)

@@ -29,7 +29,7 @@ def test_every_payload_lies_in_the_buffer_where_the_plan_says(payloads):
     lengths = plan.ends - begins
     assert (lengths > 0).all()
     assert plan.num_bytes == lengths.sum()
-    for file, offset, size, place in zip(files, offsets, sizes, plan.places, strict=True):
+    for file, offset, size, place in zip(files, offsets, sizes, plan.starts, strict=True):
         if size > 0:
             read = int(np.searchsorted(plan.ends, place, side="right"))
             assert plan.files[read] == file
@@ -47,4 +47,4 @@ def test_nothing_to_read_needs_no_reads():
     empty = np.empty(0, np.int64)
     assert plan_reads(empty, empty, empty).num_bytes == 0
     plan = plan_reads(np.array([0, 0]), np.array([512, 0]), np.array([0, -1]))
-    assert (len(plan.ends), plan.num_bytes, plan.places.tolist()) == (0, 0, [0, 0])
+    assert (len(plan.ends), plan.num_bytes, plan.starts.tolist()) == (0, 0, [0, 0])

@@ -1,7 +1,4 @@
-"""Whether an index may be taken for the shard that lies there, and what is said where it may not.
-
-Keeps I6. Imports `shardwise.errors`, storage and the form of an index.
-"""
+"""Whether an index is of the shard that lies there now, and the messages where it is not."""
 
 from __future__ import annotations
 
@@ -40,17 +37,17 @@ def described(stat: FileStat) -> str:
 
 
 def changed(header: IndexHeader, stat: FileStat) -> str:
-    """In what an index and the shard that lies there now differ, for messages."""
+    """How the shard differs from the one that was indexed, for messages."""
     indexed = FileStat(header.num_bytes, header.mtime_ns, header.etag)
-    looked = header.num_bytes == stat.num_bytes and not (header.etag and stat.etag)
+    is_compared = header.num_bytes == stat.num_bytes and not (header.etag and stat.etag)
     return (
         f"the shard has changed since it was indexed: {described(indexed)} then, "
-        f"{described(stat)} now" + (", and its headers are others" if looked else "")
+        f"{described(stat)} now" + (", and its headers are others" if is_compared else "")
     )
 
 
 def unfinished(num_samples: int) -> str:
-    """What is wrong with a shard that has no end, for messages."""
+    """The message for a shard that has no end."""
     return (
         "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut between "
         f"two samples; get it again, or, if the {num_samples} samples that it holds are all there "

@@ -1,8 +1,7 @@
 """Making indexes: one shard at a time, or many in parallel.
 
-Keeps I8: each index is published whole when its shard is done, so a killed run leaves whole
-indexes only and the next one goes on from there. Imports the standard library, `shardwise.errors`,
-`shardwise.storage` and this package.
+Each index is published whole when its shard is done, so a killed run leaves whole indexes only and
+the next one goes on from there.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
+from shardwise.cores import usable_cores
 from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
 from shardwise.shown import base_name, shown
 from shardwise.sources.tar.index.acceptance import described, require_end
@@ -34,24 +34,24 @@ from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.compressed import refuse_compressed
-from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.members import Members, scan_members
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, StorageOptions, is_local
 
-__all__ = ["BuildResult", "build_index", "build_indexes", "usable_cores"]
+__all__ = ["BuildResult", "build_index", "build_indexes"]
 
 _logger = logging.getLogger("shardwise")
 
-# Below this, starting processes costs more than they save.
+# Below 1 GiB of shards, starting processes costs more than they save.
 _PARALLEL_BYTES = 1 << 30
-# Remote shards are waited for, not worked on.
+# Threads, not processes: indexing a remote shard waits for replies, and hardly computes.
 _REMOTE_THREADS = 16
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What became of one shard.
+    """The result of indexing one shard.
 
     Attributes:
         url: the shard.
@@ -59,7 +59,7 @@ class BuildResult:
         status: "built"; "fresh" if the index that was there fits the shard; "failed".
         num_samples: samples in the shard; 0 if it failed.
         error: why it failed, else None.
-        note: why the index is not where it was to be, else "".
+        note: why the index is not at its published location, else "".
     """
 
     url: str
@@ -79,6 +79,7 @@ def build_index(
     digests: bool = False,
     options: StorageOptions | None = None,
     accept_unfinished: bool = False,
+    watch: Callable[[Iterable[Members], Counter[str]], Iterable[Members]] | None = None,
 ) -> ShardIndex:
     """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
 
@@ -88,6 +89,7 @@ def build_index(
             is checked against it later.
         options: how a remote shard is reached; None for the defaults.
         accept_unfinished: whether a shard without an end (two blocks of zeros) is taken.
+        watch: called with the members and the counts of what is left out; passes the members on.
 
     Raises:
         DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
@@ -100,7 +102,8 @@ def build_index(
     scan = Scan(file, before.num_bytes, url=url)
     ignored: Counter[str] = Counter()
     table = SampleTable(url, ignored)
-    for members in scan_members(scan, ignored):
+    chunks: Iterable[Members] = scan_members(scan, ignored)
+    for members in chunks if watch is None else watch(chunks, ignored):
         table.add(members)
     columns, optional = table.finish(has_end=scan.has_end)
     header = IndexHeader(
@@ -137,10 +140,11 @@ def build_index(
 
 
 def _with_digests(index: ShardIndex, columns: dict[str, NDArray[Any]], file: File) -> ShardIndex:
-    found = {field: np.zeros(index.num_samples, np.uint32) for field in index.fields}
+    columns = dict(columns)
+    for field in index.fields:
+        columns[f"crc32:{field}"] = np.zeros(index.num_samples, np.uint32)
     for field, rows, digests in payload_digests(file, index):
-        found[field][rows] = digests
-    columns = columns | {f"crc32:{field}": values for field, values in found.items()}
+        columns[f"crc32:{field}"][rows] = digests
     return ShardIndex(replace(index.header, has_digests=True), columns)
 
 
@@ -155,7 +159,7 @@ def build_indexes(
     options: StorageOptions | None = None,
     accept_unfinished: bool = False,
 ) -> list[BuildResult]:
-    """Bring the indexes of shards up to date, in parallel; what is fresh is left as it is.
+    """Bring the indexes of shards up to date, in parallel; fresh ones are left as they are.
 
     Each index is published when its shard is done: a run that is stopped or killed goes on from
     there the next time. A shard that fails does not stop the others.
@@ -183,18 +187,19 @@ def build_indexes(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
     shards = expand_shards(urls, options=options)
-    place = None if index is None else path_text("index", index)
-    store = IndexStore(place, options, accept_unfinished)
-    bring = partial(_bring_up_to_date, store=store, digests=digests, force=force)
+    directory = None if index is None else path_text("index", index)
+    store = IndexStore(directory, options, accept_unfinished)
+    refresh = partial(_refresh, store=store, digests=digests, force=force)
     are_local = all(is_local(url) for url in shards)
     jobs = min(
         _choose_jobs(shards, store, are_local=are_local) if jobs is None else jobs, len(shards)
     )
-    results: dict[str, BuildResult] = {}
-    done: Iterable[BuildResult] = map(bring, shards)
+    finished: Iterable[BuildResult] = map(refresh, shards)
     if jobs > 1:
-        done = _in_processes(bring, shards, jobs) if are_local else _in_threads(bring, shards, jobs)
-    for result in done:
+        run = _in_processes if are_local else _in_threads
+        finished = run(refresh, shards, jobs)
+    results: dict[str, BuildResult] = {}
+    for result in finished:
         results[result.url] = result
         if progress is not None:
             progress(len(results), len(shards), result.url)
@@ -206,7 +211,7 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
         return _REMOTE_THREADS
     num_bytes = 0
     for url in shards:
-        # A shard that can't be looked at is no reason for processes; it will be reported later.
+        # A shard without a size is no reason for processes; indexing it reports the error.
         with contextlib.suppress(ShardwiseError):
             num_bytes += store.stat(url).num_bytes
         if num_bytes >= _PARALLEL_BYTES:
@@ -214,33 +219,28 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
     return 1
 
 
-def usable_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _in_threads(
-    bring: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
+    refresh: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
 ) -> Iterator[BuildResult]:
-    """Results as they come."""
+    """Results in the order of completion."""
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="shardwise-index")
     try:
-        for future in as_completed([pool.submit(bring, url) for url in shards]):
+        for future in as_completed([pool.submit(refresh, url) for url in shards]):
             yield future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _in_processes(
-    bring: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
+    refresh: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
 ) -> Iterator[BuildResult]:
-    """Results as they come. Spawned: a fork of a process with threads may hang."""
+    """Results in the order of completion. Spawned: a fork of a process with threads may hang."""
     pool = ProcessPoolExecutor(
         jobs, multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
-        with _interrupts_held_back():
-            futures = [pool.submit(bring, url) for url in shards]
+        with _interrupts_blocked():
+            futures = [pool.submit(refresh, url) for url in shards]
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
@@ -253,11 +253,11 @@ def _in_processes(
 
 
 @contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start, and in them until `_start_worker`.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT while workers start, and in them until `_start_worker`.
 
-    It goes to the whole process group, and a worker that is still importing would answer it with a
-    traceback. This process meets it at the end of the block.
+    Ctrl-C goes to the whole process group, and a worker that is still importing would answer it
+    with a traceback. This process receives it at the end of the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -267,7 +267,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Let Ctrl-C end this worker at once and silently: its parent is the one that answers."""
+    """Let Ctrl-C end this worker at once and silently: its parent reports it."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -275,7 +275,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent is gone, however that died: nobody else would."""
+    """End this worker when its parent has died: an orphan would wait for work forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -286,25 +286,26 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="shardwise-parent-watch", daemon=True).start()
 
 
-def _bring_up_to_date(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:
-    path = store.place(url)
+def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:
+    """Bring one shard's index up to date."""
+    path = store.published_path(url)
     try:
-        found = None if force else store.sound(url, store.stat(url))
-        is_fresh = found is not None and (found.header.has_digests or not digests)
-        if found is None or not is_fresh:
-            found = build_index(
+        index = None if force else store.valid(url, store.stat(url))
+        is_fresh = index is not None and (index.header.has_digests or not digests)
+        if index is None or not is_fresh:
+            index = build_index(
                 url,
                 digests=digests,
                 options=store.options,
                 accept_unfinished=store.accept_unfinished,
             )
         elif not store.accept_unfinished:
-            require_end(found.header, url)
-        if "?" in found.header.name and found.header.name != base_name(url):
+            require_end(index.header, url)
+        if "?" in index.header.name and index.header.name != base_name(url):
             # Older indexes keep the query of their shard's URL, which may be a signature.
-            found, is_fresh = found.named(base_name(url)), False
-        path, note = store.publish(url, found)
+            index, is_fresh = index.renamed(base_name(url)), False
+        path, note = store.publish(url, index)
     except (ShardwiseError, OSError) as error:
         return BuildResult(url, path, "failed", error=error)
     status = "fresh" if is_fresh else "built"
-    return BuildResult(url, path, status, found.num_samples, note=note)
+    return BuildResult(url, path, status, index.num_samples, note=note)

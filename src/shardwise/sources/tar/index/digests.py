@@ -1,7 +1,4 @@
-"""CRC-32 digests of payloads, computed while a shard is read from front to back.
-
-Imports numpy, the standard library, `shardwise.storage` and the index.
-"""
+"""CRC-32 digests of payloads, computed while a shard is read from front to back."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from shardwise.storage import File
 
 __all__ = ["payload_digests"]
 
-# Samples whose payloads are put in order at once.
+# Samples whose payloads are sorted by offset together.
 _ROWS = 16384
 _READ_BYTES = 4 << 20
-# Of a remote shard so many reads are under way at the same time.
+# Concurrent reads of a remote shard.
 _REMOTE_READS = 8
 
 
@@ -32,7 +29,7 @@ def payload_digests(
     Args:
         file: the shard.
         index: its index.
-        progress: called with how many bytes were read since it was called last.
+        progress: called with the bytes read since its last call.
 
     Yields:
         `(field, rows, digests)`: for some rows of the index (int64 `[k]`, those that have the
@@ -46,23 +43,23 @@ def payload_digests(
     buffer = np.empty(_READ_BYTES * (_REMOTE_READS if file.is_remote else 1), np.uint8)
     for first in range(0, index.num_samples, _ROWS):
         rows = np.arange(first, min(first + _ROWS, index.num_samples), dtype=np.int64)
-        found = []
+        columns = []
         for field in index.fields:
             offsets, sizes = index.locate(field, rows)
             has_field = sizes >= 0
-            found.append((field, rows[has_field], offsets[has_field], sizes[has_field]))
-        offsets = np.concatenate([part[2] for part in found])
-        sizes = np.concatenate([part[3] for part in found])
+            columns.append((field, rows[has_field], offsets[has_field], sizes[has_field]))
+        offsets = np.concatenate([column[2] for column in columns])
+        sizes = np.concatenate([column[3] for column in columns])
         digests = np.empty(len(offsets), np.uint32)
         order = np.argsort(offsets, kind="stable")
         digests[order] = list(_walk(reader, offsets[order], sizes[order], buffer))
-        ends = np.cumsum([len(part[1]) for part in found])
-        for (field, owners, _, _), end in zip(found, ends.tolist(), strict=True):
+        ends = np.cumsum([len(column[1]) for column in columns])
+        for (field, owners, _, _), end in zip(columns, ends.tolist(), strict=True):
             yield field, owners, digests[end - len(owners) : end]
 
 
 class _Reader:
-    """Reads long ranges, and says so."""
+    """Reads long ranges, and reports their bytes."""
 
     def __init__(self, file: File, progress: Callable[[int], object] | None) -> None:
         self._file = file
@@ -85,7 +82,7 @@ def _walk(
     """The digests of payloads that lie in ascending order."""
     view = buffer.data
     ends = offsets + sizes
-    # What lies in the buffer: the bytes from `begin` to `end` of the file.
+    # The buffer holds the bytes from `begin` to `end` of the file.
     begin = end = 0
     for row, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
         if offset < begin or offset + size > end:

@@ -1,12 +1,11 @@
-"""The form of an index file, `<shard>.swi`: named columns behind a JSON header.
+"""The format of an index file, `<shard>.swi`: named columns behind a JSON header.
 
 The layout is that of safetensors: 8 bytes with the header's length (little-endian), the header
 (JSON: dtype, shape and byte range of each column, strings under `__metadata__`), then the raw
 little-endian columns. The last column, `checksum`, is the CRC-32 of every byte before it.
 
-Keeps I6: nothing that a file says is believed before it is held against the file's length and
-checksum. A column is stored with one element where all its elements are equal. Imports numpy and
-`shardwise.errors`.
+A file's header is compared with the file's length and checksum before it is used. A column is
+stored with one element where all its elements are equal.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _VERSION = "1"
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 16 << 20
-# Most headers come whole with the first read.
+# Most headers are shorter, and so take one read.
 _FIRST_BYTES = 4096
 
 _CHECKSUM_BYTES = 4
 
-# How an index is named in a directory of indexes.
+# An index in a directory of indexes: the shard's base name and a hash of its URL.
 _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
 
 _DTYPES = {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
@@ -48,13 +47,13 @@ _NAMES = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 @dataclass(frozen=True, kw_only=True)
 class IndexHeader:
-    """What an index says of its shard as a whole.
+    """The part of an index that is about the shard as a whole.
 
     Attributes:
         name: the shard's base name.
         num_bytes: its size when it was indexed.
         mtime_ns: its modification time then, in nanoseconds.
-        etag: what an object store called this version of it; "" for a local file.
+        etag: the object store's name of this version; "" for a local file.
         num_samples: samples in it.
         fields: the names of all fields, in the order in which they are first met.
         optional: those of them that some sample lacks.
@@ -104,9 +103,9 @@ class IndexHeader:
         Raises:
             ValueError: it is of another version, or not what `to_metadata` makes.
         """
-        found = (metadata.get("format"), metadata.get("version"))
-        if found != (_FORMAT, _VERSION):
-            raise ValueError(f"format and version are {found}, not {(_FORMAT, _VERSION)}")
+        stated = (metadata.get("format"), metadata.get("version"))
+        if stated != (_FORMAT, _VERSION):
+            raise ValueError(f"format and version are {stated}, not {(_FORMAT, _VERSION)}")
         key_length = json.loads(metadata["key_length"])
         header = cls(
             name=str(metadata["name"]),
@@ -130,7 +129,7 @@ class IndexHeader:
 
 def encode(header: IndexHeader, columns: Mapping[str, NDArray[Any]]) -> bytes:
     """An index file's bytes: equal input gives equal bytes."""
-    # Wide columns first, so that all are aligned; then as they come.
+    # Wide columns first, so that all are aligned; the sort is stable.
     names = sorted(columns, key=lambda name: -columns[name].itemsize)
     described: dict[str, Any] = {"__metadata__": header.to_metadata()}
     parts = []
@@ -172,10 +171,11 @@ def decode(
         DataError: the file is damaged, cut short, or of another version.
     """
     with memoryview(data) as view:
-        header, described, start = _parse(bytes(view[:_FIRST_BYTES]), view, path)
+        header, descriptions, start = _parse(bytes(view[:_FIRST_BYTES]), view, path)
         try:
             columns = {
-                name: _column(what, data, start, len(view)) for name, what in described.items()
+                name: _column(described, data, start, len(view))
+                for name, described in descriptions.items()
             }
             checksum = columns.pop("checksum").tobytes()
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -185,10 +185,10 @@ def decode(
     return header, columns
 
 
-def _column(what: Any, data: Any, start: int, num_bytes: int) -> NDArray[Any]:
-    dtype = np.dtype(_DTYPES[what["dtype"]])
-    (length,) = map(int, what["shape"])
-    begin, end = map(int, what["data_offsets"])
+def _column(described: Any, data: Any, start: int, num_bytes: int) -> NDArray[Any]:
+    dtype = np.dtype(_DTYPES[described["dtype"]])
+    (length,) = map(int, described["shape"])
+    begin, end = map(int, described["data_offsets"])
     if not 0 <= begin <= end <= num_bytes - start or end - begin != length * dtype.itemsize:
         raise ValueError(f"bytes {begin} to {end} of {num_bytes - start} for {length} elements")
     return np.frombuffer(data, dtype, length, start + begin)
@@ -218,10 +218,10 @@ def read_header(path: str) -> IndexHeader:
     """
     with Path(path).open("rb", buffering=0) as file:
         first = file.read(_FIRST_BYTES)
-        wanted = _LENGTH_BYTES + int.from_bytes(first[:_LENGTH_BYTES], "little")
-        if len(first) < wanted <= _LENGTH_BYTES + _MAX_HEADER_BYTES:
+        length = _LENGTH_BYTES + int.from_bytes(first[:_LENGTH_BYTES], "little")
+        if len(first) < length <= _LENGTH_BYTES + _MAX_HEADER_BYTES:
             file.seek(0)
-            first = file.read(wanted)
+            first = file.read(length)
     return _parse(first, memoryview(first), path)[0]
 
 

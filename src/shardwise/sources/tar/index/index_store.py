@@ -1,10 +1,9 @@
-"""Where the indexes of shards are kept: found, held against their shards, saved.
+"""Where the indexes of shards are kept: loaded, compared with their shards, published.
 
 An index lies beside its shard, or in the directory that the user names. Indexes of remote shards
 are copied to this machine, so that every process maps one file and a second run reads nothing of
 the shard: into the user's directory if that is a local one, else into the user's cache directory.
-Keeps I6: an index that is found is the one of the shard that lies there now, or it is an error or
-is made anew. Imports `shardwise.errors`, storage and this package.
+An index that is loaded is of the shard that lies there now, or it is an error or is built anew.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import shown
@@ -32,15 +32,15 @@ from shardwise.storage import (
 from shardwise.storage.stores.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
 
-__all__ = ["IndexStore", "open_uncached", "read_index"]
+__all__ = ["IndexStore", "SavedIndex", "open_uncached", "read_index"]
 
 _logger = logging.getLogger("shardwise")
 
 
 def open_uncached(url: str, options: StorageOptions | None) -> File:
-    """A file as it lies in its store: what is read once, and is to be checked, is not cached.
+    """A file without cache, since it is read once and checked, and without prefetch.
 
-    Nor is it read ahead: who scans a file knows best what comes next.
+    A scan knows better than a pattern of reads which bytes it needs next.
     """
     if options is not None:
         return open_file(url, options=replace(options, cache=None, prefetch_bytes=0))
@@ -48,11 +48,28 @@ def open_uncached(url: str, options: StorageOptions | None) -> File:
 
 
 @dataclass(frozen=True)
+class SavedIndex:
+    """A shard's index as it is kept.
+
+    Attributes:
+        stat: the shard as it is now.
+        state: "fresh"; "missing", "stale" or "damaged" where it can't be used as it is.
+        index: the index, fresh or stale.
+        error: how it is damaged.
+    """
+
+    stat: FileStat
+    state: Literal["fresh", "missing", "stale", "damaged"]
+    index: ShardIndex | None = None
+    error: DataError | None = None
+
+
+@dataclass(frozen=True)
 class IndexStore:
     """Where the indexes of a dataset are. Immutable; pickles.
 
     Attributes:
-        directory: what the user named, a path or a URL; None for beside the shards.
+        directory: the user's `index`, a path or a URL; None for beside the shards.
         options: how remote files are reached; None for the defaults.
         accept_unfinished: whether shards without an end are taken as they are.
     """
@@ -61,7 +78,7 @@ class IndexStore:
     options: StorageOptions | None = None
     accept_unfinished: bool = False
 
-    def place(self, url: str) -> str:
+    def published_path(self, url: str) -> str:
         """Where the index of a shard is published: a path or a URL."""
         return index_path(url, self.directory)
 
@@ -78,17 +95,17 @@ class IndexStore:
         return None if is_local(url) else index_path(url)
 
     def stat(self, url: str) -> FileStat:
-        """What lies under a shard's name now; raises as `File.stat` does."""
+        """The shard as it is now; raises as `File.stat` does."""
         if is_local(url):
             return LocalFile(local_path(url)).stat()
         return open_uncached(url, self.options).stat()
 
     def find(self, url: str, stat: FileStat) -> IndexHeader | None:
-        """The header of a shard's index, which is on this machine then; None if there is no index.
+        """The header of a shard's index, a copy of which is kept then; None if there is no index.
 
         Args:
             url: the shard.
-            stat: what it is now.
+            stat: the shard as it is now.
 
         Raises:
             StaleIndexError: the index is of another version of the shard.
@@ -103,7 +120,7 @@ class IndexStore:
         except OSError as error:
             raise StorageError(f"can't read the index {path!r}: {error.strerror}") from error
         except DataError:
-            # What nobody put there by hand is made again without a word.
+            # An index in the user's cache is built again without a message.
             if not self._is_own(url):
                 raise
         else:
@@ -128,9 +145,9 @@ class IndexStore:
     def load(self, url: str, stat: FileStat, *, check: bool = True) -> ShardIndex | None:
         """The index of a shard, whether it fits or not; None if there is none.
 
-        Of a shard of the indexed size and another time, some headers are looked at: if they are
-        where the index says, it is the same shard, copied, and the index has its new time. An
-        outdated copy in the user's cache is no index.
+        Of a shard of the indexed size and another time, some headers are compared: if they are
+        where the index says, it is the same shard, copied, and the index gets its new time. An
+        outdated index in the user's cache counts as none.
 
         Raises:
             DataError: it is damaged.
@@ -142,7 +159,7 @@ class IndexStore:
         except StorageError:
             raise
         except OSError as error:
-            # Damaged. What nobody put there by hand is not missed.
+            # A damaged index in the user's cache counts as none.
             if isinstance(error, DataError) and not self._is_own(url):
                 raise
         except DataError:
@@ -152,10 +169,26 @@ class IndexStore:
             return index
         return self.fetch(url, stat) or (None if self._is_own(url) else index)
 
-    def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
-        """The remote index of a shard, into memory; None if there is none that can be read.
+    def look(self, url: str) -> SavedIndex:
+        """The index of a shard and its state, for people; changes nothing.
 
-        One that was made before the shard was uploaded is taken as `load` takes that of a copy.
+        Raises:
+            DataError: the shard is missing.
+            StorageError: it could not be read.
+        """
+        stat = self.stat(url)
+        try:
+            index = self.load(url, stat)
+        except DataError as error:
+            return SavedIndex(stat, "damaged", error=error)
+        if index is None:
+            return SavedIndex(stat, "missing")
+        return SavedIndex(stat, "fresh" if fits(index.header, url, stat) else "stale", index)
+
+    def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
+        """The remote index of a shard, in memory; None if there is none that can be read.
+
+        An index built before the shard was uploaded is compared as `load` compares a copy's.
 
         Raises:
             DataError: it is damaged.
@@ -169,15 +202,15 @@ class IndexStore:
         except MissingShardError:
             return None
         except StorageError as error:
-            # Without the right to list a bucket, what is not there is "forbidden".
+            # Without the right to list a bucket, a missing object is "forbidden".
             _logger.info("no index can be read from %s: %s", shown(origin), error)
             return None
         return self._as_copied(index, url, stat)
 
-    def sound(self, url: str, stat: FileStat) -> ShardIndex | None:
-        """An index that is whole and fits the shard: a published one, before a copy of it.
+    def valid(self, url: str, stat: FileStat) -> ShardIndex | None:
+        """An index that is whole and fits the shard: the published one, else a copy of it.
 
-        That of a copied shard is saved with its new time, where it can be: nobody looks again then.
+        A copied shard's index is saved with its new time, so that headers are compared once.
         """
         with suppress(DataError):
             index = self.fetch(url, stat) if self._is_own(url) else None
@@ -194,31 +227,31 @@ class IndexStore:
         return None
 
     def publish(self, url: str, index: ShardIndex) -> tuple[str, str]:
-        """Save an index where others find it, and on this machine.
+        """Save an index at its published location, and a copy on this machine.
 
         Returns:
-            Where it is now, and why that is not where it was to be: "" if it is.
+            Where it is now, and why that is not the published location; "" if it is.
 
         Raises:
             OSError: it can't be written anywhere.
         """
-        path, place, note = self.path(url), self.place(url), ""
-        if place not in (path, index.path):
+        path, published, note = self.path(url), self.published_path(url), ""
+        if published not in (path, index.path):
             try:
-                upload(place, index.to_bytes(), options=self.options)
+                upload(published, index.to_bytes(), options=self.options)
             except StorageError as error:
                 note = (
-                    f"the index can't be written to {shown(place)!r} ({error}): it is kept in "
+                    f"the index can't be written to {shown(published)!r} ({error}): it is kept in "
                     f"{path!r}"
                 )
         if index.path != path:
             try:
                 _save(index, path)
             except OSError:
-                # Without the copy every process fetches it again, and nothing is lost.
-                if path == place or note:
+                # Without the copy every process fetches the published index again.
+                if path == published or note:
                     raise
-        return (path if note else place), note
+        return (path if note else published), note
 
     def save(self, url: str, index: ShardIndex) -> None:
         """Save an index on this machine only.
@@ -236,16 +269,16 @@ class IndexStore:
         )
 
     def _is_own(self, url: str) -> bool:
-        """Whether the index on this machine is one that the user did not ask for."""
+        """Whether the index on this machine is a copy in the user's cache directory."""
         return not is_local(url if self.directory is None else self.directory)
 
     def _as_copied(self, index: ShardIndex, url: str, stat: FileStat) -> ShardIndex:
-        """The index as one of this version of its shard, if it is a copy; else as it is."""
+        """The index with the shard's new time, if the shard is a copy of the indexed one."""
         header = index.header
         if (
             fits(header, url, stat)
             or header.num_bytes != stat.num_bytes
-            # Two that differ say for certain that it is no copy.
+            # Different ETags prove other content.
             or (header.etag and stat.etag)
             or not has_headers_of(index, open_uncached(url, self.options))
         ):

@@ -1,8 +1,7 @@
-"""What users write, as shards; an index whose shard is gone is told.
+"""Patterns to shards; an index whose shard is gone is an error.
 
-Keeps a part of I6: a directory or a glob stands for what lies there, so a shard that was lost would
-make a shorter epoch without a word. Its index, if it is still there, says that there was one.
-Imports `shardwise.errors` and storage.
+A directory or a glob stands for the files that lie there, so a shard that was lost would make a
+shorter epoch without a word. Its index, if it is still there, shows that there was one.
 """
 
 # URLs are text, as in `shardwise.storage.urls`.
@@ -34,43 +33,40 @@ def expand_shards(
     Raises:
         MissingShardError: a pattern finds nothing, or an index whose shard is not there.
     """
-    found = expand(urls, options=options)
-    known = set(found)
+    shards = expand(urls, options=options)
+    known = set(shards)
     for item in [urls] if isinstance(urls, str | os.PathLike) else urls:
-        lost = [
+        missing = [
             shard
             for shard in _indexed(os.fspath(item), options or StorageOptions())
             if shard not in known and not (is_local(shard) and os.path.exists(shard))
         ]
-        if lost:
+        if missing:
             raise MissingShardError(
-                f"{len(lost)} indexes lie there without their shards, the first is "
-                f"{shown(lost[0]) + _SUFFIX!r}: put the shards back, or, if they are not to be "
+                f"{len(missing)} indexes lie there without their shards, the first is "
+                f"{shown(missing[0]) + _SUFFIX!r}: put the shards back, or, if they are not to be "
                 "read any more, remove the index files or name the other shards one by one",
-                url=lost[0],
+                url=missing[0],
             )
-    return found
+    return shards
 
 
 def _indexed(item: str, options: StorageOptions) -> list[str]:
-    """The shards whose indexes lie where a directory or a glob looks; none where shards are named.
-
-    Sorted by name.
-    """
+    """The shards, sorted, whose indexes match a directory or a glob; none for names of shards."""
     if not is_local(item):
         return [url for name in expand_braces(item) for url in _remotely_indexed(name, options)]
     path = local_path(item)
     if path.endswith(".tar") and not glob.has_magic(path) and "{" not in path:
-        # Ten thousand plain names must not cost a look at a network file system each.
+        # Ten thousand plain names must not cost a stat on a network file system each.
         return []
     names = [path] if os.path.exists(path) else expand_braces(path)
-    found: list[str] = []
+    indexes: list[str] = []
     for name in names:
         if os.path.isdir(name):
-            found += glob.glob(os.path.join(glob.escape(name), f"*.tar{_SUFFIX}"))
+            indexes += glob.glob(os.path.join(glob.escape(name), f"*.tar{_SUFFIX}"))
         elif glob.has_magic(name) and not os.path.exists(name):
-            found += glob.glob(name + _SUFFIX, recursive=True)
-    return [index.removesuffix(_SUFFIX) for index in sorted(found)]
+            indexes += glob.glob(name + _SUFFIX, recursive=True)
+    return [index.removesuffix(_SUFFIX) for index in sorted(indexes)]
 
 
 def _remotely_indexed(name: str, options: StorageOptions) -> list[str]:
@@ -82,7 +78,7 @@ def _remotely_indexed(name: str, options: StorageOptions) -> list[str]:
     key = place_of(name).key
     pattern = name if not key or key.endswith("/") else name + _SUFFIX
     try:
-        found = list_remote(pattern, suffixes=(f".tar{_SUFFIX}",), ignored="\0", options=options)
+        indexes = list_remote(pattern, suffixes=(f".tar{_SUFFIX}",), ignored="\0", options=options)
     except MissingShardError:
         return []
-    return [index.removesuffix(_SUFFIX) for index in found]
+    return [index.removesuffix(_SUFFIX) for index in indexes]

@@ -1,10 +1,9 @@
-"""Whether a shard is the one that an index was made from, told by a few of its headers.
+"""Whether a shard is the one that an index was made from, by a few of its headers.
 
 A copy has another time than the original (`cp -r`, `git clone`, `tar x`, a container layer), and so
-have a shard that was uploaded and one that was written anew. The size and the headers of the first,
-the middle and the last sample tell them apart, with what lies behind the last one. What they can't
-tell: other payloads or names between those samples, in a shard of the same layout. Imports numpy,
-`shardwise.errors`, storage and this package.
+have a shard that was uploaded and one that was written anew. The size, the headers of the first,
+the middle and the last sample, and the bytes behind the last one tell them apart. They do not show
+other payloads or names between those samples, in a shard of the same layout.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _MAX_PLAIN_SIZE = 0o77777777777
 
 
 def has_headers_of(index: ShardIndex, file: File) -> bool:
-    """Whether a file of the indexed size has headers where the index says, as far as a few tell.
+    """Whether a file of the indexed size has headers where the index says.
 
     Reads one header for each field of three samples, and the block behind the last payload.
 

@@ -1,9 +1,8 @@
 """The index of a shard: where each field of each sample lies.
 
-At most 8 bytes a field besides the keys, for shards of common shapes: places are counted in blocks
-of 512 bytes, those of a sample's fields from where its first payload begins; each column has the
-smallest dtype that holds it. Columns are memory-mapped, so that an index costs what is read of it.
-Imports numpy, `shardwise.errors` and `shardwise.storage`.
+At most 8 bytes a field besides the keys, for common shards: offsets are counted in blocks of 512
+bytes, those of a sample's fields from its first payload; each column has the smallest dtype that
+holds it. Columns are memory-mapped, so that only pages in use take memory.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ def index_path(url: str, index_dir: str | None = None) -> str:
     """
     if is_local(url):
         url = local_path(url)
-    # What proves a right is no part of the name; where all shards have one path, it's all there is.
-    place, mark, query = url, "", ""
+    # A query may be a signature, which is no part of the name; or it may name the shard.
+    path, mark, query = url, "", ""
     if scheme_of(url) in ("http", "https"):
         url = url.partition("#")[0]
-        place, mark, query = url.partition("?")
+        path, mark, query = url.partition("?")
     if index_dir is None:
-        return f"{place}.swi{mark}{query}"
-    named = place if place.endswith(".tar") else url
+        return f"{path}.swi{mark}{query}"
+    named = path if path.endswith(".tar") else url
     whole = str(Path(url).absolute()) if is_local(url) else named
     digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     name = f"{base_name(url)}-{digest}.swi"
@@ -91,7 +90,7 @@ class ShardIndex:
                 name: self._spread(f"crc32:{name}")
                 for name in (header.fields if header.has_digests else ())
             }
-            # Bound methods that give Python ints: a single read is made of few such calls.
+            # Bound `item` methods give ints without an array: a single read needs few of them.
             self._start_at = self._starts.item
             self._scalars: dict[str, _Scalars] = {
                 name: (
@@ -132,26 +131,16 @@ class ShardIndex:
         return self.header.fields
 
     @property
-    def name(self) -> str:
-        """The shard's base name."""
-        return self.header.name
-
-    @property
     def num_bytes(self) -> int:
         """The shard's size when it was indexed."""
         return self.header.num_bytes
-
-    @property
-    def mtime_ns(self) -> int:
-        """The shard's modification time then, in nanoseconds."""
-        return self.header.mtime_ns
 
     def locate(
         self, field: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where one field of some samples lies: int64 `(offsets, sizes)` in bytes, one a row.
 
-        The size is -1 where a sample lacks the field; the offset means nothing there.
+        The size is -1 where a sample lacks the field; its offset is undefined.
         """
         sizes = self._sizes[field][rows]
         blocks = self._starts[rows].astype(np.int64)
@@ -163,9 +152,9 @@ class ShardIndex:
         return blocks, lengths
 
     def locate_one(self, fields: tuple[str, ...], row: int) -> list[tuple[int, int]]:
-        """The same for some fields of one sample, as ints: the cheapest way to a single read.
+        """`(offset, size)` for each of some fields of one sample, as ints: the fastest for one row.
 
-        Of fields that no sample of the shard has the size is -1, too.
+        The size is -1 also for fields that no sample of the shard has.
         """
         scalars = self._scalars_of.get(fields)
         if scalars is None:
@@ -188,7 +177,7 @@ class ShardIndex:
         header = replace(self.header, mtime_ns=mtime_ns, etag=etag)
         return ShardIndex(header, self._columns, path=self.path)
 
-    def named(self, name: str) -> ShardIndex:
+    def renamed(self, name: str) -> ShardIndex:
         """The same index under another base name of its shard; it is in no file yet."""
         return ShardIndex(replace(self.header, name=name), self._columns)
 
@@ -222,19 +211,19 @@ class ShardIndex:
 
 
 class Keys(Sequence[str]):
-    """The keys of a shard's samples, decoded when they are asked for.
+    """The keys of a shard's samples, decoded at access.
 
-    Names in a tar are bytes. They are taken for UTF-8; other bytes become lone surrogates, as
-    Python's own file names have them.
+    Names in a tar are bytes. They are decoded as UTF-8; other bytes become lone surrogates, as in
+    Python's own file names.
 
     Args:
         text: uint8 `[total]`, all keys one after another.
         ends: `[num_keys]`, where each key ends in it; None if all have `length` bytes.
         length: see `ends`.
-        num_keys: how many there are.
+        num_keys: the number of keys.
 
     Raises:
-        ValueError: these do not fit each other.
+        ValueError: the arguments contradict each other.
     """
 
     __slots__ = ("_ends", "_length", "_num_keys", "_text")
@@ -271,7 +260,7 @@ class Keys(Sequence[str]):
         return self.one(row % self._num_keys)
 
     def one(self, row: int) -> str:
-        """The key of one row in [0, num_keys): the cheapest way to a single one."""
+        """The key of one row in [0, num_keys): faster than `[row]`."""
         if self._ends is None:
             length: Any = self._length
             start, end = row * length, row * length + length

@@ -1,19 +1,16 @@
-"""Shard lists and indexes that other tools write, read so that a dataset can be opened by them.
+"""Shard lists in JSON that other tools write, so that a dataset can be opened by them.
 
-Shard lists in JSON, told apart by what they hold:
+Their content tells which tool wrote them:
 
 - wids 1: `{"wids_version": 1, "shardlist": [{"url": ..., "nsamples": ..., "filesize": ...}]}`;
 - open_clip's `sizes.json`: `{"00000.tar": 1000, ...}`;
 - timm's `_info.json` or `info.json`: `{"splits": {"train": {"filenames": [...],
   "shard_lengths": [...], "num_samples": ...}}}`.
 
-And one binary form: Energon's `.tar.idx`, the byte offsets of a shard's samples.
-
-These files come from elsewhere and are not trusted (I6): a count is a claim that `check_counts`
-holds against the shard itself, and a name can't lead out of the list's directory by `..` or `~`.
-Absolute paths are taken from wids lists only, whose `url` says outright where a shard lies; the
-other two hold names beside the list. What a remote list names is remote: it can't have a file of
-this machine read. Commands (`pipe:`) are refused in all. Imports storage and the manifest.
+These files are not trusted: a count is a claim that `check_counts` compares with the shard itself,
+and a name can't lead out of the list's directory by `..` or `~`. Absolute paths are taken from wids
+lists only, whose `url` is a path by definition; the other two hold names beside the list. A remote
+list can't name files of this machine. Commands (`pipe:`) are refused in all.
 """
 
 from __future__ import annotations
@@ -25,16 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardwise.errors import DataError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions, is_local, local_path, open_file
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["ListedShard", "check_counts", "energon_offsets", "is_shard_list", "read_shard_list"]
+__all__ = ["ListedShard", "check_counts", "is_shard_list", "read_shard_list"]
 
 _WIDS_KIND = "wids-shard-index-v1"
 _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
@@ -42,12 +36,12 @@ _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ListedShard:
-    """What a shard list says of one shard.
+    """A shard as a list states it.
 
     Attributes:
-        url: where it lies: a path, or a remote URL.
-        num_samples: samples in it, or None where the list does not say.
-        num_bytes: its length, or None where the list does not say.
+        url: a path, or a remote URL.
+        num_samples: samples in it; None where the list does not say.
+        num_bytes: its length; None where the list does not say.
     """
 
     url: str
@@ -77,9 +71,9 @@ def read_shard_list(
         DataError: it is none of these forms, malformed, or names a file outside of its directory.
         ValueError: the file has several splits and none was chosen, or has no such split.
     """
-    place, fragment = _split_fragment(url)
+    path, fragment = _split_fragment(url)
     split = fragment if split is None else split
-    path = local_path(place) if is_local(place) else place
+    path = local_path(path) if is_local(path) else path
     listed = _parse(_read_json(path, options), path, split)
     if not listed:
         raise DataError("the shard list is empty", url=path)
@@ -87,79 +81,30 @@ def read_shard_list(
 
 
 def check_counts(listed: Sequence[ListedShard], actual: Sequence[Shard]) -> None:
-    """Hold what a list says against the shards themselves, one by one in order.
+    """Compare a list's counts with the shards themselves, one by one in order.
 
     Raises:
         DataError: a shard has another number of samples or bytes than the list says.
     """
     for claim, shard in zip(listed, actual, strict=True):
-        for what, said, found in (
+        for what, stated, actual_count in (
             ("samples", claim.num_samples, shard.num_samples),
             ("bytes", claim.num_bytes, shard.num_bytes),
         ):
-            if said is not None and said != found:
+            if stated not in (None, actual_count):
                 raise DataError(
-                    f"the shard list says {said} {what}, the shard has {found}: it was changed or "
-                    "cut after the list was made, or the list is wrong; make the list anew, or "
-                    "name the shards without it",
+                    f"the shard list says {stated} {what}, the shard has {actual_count}: it was "
+                    "changed or cut after the list was made, or the list is wrong; make the list "
+                    "anew, or name the shards without it",
                     url=shard.url,
                 )
 
 
-def energon_offsets(
-    url: str, *, shard_bytes: int | None = None, options: StorageOptions | None = None
-) -> NDArray[np.int64]:
-    """Read an Energon index, `<shard>.tar.idx`.
-
-    Args:
-        url: the index.
-        shard_bytes: the shard's length, to hold the offsets against; None leaves that out.
-        options: how a remote index is reached; None for the defaults.
-
-    Returns:
-        int64 `[samples + 1]`: the byte in the shard where each sample's first header begins, then
-        where the last sample ends. The file holds them as little-endian uint64.
-
-    Raises:
-        MissingShardError: the file is not there.
-        DataError: it can't be such an index: the offsets do not rise in steps of tar blocks, or
-            pass the end of the shard.
-    """
-    path = local_path(url) if is_local(url) else url
-    file = open_file(path, options=options)
-    num_bytes = file.stat().num_bytes
-    if num_bytes == 0 or num_bytes % 8:
-        raise DataError(
-            f"not an Energon index: its length of {num_bytes} bytes is not one or more offsets of "
-            "8 bytes",
-            url=path,
-        )
-    offsets = np.frombuffer(file.read(0, num_bytes), dtype="<u8")
-    wrong = (offsets % 512 != 0) | (offsets > np.uint64(2**63 - 1))
-    wrong[1:] |= offsets[1:] <= offsets[:-1]
-    if wrong.any():
-        place = int(wrong.argmax())
-        before = f" after {offsets[place - 1]}" if place else ""
-        raise DataError(
-            f"not an Energon index: entry {place} is {offsets[place]}{before}, and offsets must "
-            "rise in steps of 512",
-            url=path,
-            offset=place * 8,
-        )
-    if shard_bytes is not None and offsets[-1] > shard_bytes:
-        raise DataError(
-            f"the Energon index ends at byte {offsets[-1]}, the shard has {shard_bytes} bytes: "
-            "it is another shard's, or the shard was cut",
-            url=path,
-        )
-    return offsets.astype(np.int64)
-
-
 def _split_fragment(url: str) -> tuple[str, str | None]:
     """Split `info.json#train`; a '#' elsewhere belongs to the name."""
-    place, mark, fragment = url.rpartition("#")
-    if mark and place.endswith(".json") and "/" not in fragment and "." not in fragment:
-        return place, fragment
+    path, mark, fragment = url.rpartition("#")
+    if mark and path.endswith(".json") and "/" not in fragment and "." not in fragment:
+        return path, fragment
     return url, None
 
 
@@ -173,7 +118,7 @@ def _read_json(path: str, options: StorageOptions | None) -> Any:
 
 
 def _parse(content: Any, path: str, split: str | None) -> list[ListedShard]:
-    """Tell the dialect by its marks, and read it."""
+    """Recognise the tool by its keys, and read its list."""
     if isinstance(content, dict):
         if "splits" in content:
             return _parse_timm(content["splits"], path, split)

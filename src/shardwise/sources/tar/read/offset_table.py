@@ -1,9 +1,8 @@
-"""Where the payloads of all samples lie, in flat arrays: the quick way for samples by id.
+"""Where the payloads of all samples lie, in flat arrays: the fast way for samples by id.
 
-A batch of a shuffled epoch takes a sample here and a sample there, from as many shards as it has
-rows. Asking each shard's index costs a numpy call or ten a shard; asking one array costs one for
-the batch. The arrays are filled shard by shard as the shards come into use, and there are none
-for data sets so large that they would take much memory (I7). Imports numpy and this package.
+A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's index
+costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays are filled
+shard by shard at first use, and there are none for data sets where they would exceed 64 MiB.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.headers import BLOCK
 
-__all__ = ["Places"]
+__all__ = ["OffsetTable"]
 
-# What the arrays of one set of fields may take in a process: some 3 million samples of two fields.
+# 64 MiB a process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 64
 
 
-class Places:
-    """Where some fields of all samples lie. Any thread may ask.
+class OffsetTable:
+    """Offsets and sizes of some fields of all samples. Safe in threads.
 
     Args:
         manifest: the shards.
         names: the fields.
-        index: gives the index of a shard, by its number; asked once a shard.
-        key_length: bytes of a key, where all keys of all shards have as many; else None.
+        index: from a shard's number to its index; called once a shard.
+        key_length: bytes of a key where all keys of all shards have one length; else None.
     """
 
     def __init__(
@@ -82,10 +81,10 @@ class Places:
                 self._fill(shard)
         offsets = self._blocks.take(ids, axis=1).astype(np.int64)
         offsets *= BLOCK
-        found = self._sizes.take(ids, axis=1)
-        sizes = found.astype(np.int64)
-        if found.dtype == np.uint32:
-            sizes[found == _MISSING] = -1
+        stored = self._sizes.take(ids, axis=1)
+        sizes = stored.astype(np.int64)
+        if stored.dtype == np.uint32:
+            sizes[stored == _MISSING] = -1
         return shard_of, offsets, sizes, self._keys_of(ids, shard_of, row_of)
 
     def _fill(self, shard: int) -> None:
@@ -104,7 +103,7 @@ class Places:
                 self._sizes[i, rows] = np.array(-1).astype(self._sizes.dtype)
         if self._keys is not None:
             self._keys[rows] = index.keys.as_rows()
-        # Last: another thread may be asking. Two that fill one shard write the same.
+        # Last, for threads that read meanwhile. Two that fill one shard write the same values.
         self._is_filled[shard] = True
 
     def _keys_of(

@@ -1,4 +1,4 @@
-"""Which byte ranges to read for a set of payloads: few reads, little in vain. Pure; numpy only."""
+"""Coalescing: which byte ranges to read for a set of payloads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 __all__ = ["GAP_BYTES", "ReadPlan", "plan_reads"]
 
-# Reading so many bytes in vain costs about as much as another read call.
+# Reading 16 KiB that nobody needs costs about as much as another read call.
 GAP_BYTES = 16 << 10
 
-# Files are told apart by the high bits of a place: 16 TiB a file, half a million files a call.
+# One int64 holds file and offset: 44 bits for 16 TiB a file, 19 bits for 524,288 files a call.
 _FILE_BITS = 44
 
 
@@ -25,13 +25,13 @@ class ReadPlan:
         files: int64 `[reads]`, which file each read is from.
         offsets: int64 `[reads]`, where it begins in the file.
         ends: int64 `[reads]`, where it ends in the buffer; it begins where the one before ends.
-        places: int64 `[payloads]`, where each payload begins in the buffer.
+        starts: int64 `[payloads]`, where each payload begins in the buffer.
     """
 
     files: NDArray[np.int64]
     offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
-    places: NDArray[np.int64]
+    starts: NDArray[np.int64]
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Yield `(file, stop)` for each file: its reads are those from the last stop to this."""
@@ -55,17 +55,17 @@ def plan_reads(
         offsets: int64 `[payloads]`, where it begins in that file.
         sizes: int64 `[payloads]`, bytes; 0 or less for nothing to read.
     """
-    places = np.zeros(len(sizes), np.int64)
-    wanted = np.flatnonzero(sizes > 0)
-    if not len(wanted):
+    payload_starts = np.zeros(len(sizes), np.int64)
+    rows = np.flatnonzero(sizes > 0)
+    if not len(rows):
         empty = np.empty(0, np.int64)
-        return ReadPlan(empty, empty, empty, places)
-    begins = (files[wanted] << _FILE_BITS) + offsets[wanted]
+        return ReadPlan(empty, empty, empty, payload_starts)
+    begins = (files[rows] << _FILE_BITS) + offsets[rows]
     if (begins[1:] < begins[:-1]).any():
         order = np.argsort(begins, kind="stable")
-        wanted, begins = wanted[order], begins[order]
+        rows, begins = rows[order], begins[order]
     # Payloads may overlap: the same sample may be asked for twice.
-    reach = np.maximum.accumulate(begins + sizes[wanted])
+    reach = np.maximum.accumulate(begins + sizes[rows])
     is_first = np.ones(len(begins), np.bool_)
     is_first[1:] = begins[1:] > reach[:-1] + GAP_BYTES
     firsts = np.flatnonzero(is_first)
@@ -73,5 +73,5 @@ def plan_reads(
     lengths = reach[np.append(firsts[1:], len(begins)) - 1] - starts
     ends = np.cumsum(lengths)
     shift = ends - lengths - starts
-    places[wanted] = begins + shift[np.cumsum(is_first) - 1]
-    return ReadPlan(starts >> _FILE_BITS, starts & ((1 << _FILE_BITS) - 1), ends, places)
+    payload_starts[rows] = begins + shift[np.cumsum(is_first) - 1]
+    return ReadPlan(starts >> _FILE_BITS, starts & ((1 << _FILE_BITS) - 1), ends, payload_starts)

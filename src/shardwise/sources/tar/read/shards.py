@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
+from shardwise.cores import usable_cores
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.acceptance import described, fits, require_end
-from shardwise.sources.tar.index.build import build_index, usable_cores
+from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
-from shardwise.sources.tar.read.offset_table import Places
+from shardwise.sources.tar.read.offset_table import OffsetTable
 from shardwise.storage import FileStat, is_local, max_open_files
 
 __all__ = ["ShardSet", "open_shards"]
@@ -41,7 +42,7 @@ _REMOTE_THREADS = 64
 # Each follows the headers of a shard in many places at once.
 _REMOTE_SCANS = 16
 # Sets of fields that are read side by side.
-_MAX_PLACES = 4
+_MAX_TABLES = 4
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class ShardSet:
         self._store = store
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
-        self._places: dict[tuple[str, ...], Places | None] = {}
+        self._tables: dict[tuple[str, ...], OffsetTable | None] = {}
         key_lengths = {h.key_length for h in headers if h.num_samples}
         self._key_length = key_lengths.pop() if len(key_lengths) == 1 else None
         self.has_digests = any(h.has_digests for h in headers)
@@ -92,7 +93,7 @@ class ShardSet:
         self._kept = {i: one.index for i, one in enumerate(found) if one.index is not None}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_kept": {}, "_places": {}}
+        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_kept": {}, "_tables": {}}
 
     @property
     def num_samples(self) -> int:
@@ -126,18 +127,18 @@ class ShardSet:
             found = self._kept.get(shard)
         return self._load(shard) if found is None else found
 
-    def places(self, names: tuple[str, ...]) -> Places | None:
-        """Where these fields of all samples lie; None where that would take much memory."""
-        if names not in self._places:
-            fits = Places.fit(self.manifest, len(names), self._key_length)
-            while len(self._places) >= _MAX_PLACES:
-                self._places.pop(next(iter(self._places)), None)
-            self._places[names] = (
-                Places(self.manifest, names, index=self.index, key_length=self._key_length)
+    def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
+        """Where these fields of all samples lie; None where it would exceed 64 MiB."""
+        if names not in self._tables:
+            fits = OffsetTable.fit(self.manifest, len(names), self._key_length)
+            while len(self._tables) >= _MAX_TABLES:
+                self._tables.pop(next(iter(self._tables)), None)
+            self._tables[names] = (
+                OffsetTable(self.manifest, names, index=self.index, key_length=self._key_length)
                 if fits
                 else None
             )
-        return self._places[names]
+        return self._tables[names]
 
     def _load(self, shard: int) -> ShardIndex:
         listed = self.manifest.shards[shard]

@@ -69,7 +69,7 @@ class LocalShard:
         except BaseException as error:
             self.remove(error)
             raise
-        return index.named(Path(self.path).name)
+        return index.renamed(Path(self.path).name)
 
     def remove(self, error: BaseException) -> None:
         """Remove what was written, because of an error."""
