@@ -1,7 +1,6 @@
 """`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader.
 
-The pipeline is read; only stages of the program's own are tried, on the list of shards. Imports the
-dataset's formats, the ranks and the WebDataset package.
+The pipeline is read; only stages of the program's own are tried, on the list of shards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't.
-
-Imports errors and the WebDataset package.
-"""
+"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't."""
 
 from __future__ import annotations
 

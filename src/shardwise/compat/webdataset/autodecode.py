@@ -3,7 +3,7 @@
 A decoder is a function of a field's name, with a dot before it, and its bytes; it returns None for
 what it does not decode. Pickles and torch files can run any code: they are decoded as WebDataset
 does, unless `utils.enforce_security` or `pytorch_weights_only` is set. An error names field, key
-and url. Imports this package; torch, msgpack and cbor at the first use.
+and url.
 """
 
 from __future__ import annotations
@@ -30,25 +30,6 @@ from shardwise.compat.webdataset.images import (
 from shardwise.compat.webdataset.media import torch_audio, torch_video
 from shardwise.shown import shown
 
-__all__ = [
-    "IMAGE_EXTENSIONS",
-    "Continue",
-    "Decoder",
-    "DecodingError",
-    "ImageHandler",
-    "basichandlers",
-    "decoders",
-    "gzfilter",
-    "handle_extension",
-    "imagehandler",
-    "imagespecs",
-    "pytorch_weights_only",
-    "torch_audio",
-    "torch_loads",
-    "torch_video",
-    "unpickle_loads",
-]
-
 # Whether `.pth` fields may hold tensors and plain values only. Programs assign it, here or in the
 # package.
 pytorch_weights_only = variable("WDS_PYTORCH_WEIGHTS_ONLY") == "1"
@@ -60,9 +41,6 @@ def torch_loads(data: bytes) -> Any:
     """Decode a file of `torch.save`, with its tensors on the CPU.
 
     It may run any code that the file names, unless `pytorch_weights_only` is set.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
     """
     import torch
 
@@ -76,11 +54,7 @@ def torch_loads(data: bytes) -> Any:
 
 
 def unpickle_loads(data: bytes) -> Any:
-    """Decode a pickle, which may run any code.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
-    """
+    """Decode a pickle, which may run any code."""
     if utils.enforce_security:
         raise ValueError(
             "Unpickling is not allowed for security reasons when enforce_security is set."
@@ -154,13 +128,7 @@ def call_extension_handler(
 
 
 def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> Callable[[str, bytes], Any]:
-    """Make a decoder of a function of bytes.
-
-    Args:
-        extensions: extensions with blanks between them, in any case of letters; one with a dot,
-            such as "seg.png", is for fields that end in both parts.
-        f: the function.
-    """
+    """Make a decoder of a function of bytes."""
     return partial(call_extension_handler, f=f, extensions=extensions.lower().split())
 
 
@@ -181,14 +149,7 @@ default_post_handlers: list[Callable[[str, Any], Any]] = [basichandlers]
 
 
 class DecodingError(Exception):
-    """A field could not be decoded; the message names field, key and url.
-
-    Attributes:
-        url: the shard.
-        key: the sample's key.
-        k: the field.
-        sample: the sample as it was read.
-    """
+    """A field could not be decoded; the message names field, key and url."""
 
     def __init__(self, url: Any = None, key: Any = None, k: Any = None, sample: Any = None) -> None:
         super().__init__(url, key, k)
@@ -251,11 +212,7 @@ class Decoder:
         return data
 
     def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Decode a sample; the result is a new dict.
-
-        Raises:
-            DecodingError: a field could not be decoded.
-        """
+        """Decode a sample; the result is a new dict."""
         if not isinstance(sample, dict):
             raise TypeError(f"decode needs samples as dicts, not {type(sample).__name__}")
         result = {}

@@ -2,8 +2,7 @@
 
 Keeps I6: the chain of headers is followed and every checksum is held; damage, a cut, and data
 behind the end are errors that name url, key and offset. The stream is read in large blocks, and
-the headers of a block are found by arrays, as in the index. Imports numpy, the tar format and the
-bytes.
+the headers of a block are found by arrays, as in the index.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ from shardwise.sources.tar.scan.headers import (
     stored_names,
 )
 
-__all__ = ["Block", "DamagedShardError", "read_blocks"]
-
 _FIRST_READ = 64 << 10
 _REGULAR = frozenset(b"0\0" + b"7")
 _IS_REGULAR = np.isin(np.arange(256), list(_REGULAR))
@@ -45,21 +42,7 @@ Block = tuple[bytes, list[bytes], list[int], list[int]]
 
 
 def read_blocks(stream: Any, url: str) -> Generator[Block, None, bool]:
-    """The regular members of a tar, many at a time.
-
-    Args:
-        stream: anything with `read(size)`, which may return less, and b"" at the end.
-        url: for messages.
-
-    Yields:
-        `(data, names, starts, ends)`: payload i is `data[starts[i]:ends[i]]`.
-
-    Returns:
-        (as a generator) whether the shard has an end: a block of zeros.
-
-    Raises:
-        DamagedShardError: the shard is damaged or cut short. All members before it are sound.
-    """
+    """The regular members of a tar, many at a time."""
     return _Reader(stream, url).blocks()
 
 

@@ -3,7 +3,7 @@
 Workers of torch's DataLoader are often started anew for every epoch, from a dataset that knows
 nothing of the epochs before. So the count lies in anonymous shared memory: workers that were
 started together see the same epoch, those of the next generation the next one. No lock is needed,
-and there is no name that a killed process could leave behind. Imports torch.
+and there is no name that a killed process could leave behind.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from shardwise.plan.permute import mix
-
-__all__ = ["Clock", "SharedCells"]
 
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1

@@ -1,7 +1,7 @@
 """`WebDataset`, `WebLoader` and `FluidWrapper`: pipelines with the stages as methods.
 
 Keeps I1: shards are shuffled alike on all ranks and divided afterwards, so that each is read once
-an epoch, by another rank each time. Imports this package.
+an epoch, by another rank each time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,6 @@ from shardwise.compat.webdataset.tariterators import (
 )
 
 # What is not made here, programs have from here.
-__all__ = [
-    "FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "autodecode", "check_empty",
-    "filters", "group_by_keys", "tar_file_expander", "utils",
-]  # fmt: skip
-
 _RECYCLING = ("unlink", "keep", "resample")
 _GONE = {
     "length": "use .with_length(n) or .with_epoch(n)",

@@ -1,7 +1,6 @@
 """Stages with their arguments: `pipelinefilter(f)(*args)` is a stage that calls `f(source, *args)`.
 
 They pickle, also where the function is decorated and so no longer found under its own name.
-Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -11,17 +10,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["FilterFunction", "RestCurried", "pipelinefilter"]
-
 
 class FilterFunction:
-    """A stage: a function of a source, and its other arguments.
-
-    Attributes:
-        f: the function.
-        args: its arguments behind the source.
-        kw: its keyword arguments.
-    """
+    """A stage: a function of a source, and its other arguments."""
 
     def __init__(self, f: Callable[..., Any], *args: Any, **kw: Any) -> None:
         self.f = f

@@ -1,7 +1,6 @@
 """What to say about how a pipeline's shards are divided, where the program may mean otherwise.
 
-Keeps I6 where only the program knows: whether each task was given all shards or its own. Imports
-the ranks and this package.
+Keeps I6 where only the program knows: whether each task was given all shards or its own.
 """
 
 from __future__ import annotations
@@ -19,18 +18,9 @@ from shardwise.compat.webdataset.shardlists import (
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.ranks import Ranks, unused_world_size
 
-__all__ = ["doubt", "is_steered"]
-
 
 def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> str | None:
-    """What may be wrong about how the shards are divided, and how to say what is meant.
-
-    Args:
-        stages: the pipeline's.
-        place: one of its readers.
-        ranks: where its rank is from.
-        is_asked: whether the program itself named the way to divide among ranks.
-    """
+    """What may be wrong about how the shards are divided, and how to say what is meant."""
     source = stages[0]
     num = len(getattr(source, "urls", ()))
     splits = split_by_node in stages

@@ -1,7 +1,6 @@
 """The stages of a pipeline, as WebDataset names them.
 
-`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. Imports this
-package.
+`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it.
 """
 
 from __future__ import annotations
@@ -50,72 +49,6 @@ from shardwise.compat.webdataset.mapping import (
 from shardwise.compat.webdataset.order import _rsample, _shuffle, detshuffle, pick
 from shardwise.compat.webdataset.pytorch import TorchTensor
 from shardwise.compat.webdataset.utils import PipelineStage, identity
-
-__all__ = [
-    "Cached",
-    "FilterFunction",
-    "LMDBCached",
-    "PipelineStage",
-    "RestCurried",
-    "TorchTensor",
-    "_associate",
-    "_batched",
-    "_decode",
-    "_extract_keys",
-    "_info",
-    "_log_keys",
-    "_map",
-    "_map_dict",
-    "_map_tuple",
-    "_rename",
-    "_rename_keys",
-    "_rsample",
-    "_select",
-    "_shuffle",
-    "_to_tuple",
-    "_unbatched",
-    "_unlisted",
-    "_xdecode",
-    "associate",
-    "batched",
-    "combine_values",
-    "compose",
-    "compose2",
-    "decode",
-    "decode_bin",
-    "decode_pickle",
-    "decode_text",
-    "default_collation_fn",
-    "default_decoders",
-    "detshuffle",
-    "dict2tuple",
-    "extract_keys",
-    "find_decoder",
-    "getfirst",
-    "identity",
-    "info",
-    "log_keys",
-    "map",
-    "map_dict",
-    "map_tuple",
-    "parse_field_spec",
-    "pick",
-    "pipeline",
-    "pipelinefilter",
-    "rename",
-    "rename_keys",
-    "reraise_exception",
-    "rsample",
-    "select",
-    "shuffle",
-    "slice",
-    "to_tuple",
-    "transform_with",
-    "tuple2dict",
-    "unbatched",
-    "unlisted",
-    "xdecode",
-]
 
 
 def compose2(f: Callable[[Any], Any], g: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,6 +1,6 @@
 """The stages as methods: `dataset.shuffle(1000).decode("rgb").to_tuple("jpg", "cls")`.
 
-Each method returns a new pipeline with one more stage. Imports this package.
+Each method returns a new pipeline with one more stage.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Any, Self
 from shardwise.compat.webdataset import autodecode, filters
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.place import find_ranks
-
-__all__ = ["FluidInterface"]
 
 
 class FluidInterface:

@@ -1,7 +1,7 @@
 """The members of one shard, grouped into samples as they come.
 
 Keeps I6: half a sample never comes out. A sample is given on when the next one begins, so what was
-cut or damaged is not given on at all. Imports the blocks.
+cut or damaged is not given on at all.
 """
 
 from __future__ import annotations
@@ -13,15 +13,6 @@ from typing import Any
 
 from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
 from shardwise.compat.webdataset.handlers import reraise_exception
-
-__all__ = [
-    "SKIPPED",
-    "ShardSamples",
-    "base_plus_ext",
-    "is_metadata",
-    "refuse_half",
-    "two_members",
-]
 
 _logger = logging.getLogger("shardwise")
 SKIPPED = r"__[^/]*__($|/)"
@@ -59,11 +50,7 @@ def two_members(url: str, key: str, field: str) -> DamagedShardError:
 
 
 def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
-    """Refuse the last sample of a shard without an end, where it lacks what all others have.
-
-    Raises:
-        DamagedShardError: it does.
-    """
+    """Refuse the last sample of a shard without an end, where it lacks what all others have."""
     missing = (common or set()) - sample.keys()
     if missing:
         raise DamagedShardError(
@@ -75,25 +62,7 @@ def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
 
 
 class ShardSamples:
-    """The samples of one shard, as dicts of bytes; iterated once.
-
-    Args:
-        stream: the shard, opened.
-        url: becomes the samples' `__url__`.
-        local_path: becomes the samples' `__local_path__`.
-        select_files: which members to read, by their names.
-        rename_files: gives members new names, before `select_files` sees them.
-        handler: is asked about a member that a sample has twice, and about a sample that is part
-            of another one. If it says to go on, that member or sample alone is left out.
-
-    Attributes:
-        sample: the sample whose members are being read; None before the first and after the last.
-        is_stopped: whether the handler said to stop.
-
-    Raises:
-        DamagedShardError: the shard is damaged or cut short, a sample has two members for one
-            field, or its members stand apart.
-    """
+    """The samples of one shard, as dicts of bytes; iterated once."""
 
     def __init__(
         self,

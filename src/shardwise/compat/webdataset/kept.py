@@ -1,7 +1,6 @@
 """Stages that keep the samples that pass, for later epochs: in memory, or in an LMDB database.
 
-What is kept is used only once a whole pass has been kept. Imports this package; lmdb when it is
-asked for.
+What is kept is used only once a whole pass has been kept.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from itertools import islice
 from typing import Any
 
 from shardwise.compat.webdataset.utils import PipelineStage
-
-__all__ = ["Cached", "LMDBCached"]
 
 
 class Cached(PipelineStage):
@@ -39,12 +36,6 @@ class LMDBCached(PipelineStage):
     """Keeps all samples in an LMDB database; once it is complete they come from there.
 
     Each reader (rank and worker) has keys of its own, so that several can share a database.
-
-    Args:
-        fname: the database.
-        map_size: bytes it may grow to.
-        pickler: a module with `dumps` and `loads`. Pickles run any code: use databases you trust.
-        chunksize: samples written at once.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Stages that rename, pick and decode fields by patterns. Imports this package."""
+"""Stages that rename, pick and decode fields by patterns."""
 
 # `except Exception`: the border to the user's handler.
 # ruff: noqa: BLE001
@@ -14,18 +14,6 @@ from typing import Any
 from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.mapping import Handler, getfirst
-
-__all__ = [
-    "_extract_keys",
-    "_rename",
-    "_rename_keys",
-    "_xdecode",
-    "decode_bin",
-    "decode_pickle",
-    "decode_text",
-    "default_decoders",
-    "find_decoder",
-]
 
 
 def _alternatives(names: str | Sequence[str]) -> Sequence[str]:
@@ -116,11 +104,7 @@ def decode_text(stream: io.BufferedIOBase) -> str:
 
 
 def decode_pickle(stream: io.BufferedIOBase) -> Any:
-    """The object that was pickled; it may run any code.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
-    """
+    """The object that was pickled; it may run any code."""
     if utils.enforce_security:
         raise ValueError(
             "Unpickling is not allowed for security reasons when enforce_security is set."

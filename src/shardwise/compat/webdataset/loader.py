@@ -2,7 +2,7 @@
 
 Keeps I4 and I10: ranks are found in the main process, and the state counts what was yielded, never
 what workers have prefetched. Each batch of a worker carries its place; it is taken off before the
-user sees the batch. Imports torch and this package.
+user sees the batch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from shardwise.compat.webdataset.positions import VERSION, check_state, drawn
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.errors import StateError
 from shardwise.torch.shared_batches import HandOver
-
-__all__ = ["StatefulLoader"]
 
 # Stands in the place of a batch, so that a resumed epoch begins with the worker whose turn it is.
 _NOTHING = -1
@@ -75,9 +73,6 @@ class StatefulLoader(DataLoader[Any]):
     """A DataLoader that knows where a pipeline's workers are.
 
     The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
-
-    Attributes:
-        epoch: the epoch that is read, or was read last.
     """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:

@@ -1,7 +1,6 @@
 """A pipeline that begins with a loader: stages in the main process, behind the workers'.
 
-Its state is the loader's, and where its own stages keep items back, how far the pass is. Imports
-this package.
+Its state is the loader's, and where its own stages keep items back, how far the pass is.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.place import Place
 from shardwise.compat.webdataset.positions import VERSION, At, Start, check_state
 from shardwise.compat.webdataset.steady import is_steady
-
-__all__ = ["LoaderPipeline"]
 
 
 class LoaderPipeline(DataPipeline):
@@ -71,9 +68,6 @@ class LoaderPipeline(DataPipeline):
         Stages behind the loader that keep samples back, such as a shuffle, have the epoch read
         again up to there; in the pipeline of the workers, they cost only reading. With a dataset
         without end (`resampled`), what such stages held is drawn anew.
-
-        Raises:
-            StateError: the loader's dataset is no pipeline.
         """
         at, loader = self._at, self.loader
         inside = at is not None and (not at.is_done or self.goes_on)
@@ -96,12 +90,7 @@ class LoaderPipeline(DataPipeline):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration.
-
-        Raises:
-            StateError: it belongs to other shards, another seed or size, another number of workers
-                or ranks.
-        """
+        """Go on where a state says, with the next iteration."""
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])
         self._resume = state

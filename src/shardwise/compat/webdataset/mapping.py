@@ -1,7 +1,7 @@
 """Stages that treat one sample at a time: map, decode, select, to_tuple and their like.
 
 `handler` is called with an exception of the user's function, and says whether to go on: this is
-the border where any exception may come. Imports this package.
+the border where any exception may come.
 """
 
 # Every `except Exception` here hands the user's exception to the user's handler.
@@ -16,20 +16,6 @@ from typing import IO, Any
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.utils import identity
 
-__all__ = [
-    "_associate",
-    "_decode",
-    "_info",
-    "_log_keys",
-    "_map",
-    "_map_dict",
-    "_map_tuple",
-    "_select",
-    "_to_tuple",
-    "getfirst",
-    "transform_with",
-]
-
 Handler = Callable[[Exception], Any]
 
 
@@ -39,17 +25,7 @@ def getfirst(
     default: Any = None,
     missing_is_error: bool = True,
 ) -> Any:
-    """The value of the first of several keys that is there.
-
-    Args:
-        a: the sample.
-        keys: a list, or a str with `;` between them.
-        default: what to return where none is there.
-        missing_is_error: whether to raise instead.
-
-    Raises:
-        ValueError: none is there.
-    """
+    """The value of the first of several keys that is there."""
     if isinstance(keys, str):
         if " " in keys:
             raise ValueError(f"{keys!r}: alternatives stand with ';' between them, without blanks")

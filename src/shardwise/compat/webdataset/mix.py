@@ -1,4 +1,4 @@
-"""Mixing several datasets: in turn, or by chance. Imports this package."""
+"""Mixing several datasets: in turn, or by chance."""
 
 from __future__ import annotations
 
@@ -13,14 +13,6 @@ from shardwise.compat.webdataset.place import find_place
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.run import CURRENT, as_seed
 from shardwise.plan.permute import mix
-
-__all__ = [
-    "RandomMix",
-    "RoundRobin",
-    "random_samples",
-    "round_robin_longest",
-    "round_robin_shortest",
-]
 
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
@@ -50,12 +42,7 @@ def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 class RoundRobin(IterableDataset[Any]):
-    """One sample of each dataset in turn.
-
-    Args:
-        datasets: the datasets.
-        longest: go on until all have no more; otherwise until one has no more.
-    """
+    """One sample of each dataset in turn."""
 
     def __init__(self, datasets: Sequence[Iterable[Any]], longest: bool = False) -> None:
         super().__init__()
@@ -74,14 +61,7 @@ def random_samples(
     *,
     rng: random.Random | None = None,
 ) -> Iterator[Any]:
-    """Samples of sources that are drawn with given probabilities.
-
-    Args:
-        sources: the sources.
-        probs: a weight each; None for equal ones.
-        longest: go on until all have no more; otherwise until one has no more.
-        rng: draws the numbers.
-    """
+    """Samples of sources that are drawn with given probabilities."""
     left = list(sources)
     weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
     if len(weights) != len(left) or any(w < 0 for w in weights):
@@ -101,14 +81,7 @@ def random_samples(
 
 
 class RandomMix(IterableDataset[Any]):
-    """Samples of datasets that are drawn by chance, differently in each epoch and reader.
-
-    Args:
-        datasets: the datasets.
-        probs: a weight each; None for equal ones.
-        longest: go on until all have no more; otherwise until one has no more.
-        seed: the same seed gives the same order.
-    """
+    """Samples of datasets that are drawn by chance, differently in each epoch and reader."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 In a pipeline each has a key of (seed, pass, stage): another order every epoch, the same in every
 run. Shards are shuffled alike on all readers, because they are divided afterwards; samples are
-not. Imports this package.
+not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 
 from shardwise.compat.webdataset.run import CURRENT, keyed_later
 from shardwise.compat.webdataset.utils import PipelineStage
-
-__all__ = ["ShardShuffle", "_rsample", "_shuffle", "detshuffle", "pick"]
 
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
@@ -42,17 +40,7 @@ def _shuffle(
     seed: Any = None,
     handler: Any = None,  # noqa: ARG001 - an argument of WebDataset's, without effect there too
 ) -> Iterator[Any]:
-    """Shuffle through a buffer.
-
-    Args:
-        data: the source.
-        bufsize: how many items the buffer holds.
-        initial: how many must be there before the first comes out.
-        rng: draws the numbers; None for one with the pipeline's key. With the same generator the
-            order is WebDataset's.
-        seed: goes into the key; outside of a pipeline it is the seed.
-        handler: has no effect.
-    """
+    """Shuffle through a buffer."""
     if rng is not None and seed is not None:
         raise ValueError("shuffle takes rng or seed, not both")
     make = keyed_later(seed) if rng is None else None
@@ -93,12 +81,7 @@ def _shuffled(
 
 
 class ShardShuffle:
-    """Permutes a list of shards as a whole, another way in each pass.
-
-    Args:
-        bufsize: shards of a source without an end are mixed through a buffer of this size.
-        seed: goes into the key.
-    """
+    """Permutes a list of shards as a whole, another way in each pass."""
 
     def __init__(self, bufsize: int, seed: Any = None, *, is_endless: bool = False) -> None:
         self.bufsize = bufsize
@@ -119,12 +102,7 @@ class ShardShuffle:
 
 
 class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
-    """A shuffle whose order depends on `seed` and `epoch` alone.
-
-    Attributes:
-        epoch: of the last run; each run takes the next one. In a worker that was started for one
-            epoch only, it is the pipeline's.
-    """
+    """A shuffle whose order depends on `seed` and `epoch` alone."""
 
     def __init__(
         self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1

@@ -2,7 +2,7 @@
 
 A pass through the pipeline depends on (seed, number of the pass, rank, worker) alone, however its
 worker was started. Epoch e of a plain pipeline is pass e; `with_epoch` cuts the endless line of
-passes into epochs of a given size, each going on where the last one stopped. Imports this package.
+passes into epochs of a given size, each going on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -37,25 +37,13 @@ from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
-__all__ = ["DataPipeline", "PipelineStage"]
-
 _ENDLESS = sys.maxsize
 # New workers read so many samples of a resampled pass again, at most, to go on behind them.
 _MAX_AGAIN = 20_000
 
 
 class DataPipeline(StageList):
-    """A source, and stages that each take an iterator and return one.
-
-    Args:
-        *args: the stages; the first is an iterable dataset, a list or a function without
-            arguments; None is left out, lists of stages are joined.
-        seed: what all random stages draw from; None for the environment's `WDS_SEED`, or 0.
-        **kwargs: have no effect.
-
-    Attributes:
-        pipeline: the stages, as a list that may be changed.
-    """
+    """A source, and stages that each take an iterator and return one."""
 
     # Whether the workers of a loader share an epoch's size, or each yields all of it. Programs that
     # build their own pipelines divide by the number of workers themselves.
@@ -269,10 +257,6 @@ class DataPipeline(StageList):
 
         Ranks that are at the same step may take up each other's state; that costs reading the
         epoch up to there, though.
-
-        Raises:
-            StateError: worker processes of another loader than `WebLoader` read this pipeline, so
-                that it can't know what they have yielded.
         """
         at = self._at
         if self._clock.worker_began and not in_worker():
@@ -298,11 +282,7 @@ class DataPipeline(StageList):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration.
-
-        Raises:
-            StateError: it belongs to other shards, another seed or size, or other ranks.
-        """
+        """Go on where a state says, with the next iteration."""
         place = find_place(told=self._told)
         check_state(state, {**self._identity(), "world_size": place.world_size})
         redraw(self.pipeline, state, place.rank)

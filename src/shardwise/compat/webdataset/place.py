@@ -3,7 +3,7 @@
 Keeps I10 for pipelines that run in workers of torch's DataLoader: ranks are found in the process
 that iterates the loader, and travel in the pickled pipeline to workers that were not forked, which
 have no process group. `WORKER` and `NUM_WORKERS` in the environment stand for a worker, as in
-WebDataset. Imports `shardwise.ranks` and torch.
+WebDataset.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.environment import variable
 from shardwise.ranks import Ranks, discover, explicit_ranks
-
-__all__ = ["TOLD", "Place", "find_place", "find_ranks", "in_worker"]
 
 # The ranks that a pipeline brought into this worker process: for stages that are plain functions.
 TOLD: ContextVar[Ranks | None] = ContextVar("shardwise_compat_told", default=None)
@@ -39,12 +37,7 @@ def in_worker() -> bool:
 
 
 def find_ranks(group: Any = None, told: Ranks | None = None) -> Ranks:
-    """Rank and world size, as WebDataset knows them: not what srun or mpirun say by themselves.
-
-    Args:
-        group: a process group or one dimension of a device mesh; it wins over everything.
-        told: what was found in the process that this one was started from.
-    """
+    """Rank and world size, as WebDataset knows them: not what srun or mpirun say by themselves."""
     if group is not None:
         return discover(group=group)
     found = explicit_ranks()

@@ -2,7 +2,7 @@
 
 A pass is one run of all stages, from the list of shards on. It is the same each time it is run, so
 a position is the pass's number and how many items have come out of the part of the pipeline that
-keeps items back (its prefix: everything up to the last shuffle). Imports this package.
+keeps items back (its prefix: everything up to the last shuffle).
 """
 
 from __future__ import annotations
@@ -18,18 +18,6 @@ from shardwise.compat.webdataset.clock import SharedCells
 from shardwise.compat.webdataset.place import Place
 from shardwise.errors import StateError
 
-__all__ = [
-    "PASSES_APART",
-    "At",
-    "Live",
-    "Slots",
-    "Start",
-    "check_state",
-    "drawn",
-    "fingerprint",
-    "redraw",
-]
-
 VERSION = 2
 # Where the passes of an epoch begin that can't know where the last one ended.
 PASSES_APART = 1 << 20
@@ -39,17 +27,7 @@ _SLOT = 4
 
 @dataclass
 class At:
-    """How far a reader is.
-
-    Attributes:
-        epoch: the epoch.
-        number: the pass.
-        taken: items that the pass's prefix has given.
-        yielded: items of the epoch that have come out.
-        is_done: whether the epoch is over.
-        turn: by how many places the readers' shares are moved on in the pass.
-        origin: the state of the loader at the beginning of the pass, where there is one.
-    """
+    """How far a reader is."""
 
     epoch: int
     number: int = 0
@@ -66,15 +44,7 @@ class At:
 
 @dataclass(frozen=True)
 class Start:
-    """Where to go on.
-
-    Attributes:
-        number: the pass.
-        taken: items of its prefix to leave out.
-        yielded: items that the epoch has given already.
-        discard: whole items to leave out, where `taken` is not known.
-        is_resumed: whether a state says so: the pass may be at its end then.
-    """
+    """Where to go on."""
 
     number: int
     taken: int = 0
@@ -145,11 +115,7 @@ def drawn(stages: list[Any]) -> list[int]:
 
 
 def redraw(stages: list[Any], state: dict[str, Any], rank: int) -> None:
-    """Give lists of shards the seeds that those of a state had drawn.
-
-    Raises:
-        StateError: the state holds other seeds, or those of another rank.
-    """
+    """Give lists of shards the seeds that those of a state had drawn."""
     drawing, seeds = list(_drawing(stages)), state.get("drawn") or []
     if not drawing and not seeds:
         return
@@ -164,11 +130,7 @@ def redraw(stages: list[Any], state: dict[str, Any], rank: int) -> None:
 
 
 def check_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Refuse a state of something else.
-
-    Raises:
-        StateError: an entry differs; the message says which.
-    """
+    """Refuse a state of something else."""
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise StateError(
             f"not a state of version {VERSION} of a WebDataset pipeline: "

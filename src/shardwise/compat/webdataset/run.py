@@ -1,7 +1,7 @@
 """One pass through a pipeline, as its stages see it: the seed, the pass's number, the reader.
 
 Stages that draw random numbers take their key from here when they are built, so that one seed
-drives everything and each pass has an order of its own. Imports the plan's mixer.
+drives everything and each pass has an order of its own.
 """
 
 from __future__ import annotations
@@ -15,20 +15,10 @@ from typing import Any
 from shardwise.compat.webdataset.place import Place
 from shardwise.plan.permute import mix
 
-__all__ = ["CURRENT", "Run", "as_seed", "keyed", "keyed_later"]
-
 
 @dataclass
 class Run:
-    """A pass that is being built.
-
-    Attributes:
-        seed: the pipeline's.
-        number: which pass, counted from 0.
-        place: the reader.
-        turn: by how many places the readers' shares are moved on.
-        num_keyed: how many stages have taken a key.
-    """
+    """A pass that is being built."""
 
     seed: int
     number: int

@@ -1,4 +1,4 @@
-"""Where shards come from. Imports this package and `shardwise.storage`."""
+"""Where shards come from."""
 
 from __future__ import annotations
 
@@ -29,26 +29,6 @@ from shardwise.storage import expand
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.urls import scheme_of
 
-__all__ = [
-    "DirectoryShardList",
-    "MSSource",
-    "MultiShardSample",
-    "ResampledShardList",
-    "ResampledShards",
-    "SimpleShardList",
-    "envlookup",
-    "envsubst",
-    "expand_source",
-    "expand_urls",
-    "non_empty",
-    "resampled",
-    "resampled_",
-    "shardspec",
-    "single_node_only",
-    "split_by_node",
-    "split_by_worker",
-]
-
 # Shards of a pass through an endless list. Between passes buffers run empty, so it should be many;
 # who goes on inside a pass reads it again up to there, so it should be few.
 _PASS_SHARDS = 16
@@ -78,9 +58,6 @@ def expand_urls(urls: Any) -> list[str]:
     `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
     directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
     the shell.
-
-    Raises:
-        TypeError: it is neither a text, a path, nor a list of these.
     """
     return expand_source(urls)
 
@@ -103,11 +80,7 @@ def _expand(text: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
-    """The shards that a text, a path, or a list of these stands for.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """The shards that a text, a path, or a list of these stands for."""
     if isinstance(source, str | os.PathLike):
         return [url for part in os.fspath(source).split("::") for url in _expand(part)]
     if not is_iterable(source):

@@ -1,7 +1,7 @@
 """How shards are divided among ranks and workers.
 
 Keeps I1 for pipelines: shards are in one order on all readers, and each reader takes every n-th, so
-that none is read twice and none is missed. Imports this package.
+that none is read twice and none is missed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 from shardwise.compat.webdataset.place import Place
 from shardwise.compat.webdataset.run import CURRENT
 from shardwise.compat.webdataset.utils import pytorch_worker_info
-
-__all__ = ["non_empty", "single_node_only", "split_by_node", "split_by_worker"]
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
@@ -50,11 +48,7 @@ def _turned(place: Place) -> Place:
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Refuse more than one rank. `WebDataset` divides by ranks without being told.
-
-    Raises:
-        ValueError: there is more than one rank.
-    """
+    """Refuse more than one rank. `WebDataset` divides by ranks without being told."""
     _, world_size, _, _ = pytorch_worker_info(group)
     if world_size > 1:
         raise ValueError(

@@ -1,7 +1,7 @@
 """A list of stages, and one pass through it.
 
 A pass depends on (seed, number of the pass, rank, worker) alone: each stage that draws random
-numbers gets its key while the pass is built. Imports this package.
+numbers gets its key while the pass is built.
 """
 
 from __future__ import annotations
@@ -20,17 +20,9 @@ from shardwise.compat.webdataset.steady import is_steady
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 
-__all__ = ["StageList"]
-
 
 class StageList(IterableDataset[Any], PipelineStage):
-    """A source, and stages that each take an iterator and return one.
-
-    Attributes:
-        pipeline: the stages, as a list that may be changed.
-        seed: what all random stages draw from.
-        length: what `len()` says; below 0 it says nothing.
-    """
+    """A source, and stages that each take an iterator and return one."""
 
     def __init__(self, *args: Any, seed: Any = None) -> None:
         super().__init__()
@@ -73,11 +65,7 @@ class StageList(IterableDataset[Any], PipelineStage):
         self.pipeline.append(f)
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run one stage on the iterator before it, if there is one.
-
-        Raises:
-            TypeError: it is no stage.
-        """
+        """Run one stage on the iterator before it, if there is one."""
         if isinstance(f, IterableDataset | DataLoader) and not args:
             return iter(f)
         if isinstance(f, PipelineStage):

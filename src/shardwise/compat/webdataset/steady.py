@@ -1,4 +1,4 @@
-"""Which stages keep nothing back between two items that they yield. Imports this package."""
+"""Which stages keep nothing back between two items that they yield."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 from shardwise.compat.webdataset import batches, keys, mapping
 from shardwise.compat.webdataset.curry import FilterFunction
-
-__all__ = ["is_steady"]
 
 _STEADY = frozenset(
     {

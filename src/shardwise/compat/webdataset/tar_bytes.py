@@ -1,7 +1,4 @@
-"""The bytes of a tar that is read as a stream, unpacked where it is compressed.
-
-Imports `shardwise.errors`.
-"""
+"""The bytes of a tar that is read as a stream, unpacked where it is compressed."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.errors import DataError
-
-__all__ = ["READ_BYTES", "DamagedShardError", "TarBytes"]
 
 READ_BYTES = 4 << 20
 _UNPACKERS: dict[bytes, Callable[[Any], Any]] = {

@@ -1,7 +1,7 @@
 """Whether a file is a whole tar.
 
 Keeps I6: a shard that was cut short on its way, also between two members, is not taken for a
-shorter one. Imports `shardwise.sources`.
+shorter one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile
-
-__all__ = ["check_tar_format", "get_filetype", "magic_filetype", "why_no_tar"]
 
 _CHUNK_BYTES = 1 << 20
 _OPENERS: dict[bytes, tuple[str, Callable[..., Any]]] = {

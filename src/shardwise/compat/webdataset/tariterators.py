@@ -3,7 +3,7 @@
 Keeps I6: a damaged or cut shard is an error with url, key and offset, half a sample never comes
 out, and members of one sample that stand apart are refused. `tarfile_samples` and `WebDataset` make
 samples of a shard's bytes at once; `url_opener`, `tar_file_expander` and `group_by_keys` are there
-for programs that put something between. Imports this package.
+for programs that put something between.
 """
 
 # `except Exception`: the border to the user's handler.
@@ -30,19 +30,6 @@ from shardwise.compat.webdataset.grouping import (
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.shown import shown
 
-__all__ = [
-    "DamagedShardError",
-    "base_plus_ext",
-    "expand_samples",
-    "group_by_keys",
-    "tar_file_expander",
-    "tar_file_iterator",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "url_opener",
-    "valid_sample",
-]
-
 Handler = Callable[[Exception], Any]
 meta_prefix = "__"
 meta_suffix = "__"
@@ -63,13 +50,7 @@ def valid_sample(sample: Any) -> bool:
 def url_opener(
     data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[dict[str, Any]]:
-    """Open shards: `{"url": ...}` gets a `"stream"`.
-
-    Args:
-        data: the shards.
-        handler: is asked when one can't be opened.
-        **kw: for `gopen`.
-    """
+    """Open shards: `{"url": ...}` gets a `"stream"`."""
     from shardwise.compat.webdataset.gopen import gopen
 
     for shard in data:
@@ -90,17 +71,7 @@ def tar_file_iterator(
     *,
     url: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The regular files of a tar stream, as `{"fname": ..., "data": ...}`.
-
-    Args:
-        fileobj: the stream.
-        skip_meta: files whose name begins so are left out.
-        handler: is asked when something is wrong with the stream, which ends then, or when
-            `select_files` or `rename_files` raise.
-        select_files: which files to read, by their names.
-        rename_files: gives new names, before `select_files` sees them.
-        url: for messages.
-    """
+    """The regular files of a tar stream, as `{"fname": ..., "data": ...}`."""
     files = _Files(fileobj, url or str(getattr(fileobj, "name", fileobj)), skip_meta)
     try:
         yield from _chosen(files, handler, select_files, rename_files)
@@ -109,11 +80,7 @@ def tar_file_iterator(
 
 
 class _Files:
-    """The regular files of a tar stream: name, block, and place in the block.
-
-    Attributes:
-        has_end: after the iteration: whether the shard ended as a tar does.
-    """
+    """The regular files of a tar stream: name, block, and place in the block."""
 
     def __init__(self, stream: Any, url: str, skip_meta: str | None = SKIPPED) -> None:
         self.has_end = True
@@ -192,18 +159,7 @@ def group_by_keys(
     suffixes: Iterable[str] | None = None,
     handler: Handler = reraise_exception,
 ) -> Iterator[dict[str, Any]]:
-    """Group files that stand together and share a key into samples.
-
-    Args:
-        data: files, as `tar_file_expander` gives them.
-        keys: splits a name into key and field; None as the key leaves the file out.
-        lcase: whether fields are put in lower case.
-        suffixes: the fields to keep; None for all.
-        handler: is asked when something is wrong with a file.
-
-    Raises:
-        DamagedShardError: two files of a sample have one name.
-    """
+    """Group files that stand together and share a key into samples."""
     wanted = None if suffixes is None else set(suffixes)
     sample: dict[str, Any] | None = None
     # The fields that all samples of the shard have.
@@ -295,14 +251,7 @@ def tarfile_samples(
     select_files: Callable[[str], Any] | None = None,
     rename_files: Callable[[str], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The samples of shards `{"url": ...}`.
-
-    Args:
-        src: the shards.
-        handler: is asked when a shard can't be opened or is damaged.
-        select_files: which files to read, by their names.
-        rename_files: gives files new names, before `select_files` sees them.
-    """
+    """The samples of shards `{"url": ...}`."""
     return expand_samples(url_opener(src, handler), handler, select_files, rename_files)
 
 

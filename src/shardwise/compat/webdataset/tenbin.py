@@ -3,7 +3,7 @@
 A chunk is the magic word `~TenBin~`, its length in bytes (int64) and its bytes, filled up to a
 multiple of 64. An array is two chunks: a header of int64 words (dtype code, a name of up to 8
 characters, number of dimensions, the dimensions) and the elements in C order. All words are
-little-endian. Sizes in the data are checked before they are used. Imports numpy only.
+little-endian. Sizes in the data are checked before they are used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["decode_buffer", "encode_buffer", "load", "read", "save", "write"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Arrays: TypeAlias = list[NDArray[Any]]
@@ -66,12 +64,7 @@ def bytedata(a: Any) -> Any:
 
 
 def check_acceptable_input_type(data: Sequence[NDArray[Any]], allow64: bool) -> None:
-    """Raise ValueError for an array of a dtype that can't be stored, or of 64 bits if not allowed.
-
-    Args:
-        data: the arrays.
-        allow64: whether elements of 64 bits are allowed.
-    """
+    """Refuse arrays of a dtype that can't be stored, and of 64 bits unless `allow64`."""
     for array in data:
         _code(array)
         if not allow64 and array.dtype.itemsize == 8:
@@ -92,11 +85,7 @@ def unstr64(i: int) -> str:
 
 
 def check_infos(data: Arrays, infos: list[str], required_infos: Any = None) -> Any:
-    """Return the arrays; with `required_infos=True` also the names; or hold names to a list.
-
-    Raises:
-        ValueError: the names are not the required ones.
-    """
+    """Return the arrays; with `required_infos=True` also the names; or hold names to a list."""
     if required_infos is False or required_infos is None:
         return data
     if required_infos is True:
@@ -129,11 +118,7 @@ def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
 
 
 def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
-    """Shape, dtype and name from a header chunk.
-
-    Raises:
-        ValueError: it is no header.
-    """
+    """Shape, dtype and name from a header chunk."""
     num_bytes = bytelen(h)
     if num_bytes % 8 or not 24 <= num_bytes <= 8 * (3 + _MAX_DIMENSIONS):
         raise ValueError(f"a header of {num_bytes} bytes: not an array in tenbin format")
@@ -162,11 +147,7 @@ def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[An
 
 
 def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
-    """Arrays from chunks; they are views of the chunks.
-
-    Raises:
-        ValueError: a chunk is missing, or shorter than its header says.
-    """
+    """Arrays from chunks; they are views of the chunks."""
     if len(l) % 2:
         raise ValueError(f"{len(l)} chunks: a header without its elements stands at the end")
     arrays, names = [], []
@@ -204,11 +185,7 @@ def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741
 
 
 def decode_chunks(buf: Buffer) -> list[Buffer]:
-    """Chunks from a buffer; slices of it.
-
-    Raises:
-        ValueError: a magic word is not there, or the buffer ends inside a chunk.
-    """
+    """Chunks from a buffer; slices of it."""
     result: list[Buffer] = []
     offset, total = 0, bytelen(buf)
     while offset < total:
@@ -249,15 +226,7 @@ def encode_buffer(l: list[Any], infos: Sequence[str] | None = None) -> bytearray
 
 
 def decode_buffer(buf: Buffer, infos: Any = False) -> Any:
-    """Decode a list of arrays; they are views of the buffer.
-
-    Args:
-        buf: what `encode_buffer` gave.
-        infos: True to get `(arrays, names)`; a list to require these names.
-
-    Raises:
-        ValueError: the buffer is damaged, cut short, or no tenbin data.
-    """
+    """Decode a list of arrays; they are views of the buffer."""
     return decode_list(decode_chunks(buf), infos=infos)
 
 
@@ -270,11 +239,7 @@ def write_chunk(stream: BinaryIO, buf: Any) -> None:
 
 
 def read_chunk(stream: BinaryIO) -> bytes | None:
-    """Read one chunk; None at the end of the stream.
-
-    Raises:
-        ValueError: the stream ends inside the chunk, or none begins here.
-    """
+    """Read one chunk; None at the end of the stream."""
     head = stream.read(_CHUNK.size)
     if not head:
         return None

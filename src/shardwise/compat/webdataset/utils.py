@@ -1,7 +1,6 @@
 """WebDataset's helpers: the reader's place, repetition, marks for old names, the security switch.
 
-Programs assign `enforce_security`, so it is looked at when it counts. Imports `shardwise.storage`
-for brace patterns.
+Programs assign `enforce_security`, so it is looked at when it counts.
 """
 
 from __future__ import annotations
@@ -22,27 +21,6 @@ from numpy.typing import NDArray
 
 from shardwise.compat.webdataset.environment import is_on
 from shardwise.storage.braces import expand_braces
-
-__all__ = [
-    "ObsoleteException",
-    "PipelineStage",
-    "compute_sample_weights",
-    "deprecated",
-    "enforce_security",
-    "fnmatch_with_braces",
-    "glob_with_braces",
-    "guess_batchsize",
-    "identity",
-    "is_iterable",
-    "lookup_sym",
-    "make_seed",
-    "obsolete",
-    "pytorch_worker_info",
-    "pytorch_worker_seed",
-    "repeatedly",
-    "repeatedly0",
-    "safe_eval",
-]
 
 # Whether pickles, shells and local files are refused. Programs assign it.
 enforce_security = is_on("WDS_SECURE")
@@ -88,11 +66,7 @@ def identity(x: Any) -> Any:
 
 
 def safe_eval(s: str, expr: str = "{}") -> Any:
-    """Look up a name of letters, digits and underscores in `expr`, by getattr and builtins only.
-
-    Raises:
-        ValueError: the text holds anything else.
-    """
+    """Look up a name of letters, digits and underscores in `expr`, by getattr and builtins only."""
     if re.fullmatch(r"[A-Za-z0-9_]*", s) is None:
         raise ValueError(f"safe_eval: {s!r} holds more than letters, digits and underscores")
     return eval(expr.format(s))  # noqa: S307 - the name is checked, the rest is the caller's
