@@ -28,8 +28,8 @@ from shardwise.compat.webdataset.cached_files import (
     sweep,
     temporary_file,
 )
-from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.environment import is_on, variable
+from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.lru_cleanup import LRUCleanup

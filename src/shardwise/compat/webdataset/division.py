@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.compat.webdataset.place import Place
 from shardwise.compat.webdataset.pytorch import IterableDataset
+from shardwise.compat.webdataset.readers import Reader
 from shardwise.compat.webdataset.shardlists import (
     ResampledShards,
     SimpleShardList,
@@ -19,7 +19,9 @@ from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.ranks import Ranks, unused_world_size
 
 
-def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> str | None:
+def division_warning(
+    stages: list[Any], reader: Reader, ranks: Ranks, *, is_asked: bool
+) -> str | None:
     """What may be wrong about how the shards are divided, and how to say what is meant."""
     source = stages[0]
     num = len(getattr(source, "urls", ()))
@@ -46,7 +48,7 @@ def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> s
             "(with srun: export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS)"
         )
     is_whole = isinstance(source, SimpleShardList) and split_by_worker not in stages
-    num_readers = ranks.world_size * place.num_workers
+    num_readers = ranks.world_size * reader.num_workers
     if is_whole and not splits and not is_asked and num > 1 and num_readers > 1:
         return (
             f"a SimpleShardList of {num} shards as urls is not divided, as in WebDataset 0.2: each "

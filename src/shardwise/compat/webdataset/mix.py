@@ -1,4 +1,4 @@
-"""Mixing several datasets: in turn, or by chance."""
+"""Mixing several datasets: in turn, or at random."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compat.webdataset.clock import Clock
-from shardwise.compat.webdataset.place import find_place
+from shardwise.compat.webdataset.epoch_counter import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.run import CURRENT, as_seed
+from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader
 from shardwise.plan.permute import mix
 
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """One of each source in turn, until one has no more."""
+    """An item of each source in turn, until a source has no more."""
     while sources:
         for source in sources:
             try:
@@ -27,7 +26,7 @@ def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """One of each source in turn, until all have no more."""
+    """An item of each source in turn, until all have no more."""
     left = list(sources)
     i = 0
     while left:
@@ -42,7 +41,7 @@ def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 class RoundRobin(IterableDataset[Any]):
-    """One sample of each dataset in turn."""
+    """A sample of each dataset in turn, until one has no more, or with `longest` until all have."""
 
     def __init__(self, datasets: Sequence[Iterable[Any]], longest: bool = False) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ def random_samples(
     *,
     rng: random.Random | None = None,
 ) -> Iterator[Any]:
-    """Samples of sources that are drawn with given probabilities."""
+    """Samples of sources that are drawn with the weights `probs`."""
     left = list(sources)
     weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
     if len(weights) != len(left) or any(w < 0 for w in weights):
@@ -81,7 +80,11 @@ def random_samples(
 
 
 class RandomMix(IterableDataset[Any]):
-    """Samples of datasets that are drawn by chance, differently in each epoch and reader."""
+    """Samples of datasets that are drawn with the weights `probs`.
+
+    The order depends on (seed, epoch, rank, worker) alone. It ends where a dataset has no more, or
+    with `longest` where all have no more.
+    """
 
     def __init__(
         self,
@@ -95,12 +98,13 @@ class RandomMix(IterableDataset[Any]):
         self.probs = probs
         self.longest = longest
         self.seed = seed
-        self._clock = Clock()
+        self._epochs = EpochCounter()
 
     def __iter__(self) -> Iterator[Any]:
         sources = [iter(dataset) for dataset in self.datasets]
-        run = CURRENT.get()
-        number = self._clock.begin() if run is None else run.number
-        place = find_place()
-        rng = random.Random(mix(as_seed(self.seed), number, place.rank, place.worker))  # noqa: S311
+        current = CURRENT_PASS.get()
+        number = self._epochs.begin() if current is None else current.number
+        reader = find_reader()
+        key = mix(as_seed(self.seed), number, reader.rank, reader.worker)
+        rng = random.Random(key)  # noqa: S311
         return random_samples(sources, self.probs, self.longest, rng=rng)

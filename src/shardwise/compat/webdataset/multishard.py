@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.run import keyed
+from shardwise.compat.webdataset.readers import generator
 from shardwise.storage.braces import expand_braces
 
 _KEYS = {"prefix", "datasets", "buckets"}
@@ -88,7 +88,7 @@ class MultiShardSample(IterableDataset[Any]):
 
     def get_shards_for_epoch(self) -> list[str]:
         """The shards of one pass."""
-        rng = keyed() if self.rng is None else self.rng
+        rng = generator() if self.rng is None else self.rng
         result: list[str] = []
         for source in self.sources:
             if source.resample > 0:

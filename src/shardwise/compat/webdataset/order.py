@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from shardwise.compat.webdataset.run import CURRENT, keyed_later
+from shardwise.compat.webdataset.readers import CURRENT_PASS, generator, generator_maker
 from shardwise.compat.webdataset.utils import PipelineStage
 
 
@@ -27,8 +27,8 @@ def _take(buf: list[Any], k: int) -> Any:
     return sample
 
 
-def is_shard(item: Any) -> bool:
-    """Whether this is a shard on its way to being opened, not a sample."""
+def _is_shard(item: Any) -> bool:
+    """Whether this is a shard that will be opened, not a sample."""
     return isinstance(item, dict) and "url" in item and "__key__" not in item
 
 
@@ -40,10 +40,14 @@ def _shuffle(
     seed: Any = None,
     handler: Any = None,  # noqa: ARG001 - an argument of WebDataset's, without effect there too
 ) -> Iterator[Any]:
-    """Shuffle through a buffer."""
+    """Shuffle through a buffer of `bufsize` items; the first comes out when `initial` are there.
+
+    Without `rng` the numbers come from the pipeline's key, to which `seed` is added; outside of a
+    pipeline it is the seed. With the same `rng` the order is WebDataset's.
+    """
     if rng is not None and seed is not None:
         raise ValueError("shuffle takes rng or seed, not both")
-    make = keyed_later(seed) if rng is None else None
+    make = generator_maker(seed) if rng is None else None
     return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, make)
 
 
@@ -58,7 +62,7 @@ def _shuffled(
     if first is data:
         return
     if make is not None:
-        draw = make(not is_shard(first)).random
+        draw = make(not _is_shard(first)).random
         below: Callable[[int], int] = lambda num: int(draw() * num)  # noqa: E731
     else:
         # As WebDataset draws: programs that bring their generator get the order that they had.
@@ -81,7 +85,10 @@ def _shuffled(
 
 
 class ShardShuffle:
-    """Permutes a list of shards as a whole, another way in each pass."""
+    """Permutes a list of shards as a whole, in another order each pass.
+
+    Shards of a source without an end are mixed through a buffer of `bufsize`.
+    """
 
     def __init__(self, bufsize: int, seed: Any = None, *, is_endless: bool = False) -> None:
         self.bufsize = bufsize
@@ -92,7 +99,7 @@ class ShardShuffle:
         """The shards in another order."""
         if self.is_endless:
             return _shuffle(source, self.bufsize, self.bufsize, seed=self.seed)
-        rng = keyed_later(self.seed)(False)
+        rng = generator(self.seed)
         shards = list(source)
         rng.shuffle(shards)
         return iter(shards)
@@ -102,7 +109,10 @@ class ShardShuffle:
 
 
 class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
-    """A shuffle whose order depends on `seed` and `epoch` alone."""
+    """A shuffle whose order depends on `seed` and `epoch` alone.
+
+    Each run takes the next epoch; in a worker that was started for one epoch only, the pipeline's.
+    """
 
     def __init__(
         self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1
@@ -116,9 +126,9 @@ class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
         """Shuffle a source."""
         self.epoch += 1
-        run = CURRENT.get()
-        if run is not None:
-            self.epoch = max(self.epoch, self._first + run.number)
+        current = CURRENT_PASS.get()
+        if current is not None:
+            self.epoch = max(self.epoch, self._first + current.number)
         rng = random.Random(f"{self.seed},{self.epoch}")  # noqa: S311
         return _shuffle(src, self.bufsize, self.initial, rng)
 
@@ -127,5 +137,5 @@ def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
     """Keep each sample with the probability `p`."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p={p}: a probability lies in [0, 1]")
-    draw = keyed_later()(True).random
+    draw = generator(each_reader=True).random
     return (sample for sample in data if draw() < p)

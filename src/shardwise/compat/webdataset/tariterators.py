@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
-from shardwise.compat.webdataset.curry import pipelinefilter
+from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.grouping import (
     SKIPPED,
     ShardSamples,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from shardwise.compat.webdataset.readers import find_reader
 from shardwise.compat.webdataset.utils import PipelineStage
 
 
@@ -96,10 +97,8 @@ class LMDBCached(PipelineStage):
             transaction.put(self._end(), b"1")
 
     def _prefix(self) -> str:
-        from shardwise.compat.webdataset.place import find_place
-
-        place = find_place()
-        return f"s{place.rank}.{place.world_size}.{place.worker}.{place.num_workers}/"
+        reader = find_reader()
+        return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
 
     def _end(self) -> bytes:
         return ("_" + self._prefix()).encode()
