@@ -114,7 +114,7 @@ def test_a_shard_that_was_replaced_does_not_fit_the_index_beside_it(s3, counted)
     assert caught.value.url == url
     assert "ETag" in str(caught.value)
     assert "shardwise index" in str(caught.value)
-    (problem,) = verify_shard(url, options=StorageOptions(config=s3.config))
+    (problem,) = verify_shard(url, options=StorageOptions(config=s3.config)).problems
     assert "has changed since it was indexed" in problem.message
     (result,) = build_indexes(url, options=StorageOptions(config=s3.config))
     assert result.status == "built"

@@ -1,9 +1,8 @@
 """The command `shardwise`: one file a command, and the one place where errors become messages.
 
 Exit codes: 0 all is well, 1 the data are not (or could not be read), 2 the command was not
-understood, 130 interrupted, 141 the reader of the output went away. A command's file is imported
-when the command runs, so that `shardwise --help` costs no numpy and nothing ever costs a torch.
-Imports click and the errors; the commands import the library.
+understood, 130 interrupted, 141 the reader of the output went away. A command's module is imported
+when the command runs, so that `shardwise --help` imports no numpy and no command imports torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`shardwise bench`: how fast shards can be loaded here, where the time goes, and what limits it.
 
-Iterates an ordinary loader as fast as batches come; all numbers are those of `loader.stats()` and
-a clock. Imports the library.
+Iterates an ordinary loader as fast as it can; the numbers are those of `loader.stats()` and a clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`shardwise cache`: what lies in a cache of remote files, and emptying it.
-
-Imports the storage layer.
-"""
+"""`shardwise cache`: what lies in a cache of remote files, and emptying it."""
 
 from __future__ import annotations
 
@@ -25,26 +22,22 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.errors import StorageError
-from shardwise.storage.cache.inspect import Survey, has_cache, survey
 from shardwise.storage.cache.inspect import clean as clean_cache
+from shardwise.storage.cache.inspect import has_cache, survey
 
 __all__ = ["cache"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-directory_argument = click.argument(
-    "directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path)
-)
 
 
 def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
     """A time span such as 90s, 30m, 12h, 7d, 2w, in seconds."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value)
-    if not found:
+    span = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value)
+    if not span:
         raise click.BadParameter(f"{value!r} is no age: give one such as 30m, 12h, 7d or 2w")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(span[1]) * _UNITS[span[2]]
 
 
 @click.command()
@@ -68,11 +61,11 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
     if not has_cache(directory):
         raise StorageError(f"there is no cache in {str(directory)!r}")
     if not is_clean:
-        found = survey(directory)
+        document = _describe(directory)
         if as_json:
-            write_document(_describe(directory, found))
+            write_document(document)
         else:
-            _show(directory, found)
+            _show(document)
         return
     before_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
     done = clean_cache(directory, before_ns=before_ns)
@@ -87,66 +80,55 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
         write_line(f"{plural(done.num_in_use, 'block')} stayed: in use")
 
 
-def _describe(directory: Path, found: Survey) -> dict[str, Any]:
-    """A survey as JSON."""
-    books = found.books
+def _describe(directory: Path) -> dict[str, Any]:
+    """What the cache holds, as JSON."""
+    seen = survey(directory)
+    books = seen.books
     return {
         "directory": str(directory),
-        "num_bytes": found.num_bytes,
+        "num_bytes": seen.num_bytes,
         "max_bytes": books.max_bytes,
-        "num_blocks": found.num_blocks,
-        "num_unreadable": found.num_unreadable,
-        "num_parts": found.num_parts,
+        "num_blocks": seen.num_blocks,
+        "num_unreadable": seen.num_unreadable,
+        "num_parts": seen.num_parts,
         "hits": books.hits,
         "misses": books.misses,
         "evictions": books.evictions,
         "damaged": books.damaged,
-        "files": [
-            {
-                "url": kept.url,
-                "version": kept.version,
-                "file_bytes": kept.file_bytes,
-                "num_blocks": kept.num_blocks,
-                "num_bytes": kept.num_bytes,
-                "last_used": _time(kept.used_ns),
-            }
-            for kept in found.files
-        ],
+        "files": [_describe_file(asdict(file)) for file in seen.files],
     }
 
 
-def _show(directory: Path, found: Survey) -> None:
+def _describe_file(file: dict[str, Any]) -> dict[str, Any]:
+    last_used = datetime.fromtimestamp(file.pop("used_ns") / 1e9, UTC)
+    return {**file, "last_used": last_used.isoformat(timespec="seconds")}
+
+
+def _show(document: dict[str, Any]) -> None:
     """Write the cache as a whole, and a row a file."""
-    books = found.books
-    limit = f" of {format_bytes(books.max_bytes)}" if books.max_bytes else ""
+    limit = f" of {format_bytes(document['max_bytes'])}" if document["max_bytes"] else ""
     rows = [
-        ["space", f"{format_bytes(found.num_bytes)}{limit}"],
-        ["blocks", format_count(found.num_blocks)],
-        ["being fetched", format_count(found.num_parts)],
-        ["hits", format_count(books.hits)],
-        ["misses", format_count(books.misses)],
-        ["evictions", format_count(books.evictions)],
-        ["damaged", format_count(books.damaged + found.num_unreadable)],
+        ["space", f"{format_bytes(document['num_bytes'])}{limit}"],
+        ["blocks", format_count(document["num_blocks"])],
+        ["being fetched", format_count(document["num_parts"])],
+        *([name, format_count(document[name])] for name in ("hits", "misses", "evictions")),
+        ["damaged", format_count(document["damaged"] + document["num_unreadable"])],
     ]
-    write_table(["cache", clean(str(directory))], rows)
-    if not found.files:
+    write_table(["cache", clean(document["directory"])], rows)
+    if not document["files"]:
         return
     write_line()
     write_table(
         ["file", ">blocks", ">kept", ">of", "version", "last used"],
         [
             [
-                kept.url,
-                format_count(kept.num_blocks),
-                format_bytes(kept.num_bytes),
-                format_bytes(kept.file_bytes),
-                kept.version,
-                _time(kept.used_ns),
+                file["url"],
+                format_count(file["num_blocks"]),
+                format_bytes(file["num_bytes"]),
+                format_bytes(file["file_bytes"]),
+                file["version"],
+                file["last_used"],
             ]
-            for kept in found.files
+            for file in document["files"]
         ],
     )
-
-
-def _time(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")

@@ -1,8 +1,7 @@
 """The proof that a plan reads each sample once: the plan is run and its samples are counted.
 
-Every rank and step is asked what it reads, as a loader asks it, and each sample id is ticked off
-in a table of one byte a sample. Nothing is derived from the formulas of the plan: where they are
-wrong, the counts tell. Imports numpy and the plan.
+Every rank and step is asked for its ids, as a loader asks, and each id is ticked off in a table of
+one byte a sample. Nothing is derived from the plan's formulas, so an error in them shows.
 """
 
 from __future__ import annotations
@@ -13,54 +12,68 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.cli.output import plural
 from shardwise.plan import Plan
 
-__all__ = ["Coverage", "prove"]
+__all__ = ["Coverage", "count_reads"]
 
-# Sample ids that are looked up at once.
-BLOCK = 1 << 18
+# Sample ids looked up by one call: 2 MiB of int64.
+BLOCK_IDS = 1 << 18
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What one epoch of a plan reads, as counted.
+    """The reads of one epoch, counted.
 
     Attributes:
-        num_ids: samples that the data holds.
-        num_read: reads over all ranks and steps, padding not among them.
+        num_read: reads over all ranks and steps, without padding.
         num_distinct: samples that were read at least once.
+        num_repeats: reads of a sample that was read before.
+        num_never: samples that no rank reads.
         num_padded: reads that are marked as padding.
-        num_short_batches: batches with less than `batch_size` samples.
-        num_foreign: reads of ids that are none.
-        rank_samples: int64 `[ranks]`, reads a rank, padding not among them.
-        rank_padded: int64 `[ranks]`, padding a rank.
+        num_short_batches: batches with fewer than `batch_size` samples.
+        num_foreign: reads of ids outside [0, N).
+        padded: int64 `[ranks]`, padding by rank.
         reads: int64 `[ranks, groups]`, reads by rank and group of shards.
-        group_sizes: int64 `[groups]`, samples a group holds.
     """
 
-    num_ids: int
     num_read: int
     num_distinct: int
+    num_repeats: int
+    num_never: int
     num_padded: int
     num_short_batches: int
     num_foreign: int
-    rank_samples: NDArray[np.int64]
-    rank_padded: NDArray[np.int64]
+    padded: NDArray[np.int64]
     reads: NDArray[np.int64]
-    group_sizes: NDArray[np.int64]
 
-    @property
-    def num_repeats(self) -> int:
-        """Reads of a sample that was read before."""
-        return self.num_read - self.num_distinct
+    def faults(self, plan: Plan) -> list[str]:
+        """Promises of the plan that the counts do not confirm, in words."""
+        num_expected = plan.num_samples - plan.num_dropped
+        # A virtual epoch may begin in one permutation of the data and end in the next.
+        may_repeat = plan.num_samples != self.num_distinct + self.num_never
+        num_short = 0 if plan.remainder == "uneven" else self.num_short_batches
+        num_repeats = 0 if may_repeat else self.num_repeats
+        checks = [
+            (
+                not self.num_foreign,
+                f"{plural(self.num_foreign, 'read')} of samples that don't exist",
+            ),
+            (self.num_read == num_expected, f"{plural(self.num_read, 'read')}, not {num_expected}"),
+            (not num_repeats, plural(num_repeats, "repeat")),
+            (
+                self.num_padded == plan.num_padded,
+                f"{plural(self.num_padded, 'row')} of padding, not {plan.num_padded}",
+            ),
+            (
+                not num_short,
+                f"{plural(num_short, 'batch', 'batches')} of less than {plan.batch_size} samples",
+            ),
+        ]
+        return [fault for is_kept, fault in checks if not is_kept]
 
-    @property
-    def num_never(self) -> int:
-        """Samples that no rank reads."""
-        return self.num_ids - self.num_distinct
 
-
-def prove(
+def count_reads(
     plan: Plan,
     *,
     epoch: int,
@@ -71,47 +84,45 @@ def prove(
 
     Args:
         plan: the plan.
-        epoch: which epoch.
-        group_ends: int64 `[groups]`, rising: the sample id after the last one of each group of
-            shards; the last is the number of samples of the data.
-        report: is told how many batches are done.
+        epoch: its number.
+        group_ends: int64 `[groups]`, ascending: the id after the last sample of each group of
+            shards; the last is the number of samples.
+        report: called with the number of batches counted.
     """
     num_ids = int(group_ends[-1])
-    seen = np.zeros(num_ids, dtype=np.bool_)
+    is_read = np.zeros(num_ids, dtype=np.bool_)
     reads = np.zeros((plan.world_size, len(group_ends)), dtype=np.int64)
-    rank_padded = np.zeros(plan.world_size, dtype=np.int64)
-    num_short = num_foreign = 0
-    done = 0
-    steps_at_once = max(1, BLOCK // plan.batch_size)
+    padded = np.zeros(plan.world_size, dtype=np.int64)
+    num_short = num_foreign = num_batches = 0
+    block_steps = max(1, BLOCK_IDS // plan.batch_size)
     for rank in range(plan.world_size):
-        for first in range(0, plan.num_steps, steps_at_once):
-            steps = range(first, min(first + steps_at_once, plan.num_steps))
-            # Both of a step together: the plan keeps one block of steps.
+        for first in range(0, plan.num_steps, block_steps):
+            steps = range(first, min(first + block_steps, plan.num_steps))
+            # Ids and validity of a step together: the plan caches one block of steps.
             batches = [
                 (plan.indices(epoch, step, rank), plan.valid(epoch, step, rank)) for step in steps
             ]
             num_short += sum(len(ids) < plan.batch_size for ids, _ in batches)
-            ids = np.concatenate([ids for ids, _ in batches])
             valid = np.concatenate([valid for _, valid in batches])
-            rank_padded[rank] += len(valid) - int(np.count_nonzero(valid))
-            ids = ids[valid]
-            known = (ids >= 0) & (ids < num_ids)
-            num_foreign += len(ids) - int(np.count_nonzero(known))
-            ids = ids[known]
-            seen[ids] = True
+            ids = np.concatenate([ids for ids, _ in batches])[valid]
+            padded[rank] += np.count_nonzero(~valid)
+            is_known = (ids >= 0) & (ids < num_ids)
+            num_foreign += int(np.count_nonzero(~is_known))
+            ids = ids[is_known]
+            is_read[ids] = True
             group = np.searchsorted(group_ends, ids, side="right")
             reads[rank] += np.bincount(group, minlength=len(group_ends))
-            done += len(steps)
-            report(done)
+            num_batches += len(steps)
+            report(num_batches)
+    num_read, num_distinct = int(reads.sum()), int(np.count_nonzero(is_read))
     return Coverage(
-        num_ids=num_ids,
-        num_read=int(reads.sum()),
-        num_distinct=int(np.count_nonzero(seen)),
-        num_padded=int(rank_padded.sum()),
+        num_read=num_read,
+        num_distinct=num_distinct,
+        num_repeats=num_read - num_distinct,
+        num_never=num_ids - num_distinct,
+        num_padded=int(padded.sum()),
         num_short_batches=num_short,
         num_foreign=num_foreign,
-        rank_samples=reads.sum(axis=1),
-        rank_padded=rank_padded,
+        padded=padded,
         reads=reads,
-        group_sizes=np.diff(group_ends, prepend=0),
     )

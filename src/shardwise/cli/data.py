@@ -1,7 +1,7 @@
 """What URLS name, as a dataset: tar shards, tables or folders, told by the names.
 
-Tar shards are what the commands are about; `info`, `plan` and `bench` take the rest as well.
-Imports the library when data are opened.
+Tar shards are what the commands are about; `info`, `plan` and `bench` take the rest as well. The
+library is imported when data are opened.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""`shardwise doctor`: what is odd about these shards, and what to do about it.
-
-Imports numpy and the tar source's examining.
-"""
+"""`shardwise doctor`: what is odd about these shards, and what to do about it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,25 +13,27 @@ from shardwise.cli.data import require_tar
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards, look_at
-from shardwise.errors import ShardwiseError
-from shardwise.sources.tar.check.doctor import ShardFacts, examine_shard
-from shardwise.sources.tar.check.verify import Problem, problem_of
+from shardwise.cli.shards import list_shards
+from shardwise.sources.tar.check.examine import ShardReport, examine_shard
+from shardwise.sources.tar.check.problem import Problem
+from shardwise.sources.tar.index.acceptance import unfinished
+from shardwise.sources.tar.index.index_store import IndexStore
 
 __all__ = ["doctor"]
 
-# The largest shard against the one in the middle.
-UNEVEN = 4
+# The largest shard's samples against the median shard's.
+UNEVEN_RATIO = 4
+
+_INDEX_HINTS = {
+    "missing": "the first use makes it; `shardwise index` does that ahead of time",
+    "stale": "reading refuses this: bring it up to date with `shardwise index`",
+    "damaged": "reading refuses this: make it again with `shardwise index`",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something odd.
-
-    Attributes:
-        problem: what and where.
-        is_error: whether reading refuses the shard for it.
-    """
+    """A problem, and whether reading refuses the shard for it."""
 
     problem: Problem
     is_error: bool
@@ -54,20 +53,23 @@ def doctor(
     require_tar(urls, "doctor")
     with usage_errors():
         shards = list_shards(urls)
-    facts = []
+    store = IndexStore(index)
+    reports = []
     findings: list[Finding] = []
-    with progress("examining", len(shards)) as report:
+    with progress("examining", len(shards)) as show_done:
         for done, url in enumerate(shards, 1):
-            seen = examine_shard(url)
-            facts.append(seen)
-            findings += _examine(seen, index, accept_unfinished=accept_unfinished)
-            report(done)
-    findings += [Finding(problem, is_error=False) for problem in _compare(facts)]
+            report = examine_shard(url, store=store)
+            findings += _findings(report, accept_unfinished=accept_unfinished)
+            # The comparison needs counts alone: indexes may hold files open.
+            report.saved = report.built = None
+            reports.append(report)
+            show_done(done)
+    findings += [Finding(problem, is_error=False) for problem in _compare(reports)]
     findings.sort(key=lambda finding: not finding.is_error)
     num_errors = sum(finding.is_error for finding in findings)
     document = {
         "num_shards": len(shards),
-        "num_samples": sum(seen.num_samples for seen in facts),
+        "num_samples": sum(report.oddities.num_samples for report in reports),
         "num_errors": num_errors,
         "num_oddities": len(findings) - num_errors,
         "findings": [
@@ -83,65 +85,57 @@ def doctor(
         click.get_current_context().exit(1)
 
 
-def _examine(seen: ShardFacts, index: str | None, *, accept_unfinished: bool) -> list[Finding]:
-    """What is odd about one shard and its index, and why reading refuses it, if it does."""
-    found = list(seen.findings)
-    errors = []
-    try:
-        state = look_at(seen.url, index, accept_unfinished=accept_unfinished).state
-    except ShardwiseError as error:
-        refusal = problem_of(error, seen.url)
-        # The same, seen by both: it is one finding.
-        found = [problem for problem in found if problem.message != refusal.message]
-        errors.append(refusal)
-    else:
-        problem = Problem(seen.url, f"the index is {state}", _INDEX_HINTS.get(state, ""))
-        if state == "missing":
-            found.append(problem)
-        elif state != "fresh":
-            errors.append(problem)
-    return [
-        *(Finding(problem, is_error=True) for problem in errors),
-        *(Finding(problem, is_error=False) for problem in found),
-    ]
+def _findings(report: ShardReport, *, accept_unfinished: bool) -> Iterator[Finding]:
+    """Why reading refuses a shard, if it does, then what is odd about it and its index."""
+    refusal = _refusal(report, accept_unfinished=accept_unfinished)
+    if refusal is not None:
+        yield Finding(refusal, is_error=True)
+    for problem in report.findings:
+        if refusal is None or problem.message != refusal.message:
+            yield Finding(problem, is_error=False)
+    if refusal is None and report.saved is not None and report.saved.state == "missing":
+        yield Finding(_index_problem(report.url, "missing"), is_error=False)
 
 
-_INDEX_HINTS = {
-    "missing": "the first use makes it; `shardwise index` does that ahead of time",
-    "stale": "reading refuses this: bring it up to date with `shardwise index`",
-    "damaged": "reading refuses this: make it again with `shardwise index`",
-}
+def _refusal(report: ShardReport, *, accept_unfinished: bool) -> Problem | None:
+    """Why reading refuses a shard, if it does."""
+    saved, built = report.saved, report.built
+    is_fresh = saved is not None and saved.state == "fresh"
+    if report.damage is not None and not is_fresh:
+        return report.damage
+    if built is not None and not built.header.has_end and not accept_unfinished:
+        return Problem(report.url, unfinished(built.num_samples), offset=built.num_bytes)
+    if saved is not None and saved.state in ("stale", "damaged"):
+        return _index_problem(report.url, saved.state)
+    return None
 
 
-def _compare(facts: Sequence[ShardFacts]) -> list[Problem]:
+def _index_problem(url: str, state: str) -> Problem:
+    return Problem(url, f"the index is {state}", _INDEX_HINTS[state])
+
+
+def _compare(reports: Sequence[ShardReport]) -> Iterator[Problem]:
     """What is odd about the shards beside each other."""
-    problems = []
-    filled = [seen for seen in facts if seen.num_samples]
-    every = dict.fromkeys(field for seen in filled for field in seen.fields)
-    for field in every:
-        without = [seen.url for seen in filled if field not in seen.fields]
+    filled = [report.oddities for report in reports if report.oddities.num_samples]
+    for field in dict.fromkeys(field for shard in filled for field in shard.fields):
+        without = [shard.url for shard in filled if field not in shard.fields]
         if without:
-            problems.append(
-                Problem(
-                    without[0],
-                    f"{len(without)} of {plural(len(filled), 'shard')} lack the field {field!r}, "
-                    "this is the first",
-                    "are these shards of one dataset?",
-                    field=field,
-                )
+            yield Problem(
+                without[0],
+                f"{len(without)} of {plural(len(filled), 'shard')} lack the field {field!r}, "
+                "this is the first",
+                "are these shards of one dataset?",
+                field=field,
             )
-    counts = np.array([seen.num_samples for seen in filled])
-    if len(counts) > 1 and counts.max() > UNEVEN * np.median(counts):
+    counts = np.array([shard.num_samples for shard in filled])
+    if len(counts) > 1 and counts.max() > UNEVEN_RATIO * np.median(counts):
         largest = filled[int(counts.argmax())]
-        problems.append(
-            Problem(
-                largest.url,
-                f"{plural(largest.num_samples, 'sample')}, half of the shards have less than "
-                f"{format_count(int(np.median(counts)) + 1)}",
-                "ranks still get equal steps; only what is read at one time is less even",
-            )
+        yield Problem(
+            largest.url,
+            f"{plural(largest.num_samples, 'sample')}, half of the shards have less than "
+            f"{format_count(int(np.median(counts)) + 1)}",
+            "ranks still get equal steps; only what is read at one time is less even",
         )
-    return problems
 
 
 def _show(findings: Sequence[Finding], document: dict[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""`shardwise index`: build the indexes of shards, or bring them up to date.
-
-Imports the tar source's indexing.
-"""
+"""`shardwise index`: build the indexes of shards, or bring them up to date."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`shardwise info`: shards, samples, fields and their sizes, the index and the fingerprint.
-
-Imports numpy, the manifest and the tar source.
-"""
+"""`shardwise info`: shards, samples, fields and their sizes, the index and the fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share. Imports click and the errors only."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Standard output carries the result alone; progress and messages go to standard error. Where the
 output is no terminal it is plain text, uncut, without control codes. Whatever stands in the data
 (urls, keys) is shown with its control characters escaped: a name in a shard can't steer a
-terminal; and URLs are masked, wherever they stand: a signature has no place in a log. Imports
-click and `shardwise.shown`, and rich when a table is drawn.
+terminal; and URLs are masked, wherever they stand: a signature has no place in a log. rich is
+imported when a table is drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`shardwise plan`: who reads what, and the proof that each sample is read once.
 
 The numbers of the table are counted while the plan runs; those above it are the plan's own.
-Imports numpy, the plan and, for data, the library.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.cli.coverage import Coverage, prove
+from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
 from shardwise.cli.options import common_options, shard_options, usage_errors
-from shardwise.cli.output import plural, progress, write_document
+from shardwise.cli.output import format_count, progress, write_document, write_line
 from shardwise.cli.plan_view import show_numbers, show_proof, show_ranks
 from shardwise.plan import Plan
 
 __all__ = ["plan"]
 
-# Tables larger than this (ranks x shards) count groups of neighbouring shards instead.
+# Cells of ranks x shards: 32 MB of int64. Above, groups of neighbouring shards are counted.
 MAX_CELLS = 4_000_000
 
 
@@ -106,10 +105,12 @@ def plan(
             shard_sizes=sizes,
             epoch_size=epoch_size,
         ).require_steps()
-    coverage = None
+    coverage, faults = None, []
+    group_ends = _group_ends(sizes, world_size)
     if num_ids <= max_proof:
         with progress("proving", made.num_steps * world_size, unit="batches") as report:
-            coverage = prove(made, epoch=epoch, group_ends=_group(sizes, world_size), report=report)
+            coverage = count_reads(made, epoch=epoch, group_ends=group_ends, report=report)
+        faults = coverage.faults(made)
     document: dict[str, Any] = {
         "num_samples": num_ids,
         "num_shards": len(sizes),
@@ -127,16 +128,20 @@ def plan(
         "num_padded": made.num_padded,
         "order": made.sampler.spec(),
     }
-    faults = None if coverage is None else _faults(made, coverage)
     if as_json:
-        document["coverage"] = None if coverage is None else _describe(coverage, faults or [])
+        document["coverage"] = None if coverage is None else _describe(coverage, faults)
         document["ranks"] = None if coverage is None else _describe_ranks(coverage, len(sizes))
         write_document(document)
     else:
         show_numbers(document)
-        if coverage is not None:
-            show_ranks(coverage, len(sizes))
-        show_proof(made, coverage, faults, max_proof)
+        if coverage is None:
+            write_line(
+                f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
+                "to look at some of them proves nothing. Raise --max-proof to count them all."
+            )
+        else:
+            show_ranks(coverage, group_ends, len(sizes))
+            show_proof(document, coverage, faults)
     if faults:
         click.get_current_context().exit(1)
 
@@ -159,10 +164,10 @@ def _sizes_of(
     return data.source.manifest.sizes
 
 
-def _group(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
-    """The ends of the groups of shards that are counted: single shards, if there aren't too many.
+def _group_ends(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
+    """The id after the last sample of each group of shards, int64 `[groups]`.
 
-    int64 `[groups]`: the sample id after the last of each group.
+    A group is a single shard, unless ranks x shards would exceed `MAX_CELLS`.
     """
     ends = np.cumsum(sizes)
     num_groups = max(1, min(len(sizes), MAX_CELLS // world_size))
@@ -170,51 +175,27 @@ def _group(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
     return ends[last]
 
 
-def _faults(made: Plan, coverage: Coverage) -> list[str]:
-    """What the counts show against the plan's promises, in words; empty if they agree."""
-    expected = made.num_samples - made.num_dropped
-    # A virtual epoch may begin in one permutation of the data and end in the next.
-    may_repeat = made.num_samples != coverage.num_ids
-    foreign, repeats = coverage.num_foreign, coverage.num_repeats
-    padded, short = coverage.num_padded, coverage.num_short_batches
-    checks = [
-        (foreign == 0, f"{plural(foreign, 'read')} of samples that don't exist"),
-        (coverage.num_read == expected, f"{plural(coverage.num_read, 'read')}, not {expected}"),
-        (may_repeat or repeats == 0, plural(repeats, "repeat")),
-        (padded == made.num_padded, f"{plural(padded, 'row')} of padding, not {made.num_padded}"),
-        (
-            made.remainder == "uneven" or short == 0,
-            f"{plural(short, 'batch', 'batches')} of less than {made.batch_size} samples",
-        ),
-    ]
-    return [text for holds, text in checks if not holds]
-
-
 def _describe(coverage: Coverage, faults: list[str]) -> dict[str, Any]:
     """The proof as JSON."""
+    counts = ("read", "distinct", "repeats", "never", "padded", "short_batches")
     return {
         "proved": not faults,
         "faults": faults,
-        "num_read": coverage.num_read,
-        "num_distinct": coverage.num_distinct,
-        "num_repeats": coverage.num_repeats,
-        "num_never": coverage.num_never,
-        "num_padded": coverage.num_padded,
-        "num_short_batches": coverage.num_short_batches,
+        **{f"num_{name}": getattr(coverage, f"num_{name}") for name in counts},
     }
 
 
 def _describe_ranks(coverage: Coverage, num_shards: int) -> list[dict[str, Any]]:
     """The ranks as JSON; `shards` holds samples by shard number, unless shards were grouped."""
-    single = coverage.reads.shape[1] == num_shards
+    is_single = coverage.reads.shape[1] == num_shards
     return [
         {
             "rank": rank,
-            "num_samples": int(coverage.rank_samples[rank]),
-            "num_padded": int(coverage.rank_padded[rank]),
-            "shards": {str(shard): int(row[shard]) for shard in np.flatnonzero(row)}
-            if single
+            "num_samples": int(reads.sum()),
+            "num_padded": int(coverage.padded[rank]),
+            "shards": {str(shard): int(reads[shard]) for shard in np.flatnonzero(reads)}
+            if is_single
             else None,
         }
-        for rank, row in enumerate(coverage.reads)
+        for rank, reads in enumerate(coverage.reads)
     ]

@@ -1,13 +1,11 @@
-"""What `shardwise plan` shows to people: the numbers, a row a rank, and the proof in a line.
-
-Imports numpy, the plan and the commands' output.
-"""
+"""What `shardwise plan` shows to people: the numbers, a row a rank, and the proof in a line."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.cli.coverage import Coverage
 from shardwise.cli.output import (
@@ -19,7 +17,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.plan import Plan
 
 __all__ = ["show_numbers", "show_proof", "show_ranks"]
 
@@ -28,7 +25,7 @@ MAX_ROWS = 32
 
 
 def show_numbers(document: dict[str, Any]) -> None:
-    """Write what the plan says of itself."""
+    """Write the plan's own numbers."""
     d = document
     write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
     if d["epoch_size"] is not None:
@@ -44,66 +41,54 @@ def show_numbers(document: dict[str, Any]) -> None:
     )
 
 
-def show_ranks(coverage: Coverage, num_shards: int) -> None:
-    """Write a row a rank: what it reads, and from which shards."""
+def show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: int) -> None:
+    """Write a row a rank: its samples, and its share of each shard."""
     num_ranks, num_groups = coverage.reads.shape
-    shown = min(num_ranks, MAX_ROWS)
     width = min(num_groups, bar_width(beside=40))
     first = np.arange(width) * num_groups // width
-    # Of each stretch of shards, the share that a rank reads; what nobody reads counts as much.
-    sizes = np.maximum(np.add.reduceat(coverage.group_sizes, first), 1)
+    # A column is a stretch of neighbouring shards; empty ones have the share 0.
+    sizes = np.add.reduceat(np.diff(group_ends, prepend=0), first)
+    reads = np.add.reduceat(coverage.reads[:MAX_ROWS], first, axis=1)
+    rows = [
+        [
+            str(rank),
+            format_count(int(coverage.reads[rank].sum())),
+            format_count(int(coverage.padded[rank])),
+            format_count(np.count_nonzero(coverage.reads[rank]))
+            if num_groups == num_shards
+            else "",
+            bar(shares.tolist()),
+        ]
+        for rank, shares in enumerate(reads / np.maximum(sizes, 1))
+    ]
     small, full = bar_legend()
-    rows = []
-    for rank in range(shown):
-        shares = np.add.reduceat(coverage.reads[rank], first) / sizes
-        num_read = int(np.count_nonzero(coverage.reads[rank]))
-        rows.append(
-            [
-                str(rank),
-                format_count(int(coverage.rank_samples[rank])),
-                format_count(int(coverage.rank_padded[rank])),
-                format_count(num_read) if num_groups == num_shards else "",
-                bar(shares.tolist()),
-            ]
-        )
-    title = "shard 0" if num_shards == 1 else f"shards 0 to {num_shards - 1}"
     write_line(f"a row a rank, with its share of each shard: {small} a little, {full} all")
     write_line()
+    title = "shard 0" if num_shards == 1 else f"shards 0 to {num_shards - 1}"
     write_table([">rank", ">samples", ">padding", ">shards", title], rows)
-    if shown < num_ranks:
-        write_line(f"... and {plural(num_ranks - shown, 'more rank')} (--json has all)")
+    if num_ranks > MAX_ROWS:
+        write_line(f"... and {plural(num_ranks - MAX_ROWS, 'more rank')} (--json has all)")
     write_line()
 
 
-def show_proof(
-    made: Plan, coverage: Coverage | None, faults: list[str] | None, max_proof: int
-) -> None:
-    """Write what was proved."""
-    if coverage is None:
-        write_line(
-            f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
-            "to look at some of them proves nothing. Raise --max-proof to count them all."
-        )
-        return
-    ran = f"counted over {plural(made.world_size, 'rank')} x {plural(made.num_steps, 'step')}"
+def show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str]) -> None:
+    """Write what was counted, in a line."""
+    d = document
+    ran = f"counted over {plural(d['world_size'], 'rank')} x {plural(d['num_steps'], 'step')}"
     if faults:
         write_line(f"coverage: BROKEN, {'; '.join(faults)} ({ran})")
         return
-    total = format_count(coverage.num_ids)
-    elsewhere = coverage.num_never - made.num_dropped
-    if coverage.num_never == 0 and coverage.num_repeats == 0:
-        text = f"each of {total} samples exactly once"
-    elif coverage.num_repeats == 0:
-        text = f"{format_count(coverage.num_distinct)} of {total} samples exactly once"
+    total, distinct = format_count(d["num_samples"]), format_count(coverage.num_distinct)
+    if coverage.num_repeats:
+        repeats = plural(coverage.num_repeats, "read")
+        text = f"{distinct} of {total} samples, and then {repeats} of the next permutation"
     else:
-        text = (
-            f"{format_count(coverage.num_distinct)} of {total} samples, and then "
-            f"{plural(coverage.num_repeats, 'read')} of the next permutation"
-        )
-    if made.num_dropped:
-        text += f", {format_count(made.num_dropped)} dropped"
-    if elsewhere > 0:
-        text += f", {format_count(elsewhere)} in other virtual epochs"
+        samples = f"{distinct} of {total}" if coverage.num_never else f"each of {total}"
+        text = f"{samples} samples exactly once"
+    if d["num_dropped"]:
+        text += f", {format_count(d['num_dropped'])} dropped"
+    if coverage.num_never > d["num_dropped"]:
+        text += f", {format_count(coverage.num_never - d['num_dropped'])} in other virtual epochs"
     if coverage.num_padded:
         text += f", {plural(coverage.num_padded, 'repeat')} masked as padding"
     write_line(f"coverage: proved, {text} ({ran})")

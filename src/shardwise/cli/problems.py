@@ -1,4 +1,4 @@
-"""Problems of shards, as lines for people and as JSON. Imports the tar source's `Problem`."""
+"""Problems of shards, as lines for people and as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.cli.output import clean, write_line
 from shardwise.shown import shown
-from shardwise.sources.tar.check.verify import Problem
+from shardwise.sources.tar.check.problem import Problem
 
 __all__ = ["describe_problem", "write_problem"]
 
@@ -32,13 +32,9 @@ def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
         more: what to end it with.
     """
     where = [
-        f"{name} {value!r}" if isinstance(value, str) else f"{name} {value}"
-        for name, value in (
-            ("key", problem.key),
-            ("field", problem.field),
-            ("offset", problem.offset),
-        )
-        if value is not None
+        f"{name} {value!r}"
+        for name in ("key", "field", "offset")
+        if (value := getattr(problem, name)) is not None
     ]
     place = f" ({', '.join(where)})" if where else ""
     write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{place}{more}"))

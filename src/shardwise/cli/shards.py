@@ -1,7 +1,6 @@
 """Shards as the commands meet them: what URLS name, and each shard with the state of its index.
 
 Looking changes nothing: an index that is missing or does not fit is made in memory and not saved.
-Imports the storage and the tar source.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.errors import DataError
-from shardwise.sources.tar.index.acceptance import fits, require_end
+from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.lost_shards import expand_shards
@@ -64,24 +62,15 @@ def look_at(url: str, index_dir: str | None, *, accept_unfinished: bool) -> Seen
         StorageError: it could not be read.
     """
     store = IndexStore(index_dir)
-    path = store.place(url)
-    stat = store.stat(url)
-    index: ShardIndex | None = None
-    try:
-        index = store.load(url, stat)
-    except DataError:
-        state = "damaged"
-    else:
-        state = "missing" if index is None else "stale"
-    num_bytes = None if state == "missing" else _num_bytes(path, index)
-    if index is not None:
-        path = index.path
-        if fits(index.header, url, stat):
-            if not accept_unfinished:
-                require_end(index.header, url)
-            return SeenShard(url, path, "fresh", index, num_bytes)
-    built = build_index(url, accept_unfinished=accept_unfinished)
-    return SeenShard(url, path, state, built, num_bytes)
+    saved = store.look(url)
+    index = saved.index
+    path = store.place(url) if index is None else index.path
+    num_bytes = None if saved.state == "missing" else _num_bytes(path, index)
+    if index is None or saved.state == "stale":
+        index = build_index(url, accept_unfinished=accept_unfinished)
+    elif not accept_unfinished:
+        require_end(index.header, url)
+    return SeenShard(url, path, saved.state, index, num_bytes)
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:

@@ -1,13 +1,10 @@
-"""`shardwise verify`: read everything, check everything.
-
-Imports the tar source's verifying.
-"""
+"""`shardwise verify`: read everything, check everything."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -16,10 +13,11 @@ from shardwise.cli.data import require_tar
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards, look_at
+from shardwise.cli.shards import list_shards
 from shardwise.errors import ShardwiseError
 from shardwise.sources.manifest import Shard
-from shardwise.sources.tar.check.verify import Problem, problem_of, verify_shard
+from shardwise.sources.tar.check.problem import Problem, problem_of
+from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
 
@@ -44,27 +42,26 @@ def verify(
         shards = list_shards(urls)
     begin = time.perf_counter()
     problems: list[Problem] = []
+    counts: dict[str, Shard] = {}
     num_bytes = num_with_digests = num_bad = 0
-    store = IndexStore(index)
-    sizes = [_size_of(url, store) for url in shards]
+    sizes = _sizes_of(shards, IndexStore(index))
     # In bytes: a shard may take minutes.
-    with progress("verifying", sum(sizes), unit="bytes") as report:
-        for done, (url, size) in enumerate(zip(shards, sizes, strict=True)):
-            begin_bytes = sum(sizes[:done])
-            payloads = _Payloads(report, begin_bytes)
-            found = verify_shard(
+    with progress("verifying", sum(sizes), unit="bytes") as show_done:
+        for url, end_bytes, size in zip(shards, accumulate(sizes), sizes, strict=True):
+            payloads = _Payloads(show_done, end_bytes - size)
+            report = verify_shard(
                 url, index=index, accept_unfinished=accept_unfinished, progress=payloads
             )
-            problems += found
-            num_bad += bool(found)
+            problems += report.problems
+            num_bad += bool(report.problems)
             # Of a shard with problems, headers may not have been read.
-            num_bytes += payloads.num_bytes if found else size
-            # What can't be looked at is among the problems.
-            with suppress(ShardwiseError, OSError):
-                saved = store.load(url, store.stat(url), check=False)
-                num_with_digests += saved is not None and saved.header.has_digests
-            report(begin_bytes + size)
-        problems += _broken_claims(urls, index, accept_unfinished=accept_unfinished)
+            num_bytes += payloads.num_bytes if report.problems else size
+            num_with_digests += report.has_digests
+            show_done(end_bytes)
+            used = report.index
+            if used is not None and (used.header.has_end or accept_unfinished):
+                counts[url] = Shard(url, used.num_samples, used.num_bytes)
+        problems += _wrong_counts(urls, counts)
     seconds = time.perf_counter() - begin
     document = {
         "num_shards": len(shards),
@@ -86,12 +83,15 @@ def verify(
         click.get_current_context().exit(1)
 
 
-def _size_of(url: str, store: IndexStore) -> int:
-    """A shard's size; 0 where it can't be told, which is a problem that is found later."""
-    try:
-        return store.stat(url).num_bytes
-    except ShardwiseError:
-        return 0
+def _sizes_of(shards: Sequence[str], store: IndexStore) -> list[int]:
+    """The shards' sizes for the progress bar; 0 for a shard that can't be opened."""
+    sizes = []
+    for url in shards:
+        try:
+            sizes.append(store.stat(url).num_bytes)
+        except ShardwiseError:
+            sizes.append(0)
+    return sizes
 
 
 class _Payloads:
@@ -107,22 +107,14 @@ class _Payloads:
         self._report(self._begin + self.num_bytes)
 
 
-def _broken_claims(
-    urls: Sequence[str], index: str | None, *, accept_unfinished: bool
-) -> list[Problem]:
-    """Counts in shard lists that are not those of the shards."""
-    problems = []
-    for claim in (claim for url in urls if is_shard_list(url) for claim in read_shard_list(url)):
-        try:
-            seen = look_at(claim.url, index, accept_unfinished=accept_unfinished).index
-        except ShardwiseError:
-            # Verifying the shard has found it already.
-            continue
-        try:
-            check_counts([claim], [Shard(claim.url, seen.num_samples, seen.num_bytes)])
-        except ShardwiseError as error:
-            problems.append(problem_of(error, claim.url))
-    return problems
+def _wrong_counts(urls: Sequence[str], counts: dict[str, Shard]) -> Iterator[Problem]:
+    """Counts in shard lists that are not those of the shards; damaged shards are left out."""
+    for listed in (shard for url in urls if is_shard_list(url) for shard in read_shard_list(url)):
+        if listed.url in counts:
+            try:
+                check_counts([listed], [counts[listed.url]])
+            except ShardwiseError as error:
+                yield problem_of(error, listed.url)
 
 
 def _show_summary(document: dict[str, Any]) -> None:

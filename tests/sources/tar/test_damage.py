@@ -62,7 +62,7 @@ def read_all(url: str, **options: bool):
 
 
 def assert_found_by_verify(url: str, *, near: int) -> None:
-    problems = verify_shard(url)
+    problems = verify_shard(url).problems
     assert problems
     assert any(p.offset is not None and abs(p.offset - near) <= 2 * MEMBER_BYTES for p in problems)
     assert all(url in p.url for p in problems)
@@ -105,7 +105,7 @@ def test_a_flipped_bit_in_a_payload_with_digests(tmp_path, seed):
     # Fields that are whole can be read.
     others = tuple(f for f in FIELDS if f != field)
     assert len(source.read(np.arange(NUM_SAMPLES), others).keys) == NUM_SAMPLES
-    (problem,) = verify_shard(url)
+    (problem,) = verify_shard(url).problems
     assert (problem.key, problem.field, problem.offset) == (sample_key(sample), field, at)
 
 
@@ -134,7 +134,7 @@ def test_a_shard_cut_between_two_members(tmp_path, seed):
     url = shard_at(tmp_path, index=seed % 2 == 0)
     num_members = rng.randrange(1, NUM_SAMPLES * len(FIELDS))
     os.truncate(url, num_members * MEMBER_BYTES)
-    problems = verify_shard(url)
+    problems = verify_shard(url).problems
     if seed % 2 == 0:
         with pytest.raises(StaleIndexError):
             read_all(url)
@@ -149,9 +149,9 @@ def test_a_shard_cut_between_two_members(tmp_path, seed):
             read_all(url)
         assert (caught.value.url, caught.value.offset) == (url, num_members * MEMBER_BYTES)
         assert len(read_all(url, accept_unfinished=True)[0]) == -(-num_members // len(FIELDS))
-        problems = verify_shard(url)
+        problems = verify_shard(url).problems
         assert "no end" in problems[0].message
-        assert verify_shard(url, accept_unfinished=True) == []
+        assert verify_shard(url, accept_unfinished=True).problems == []
     assert problems
 
 
@@ -224,7 +224,7 @@ def test_garbage_behind_the_end(tmp_path, seed):
     with pytest.raises(DataError, match="data behind them") as caught:
         build_index(url)
     assert caught.value.offset == NUM_SAMPLES * len(FIELDS) * MEMBER_BYTES
-    assert verify_shard(url)[0].message.count(f"at byte {size}")
+    assert verify_shard(url).problems[0].message.count(f"at byte {size}")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -241,7 +241,7 @@ def test_a_shard_replaced_after_indexing(tmp_path, seed):
         f"{stat.st_size:,} bytes, changed {time.strftime('%Y-%m-%d', time.gmtime(stat.st_mtime))}"
     )
     assert then in str(caught.value)
-    assert any("has changed since it was indexed" in p.message for p in verify_shard(url))
+    assert any("has changed since it was indexed" in p.message for p in verify_shard(url).problems)
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -251,7 +251,7 @@ def test_a_missing_shard(tmp_path, indexed):
     with pytest.raises(MissingShardError) as caught:
         read_all(url)
     assert caught.value.url == url
-    assert [problem.url for problem in verify_shard(url)] == [url]
+    assert [problem.url for problem in verify_shard(url).problems] == [url]
 
 
 def test_a_shard_that_lies_about_a_size_is_cut_short(tmp_path):

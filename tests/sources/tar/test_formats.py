@@ -16,6 +16,7 @@ from shardwise.errors import DataError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan import walk as scan_module
+from shardwise.sources.tar.scan.byte_source import FileBytes
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import open_file
 from tests.support.raw_tars import END, header, member, pax_records
@@ -115,10 +116,10 @@ def test_any_shard_is_read_as_the_standard_library_reads_it(
     write_tar(path, members, format=how)
     with pytest.MonkeyPatch.context() as patch:
         # Small reads, so that their borders fall everywhere; either way of walking by itself.
-        patch.setattr(scan_module, "_FIRST_READ", sizes[0])
-        patch.setattr(scan_module, "_DENSE_READ", sizes[1])
-        patch.setattr(scan_module, "_SPARSE_STRIDE", sparse_stride)
-        patch.setattr(scan_module, "_SPARSE_RUN", 3)
+        patch.setattr(FileBytes, "first_read_bytes", sizes[0])
+        patch.setattr(scan_module, "_DENSE_READ_BYTES", sizes[1])
+        patch.setattr(FileBytes, "sparse_stride", sparse_stride)
+        patch.setattr(FileBytes, "sparse_headers", 3)
         index = build_index(str(path))
     assert table_of(index) == table_of_tarfile(path)
     assert index.header.has_end

@@ -22,7 +22,7 @@ def test_a_sound_shard_has_no_problems(tmp_path, digests, index):
     where = None if index is None else tmp_path / index
     if digests is not None:
         build_indexes(urls, digests=digests, index=where)
-    assert [verify_shard(url, index=where) for url in urls] == [[], []]
+    assert [verify_shard(url, index=where).problems for url in urls] == [[], []]
 
 
 def test_an_index_that_says_something_else_is_a_problem(tmp_path):
@@ -43,7 +43,7 @@ def test_an_index_that_says_something_else_is_a_problem(tmp_path):
         object.__setattr__(header, "mtime_ns", stat.st_mtime_ns)
         object.__setattr__(header, "num_bytes", stat.st_size)
         index.save(index_path(here))
-        problem = verify_shard(here)[0]
+        problem = verify_shard(here).problems[0]
         assert problem.key == key
         assert re.search(message, problem.message)
         assert f"shardwise index --force {here}" in problem.hint
@@ -53,21 +53,21 @@ def test_a_damaged_index_is_a_problem_and_the_shard_is_still_checked(tmp_path):
     (url,) = make_shards(tmp_path, [5])
     build_indexes(url)
     Path(index_path(url)).write_bytes(b"damaged")
-    (problem,) = verify_shard(url)
+    (problem,) = verify_shard(url).problems
     assert problem.url == index_path(url)
     assert "index --force" in problem.message
     os.truncate(url, 1600)
-    assert [p.url for p in verify_shard(url)] == [index_path(url), url]
+    assert [p.url for p in verify_shard(url).problems] == [index_path(url), url]
 
 
 def test_a_missing_end_is_a_problem_with_a_remedy(tmp_path):
     path = tmp_path / "x.tar"
     path.write_bytes(member(b"a.jpg", b"1"))
-    (problem,) = verify_shard(str(path))
+    (problem,) = verify_shard(str(path)).problems
     assert "no end" in problem.message
     assert f"truncate --size=+1024 {path}" in problem.hint
     path.write_bytes(member(b"a.jpg", b"1") + END)
-    assert verify_shard(str(path)) == []
+    assert verify_shard(str(path)).problems == []
 
 
 def test_all_damaged_payloads_are_found(tmp_path):
@@ -81,10 +81,10 @@ def test_all_damaged_payloads_are_found(tmp_path):
             file.seek(index.locate_one((field,), row)[0][0])
             file.write(b"\xff")
     os.utime(url, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    found = {(problem.key, problem.field) for problem in verify_shard(url)}
+    found = {(problem.key, problem.field) for problem in verify_shard(url).problems}
     assert found == {(index.keys[row], field) for row, field in hit}
 
 
 def test_what_cannot_be_opened_is_a_problem(tmp_path):
     for url in (str(tmp_path / "none.tar"), str(tmp_path), str(tmp_path / "x.tar.gz"), "s3://b/x"):
-        assert verify_shard(url), url
+        assert verify_shard(url).problems, url

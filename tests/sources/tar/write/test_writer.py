@@ -468,7 +468,7 @@ def test_gnu_tar_reads_what_is_written(tmp_path):
 
 
 def test_sizes_past_eight_gibibytes_get_an_extended_header():
-    from shardwise.sources.tar import writer
+    from shardwise.sources.tar.write import writer
 
     header = writer._header("big.bin", 9 << 30)
     with tarfile.open(fileobj=io.BytesIO(header + bytes(1024)), mode="r|") as tar:

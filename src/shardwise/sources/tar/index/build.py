@@ -34,7 +34,7 @@ from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.compressed import refuse_compressed
-from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.members import Members, scan_members
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, StorageOptions, is_local
@@ -79,6 +79,7 @@ def build_index(
     digests: bool = False,
     options: StorageOptions | None = None,
     accept_unfinished: bool = False,
+    watch: Callable[[Iterable[Members], Counter[str]], Iterable[Members]] | None = None,
 ) -> ShardIndex:
     """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
 
@@ -88,6 +89,7 @@ def build_index(
             is checked against it later.
         options: how a remote shard is reached; None for the defaults.
         accept_unfinished: whether a shard without an end (two blocks of zeros) is taken.
+        watch: called with the members and the counts of what is left out; passes the members on.
 
     Raises:
         DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
@@ -100,7 +102,8 @@ def build_index(
     scan = Scan(file, before.num_bytes, url=url)
     ignored: Counter[str] = Counter()
     table = SampleTable(url, ignored)
-    for members in scan_members(scan, ignored):
+    chunks: Iterable[Members] = scan_members(scan, ignored)
+    for members in chunks if watch is None else watch(chunks, ignored):
         table.add(members)
     columns, optional = table.finish(has_end=scan.has_end)
     header = IndexHeader(

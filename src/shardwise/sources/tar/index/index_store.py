@@ -13,6 +13,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import shown
@@ -32,7 +33,7 @@ from shardwise.storage import (
 from shardwise.storage.stores.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
 
-__all__ = ["IndexStore", "open_uncached", "read_index"]
+__all__ = ["IndexStore", "SavedIndex", "open_uncached", "read_index"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -45,6 +46,23 @@ def open_uncached(url: str, options: StorageOptions | None) -> File:
     if options is not None:
         return open_file(url, options=replace(options, cache=None, prefetch_bytes=0))
     return open_file(url, options=StorageOptions(prefetch_bytes=0))
+
+
+@dataclass(frozen=True)
+class SavedIndex:
+    """A shard's index as it is kept.
+
+    Attributes:
+        stat: the shard as it is now.
+        state: "fresh"; "missing", "stale" or "damaged" where it can't be used as it is.
+        index: the index, fresh or stale.
+        error: how it is damaged.
+    """
+
+    stat: FileStat
+    state: Literal["fresh", "missing", "stale", "damaged"]
+    index: ShardIndex | None = None
+    error: DataError | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +169,22 @@ class IndexStore:
         if index is not None and (self.origin(url) is None or fits(index.header, url, stat)):
             return index
         return self.fetch(url, stat) or (None if self._is_own(url) else index)
+
+    def look(self, url: str) -> SavedIndex:
+        """The index of a shard and its state, for people; changes nothing.
+
+        Raises:
+            DataError: the shard is missing.
+            StorageError: it could not be read.
+        """
+        stat = self.stat(url)
+        try:
+            index = self.load(url, stat)
+        except DataError as error:
+            return SavedIndex(stat, "damaged", error=error)
+        if index is None:
+            return SavedIndex(stat, "missing")
+        return SavedIndex(stat, "fresh" if fits(index.header, url, stat) else "stale", index)
 
     def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
         """The remote index of a shard, into memory; None if there is none that can be read.

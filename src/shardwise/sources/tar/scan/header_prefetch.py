@@ -1,11 +1,10 @@
-"""Headers of a shard that lies far away, fetched before the scan asks for them.
+"""Headers of a remote shard, fetched before the scan asks for them.
 
-Each header's place follows from the one before, so a scan alone would wait for one answer a
-sample. Here a long stretch of the shard is cut into lanes; in each the first block that can be a
-header is looked for, and the chain is followed from there, in all lanes at once. These are guesses
-and nothing more: the scan follows the one true chain from the beginning (I6), takes what it needs
-from here, and whatever was not guessed is read when it's asked for. Imports numpy, the headers and
-storage.
+Each header's place follows from the one before, so a scan alone would wait one round trip a sample.
+Here a long stretch of the shard is cut into lanes; in each the first block that can be a header is
+looked for, and the chain is followed from there, in all lanes at the same time. Lanes are guesses:
+the scan follows the one true chain from the beginning, takes headers that were guessed, and reads
+the others itself.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.sources.tar.scan.byte_source import FileBytes
 from shardwise.sources.tar.scan.header_chain import KIND, WITHOUT_PAYLOAD
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
@@ -26,30 +26,35 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.storage import File
 
-__all__ = ["HeaderAhead"]
+__all__ = ["HeaderPrefetch"]
 
-# What is read at a header's place: with it the small members that follow and their headers.
+# Bytes read at a header's place: with it the small members that follow and their headers.
 _FIRST_WINDOW = 2048
 _MAX_WINDOW = 4096
-# Shares of the windows seen last that the next ones should be wide enough for.
+# The next windows are as wide as 90 % of the last 64 should have been.
 _WIDE_ENOUGH = 0.9
 _NUM_WIDTHS = 64
 
 _MAX_LANES = 64
-# Finding the first header of a lane costs half a sample on average: little of so many.
+# Entering a lane reads half a sample on average: under 1 % of 128 samples.
 _LANE_SAMPLES = 128
 _MIN_LANE_BYTES = 4 << 20
 _ENTRY_BYTES = 32 << 10
 _ENTRY_TRIES = 8
-# A lane of so many short steps, one after the other, has come to where everything is best read.
+# After six steps below 8 KiB in a row a lane is among small members: they are read whole.
 _SHORT_STEP = 8 << 10
 _MAX_SHORT = 6
-# So many guesses that miss, one after the other: the lanes went astray.
+# After eight misses in a row the lanes went astray: guess again, with a quarter of the lanes.
 _MAX_MISSES = 8
 
-# Where samples are small everything is read, so many blocks at a time.
+# Where samples are small everything is read: 8 requests of 1 MiB at the same time.
 _DENSE_BLOCK = 1 << 20
 _DENSE_BLOCKS = 8
+
+# Headers closer than this come with one window and count as one group.
+_GROUP_BYTES = 4096
+# Below 20 KiB a group, reading all bytes costs less than one request a group.
+_SPARSE_STRIDE = 20 << 10
 
 
 @dataclass(slots=True)
@@ -61,8 +66,8 @@ class _Lane:
     num_short: int = 0
 
 
-class HeaderAhead:
-    """A shard's file, as a scan reads it: from front to back, headers only or everything.
+class HeaderPrefetch(FileBytes):
+    """A remote shard's bytes, as a scan reads them: headers only, or everything.
 
     Used by one thread.
 
@@ -71,10 +76,14 @@ class HeaderAhead:
         num_bytes: its length.
     """
 
+    first_read_bytes = 16 << 10
+    sparse_headers = 64
+
     def __init__(self, file: File, num_bytes: int) -> None:
-        self._file = file
-        self._num_bytes = num_bytes
-        self._window: tuple[int, bytes] = (0, b"")
+        super().__init__(file, num_bytes)
+        # The bytes that the scan is in: where they begin, and the bytes.
+        self._window: tuple[int, bytes] | None = None
+        # Prefetched windows by offset; all guesses lie before `_guessed_until`.
         self._windows: dict[int, bytes] = {}
         self._guessed_until = 0
         self._num_lanes = _MAX_LANES
@@ -85,15 +94,22 @@ class HeaderAhead:
         self._dense = bytearray()
         self._dense_start = 0
 
-    def expect(self, sample_bytes: int) -> None:
-        """Say how far apart the groups of headers lie, from what was seen so far."""
-        self._lane_bytes = max(_MIN_LANE_BYTES, _LANE_SAMPLES * sample_bytes)
+    def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
+        """See `ByteSource`; lanes become as long as 128 of the groups of headers seen last."""
+        num_groups = int(np.count_nonzero(np.diff(positions, append=end) > _GROUP_BYTES))
+        if not num_groups:
+            return True
+        stride = (end - int(positions[0])) // num_groups
+        self._lane_bytes = max(_MIN_LANE_BYTES, _LANE_SAMPLES * stride)
+        return stride < _SPARSE_STRIDE
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`; raises as `File.read` does."""
-        held = self._held(offset, length)
-        if held is not None:
-            return held
+        if self._window is None:
+            self._window = (0, self._file.read(0, self.available(0, self.first_read_bytes)))
+        data = self._in_window(offset, length)
+        if data is not None:
+            return data
         window = self._windows.pop(offset, None)
         if window is None:
             window = self._fetch(offset)
@@ -106,9 +122,9 @@ class HeaderAhead:
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill a buffer with the bytes at `offset`, and read on behind it."""
-        held = self._held(offset, len(buffer))
-        if held is not None:
-            buffer[:] = held
+        data = self._in_window(offset, len(buffer))
+        if data is not None:
+            buffer[:] = data
             return
         start = offset - self._dense_start
         if not 0 <= start <= len(self._dense) - len(buffer):
@@ -116,13 +132,9 @@ class HeaderAhead:
             start = 0
         buffer[:] = memoryview(self._dense)[start : start + len(buffer)]
 
-    def first(self, length: int) -> None:
-        """Fetch and hold the first bytes of the shard."""
-        self._window = (0, self._file.read(0, min(length, self._num_bytes)))
-
-    def _held(self, offset: int, length: int) -> bytes | None:
+    def _in_window(self, offset: int, length: int) -> bytes | None:
         """Bytes out of the window that the scan is in."""
-        start, data = self._window
+        start, data = self._window or (0, b"")
         if start <= offset and offset + length <= start + len(data):
             return data[offset - start : offset - start + length]
         return None

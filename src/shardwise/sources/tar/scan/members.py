@@ -1,7 +1,7 @@
-"""The members of a shard: regular files with their names, where they lie and how long they are.
+"""The members of a shard: regular files with their names, offsets and sizes.
 
 Long names (USTAR prefix, GNU, PAX) are put together here; what is no regular file is counted and
-left out. Imports numpy, `shardwise.errors` and the scan.
+left out.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.header_chain import IS_EXTENDED, KIND
-from shardwise.sources.tar.scan.headers import BLOCK, parse_pax, read_name, stored_names
+from shardwise.sources.tar.scan.headers import BLOCK, parse_pax, read_name, round_up, stored_names
 from shardwise.sources.tar.scan.names import MAX_NAME
-from shardwise.sources.tar.scan.walk import HeaderRun, Scan, shown
+from shardwise.sources.tar.scan.walk import HeaderRun, HeaderScan, shown
 
 __all__ = ["Members", "scan_members"]
 
@@ -46,16 +47,20 @@ class Members:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def take(self, rows: NDArray[Any]) -> Members:
+        """Some members: rows by number, or bool `[n]`."""
+        return Members(self.names[rows], self.lengths[rows], self.offsets[rows], self.sizes[rows])
+
     def name(self, row: int) -> bytes:
         """One name."""
         return self.names[row, : self.lengths[row]].tobytes()
 
 
-def scan_members(scan: Scan, ignored: Counter[str]) -> Iterator[Members]:
+def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
     """The regular files of a shard, in order, many at a time.
 
     Args:
-        scan: the walk through the shard.
+        scan: the walk through the headers.
         ignored: what is no regular file is counted here, by what it is.
 
     Raises:
@@ -71,21 +76,19 @@ def scan_members(scan: Scan, ignored: Counter[str]) -> Iterator[Members]:
             for kind in kinds[~is_regular & ~IS_EXTENDED[kinds]].tolist():
                 ignored[_WHAT.get(kind, "unknown type")] += 1
             members = _named(run, np.flatnonzero(is_regular), long_names)
-        _refuse_cut(run, members, scan)
+        cut = _cut(run, members, scan)
+        if cut is not None:
+            members = members.take(members.offsets <= run.positions[-1])
         # In V7 archives a directory is a regular file with a slash behind its name.
         last = members.names[np.arange(len(members)), np.maximum(members.lengths - 1, 0)]
         is_directory = last == ord("/")
         if is_directory.any():
             ignored["directory"] += int(is_directory.sum())
-            keep = ~is_directory
-            members = Members(
-                members.names[keep],
-                members.lengths[keep],
-                members.offsets[keep],
-                members.sizes[keep],
-            )
+            members = members.take(~is_directory)
         if len(members):
             yield members
+        if cut is not None:
+            raise cut
 
 
 def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes]) -> Members:
@@ -152,17 +155,18 @@ def _stated_name(kind: int, payload: bytes, url: str, position: int) -> bytes | 
     return name
 
 
-def _refuse_cut(run: HeaderRun, members: Members, scan: Scan) -> None:
-    """Raise if the last member's payload reaches past the end of the shard."""
-    end = int(run.positions[-1]) + BLOCK + -(-int(run.sizes[-1]) // BLOCK) * BLOCK
-    if end <= scan.num_bytes:
-        return
-    is_member = len(members) and members.offsets[-1] == run.positions[-1] + BLOCK
+def _cut(run: HeaderRun, members: Members, scan: HeaderScan) -> DataError | None:
+    """The error of a last member whose payload reaches past the end of the shard."""
+    start, num_bytes = int(run.positions[-1]) + BLOCK, round_up(int(run.sizes[-1]))
+    num_available = scan.source.available(start, num_bytes)
+    if num_available == num_bytes:
+        return None
+    is_member = len(members) and members.offsets[-1] == start
     name = members.name(-1) if is_member else read_name(run.blocks[-1].tobytes())
     base, _, extension = name.rpartition(b"/")[2].partition(b".")
-    raise DataError(
-        f"the shard is cut short: the member {shown(name)} reaches to byte {end}, the shard ends "
-        f"at byte {scan.num_bytes}",
+    return DataError(
+        f"the shard is cut short: the member {shown(name)} reaches to byte {start + num_bytes}, "
+        f"the shard ends at byte {start + num_available}",
         url=scan.url,
         key=(name[: len(name) - len(extension) - 1] if extension else base).decode(
             "utf-8", "backslashreplace"

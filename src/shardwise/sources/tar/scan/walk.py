@@ -1,21 +1,20 @@
 """Walking the chain of headers through a shard: each header's place follows from the one before.
 
-Keeps I6: payloads that look like headers do not fool the chain, a checksum that fails, a shard cut
-short and zeros with data behind them are errors. Small members are read in blocks and taken many
-at once; between large ones only the headers are read, of a remote shard many at the same time
-(`ahead.py`). Imports numpy, `shardwise.errors`, `shardwise.storage` and the headers.
+Payloads that look like headers do not fool the chain; a checksum that fails, a shard cut short and
+zeros with data behind them are errors. Small members are read in blocks, and their headers found
+by arrays; between large ones only the headers are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.sources.tar.scan.byte_source import ByteSource, FileBytes
 from shardwise.sources.tar.scan.compressed import refuse_compressed_start
 from shardwise.sources.tar.scan.header_chain import (
     EXTENDED,
@@ -27,7 +26,7 @@ from shardwise.sources.tar.scan.header_chain import (
     links,
     walk,
 )
-from shardwise.sources.tar.scan.header_prefetch import HeaderAhead
+from shardwise.sources.tar.scan.header_prefetch import HeaderPrefetch
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
     checksums_hold,
@@ -39,22 +38,13 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.storage import File
 
-__all__ = ["HeaderRun", "Scan", "shown"]
+__all__ = ["HeaderRun", "HeaderScan", "Scan", "shown"]
 
-_FIRST_READ = 64 << 10
-_DENSE_READ = 1 << 20
-# From here on it costs less to read each header by itself. Far below the size where it matters.
-_SPARSE_STRIDE = 16 << 10
-_SPARSE_RUN = 256
-# The same for a remote shard, where a read takes in the small members that stand together: what
-# counts is how far apart such groups are.
-_FAR_FIRST_READ = 16 << 10
-_FAR_SPARSE_RUN = 64
-_FAR_GROUP = 4096
-_FAR_STRIDE = 20 << 10
-_MAX_EXTENDED = 1 << 20
-
-_Blocks: TypeAlias = NDArray[np.uint8]
+_DENSE_READ_BYTES = 1 << 20
+# The first time a header can't be read in a block, so many are read one by one.
+_FIRST_SPARSE_HEADERS = 64
+# Longer extended headers hold no names: a file's path has at most 4096 bytes.
+_MAX_EXTENDED_BYTES = 1 << 20
 
 
 @dataclass
@@ -70,94 +60,86 @@ class HeaderRun:
     """
 
     positions: NDArray[np.int64]
-    blocks: _Blocks
+    blocks: NDArray[np.uint8]
     sizes: NDArray[np.int64]
     extended: dict[int, bytes] = field(default_factory=dict)
 
+    def first(self, num: int) -> HeaderRun:
+        """The first `num` headers, less the extended ones at their end."""
+        while num and IS_EXTENDED[self.blocks[num - 1, KIND]]:
+            num -= 1
+        extended = {row: payload for row, payload in self.extended.items() if row < num}
+        return HeaderRun(self.positions[:num], self.blocks[:num], self.sizes[:num], extended)
 
-class Scan:
-    """One walk through a shard.
+
+class HeaderScan:
+    """One walk through the headers of a tar, from its first byte to its end.
 
     Args:
-        file: the shard.
-        num_bytes: its length.
+        source: the tar's bytes.
         url: its name, for messages.
         start: the byte where the walk begins, which must be a header's place.
 
     Attributes:
-        num_bytes_read: what was read for it so far.
+        source: the tar's bytes.
+        url: its name.
+        position: where the next header begins.
+        num_bytes_read: what was read of headers and blocks so far.
         has_end: after the walk: whether the shard ended in a block of zeros. Without one it may
             have been cut between two members.
     """
 
-    def __init__(self, file: File, num_bytes: int, *, url: str, start: int = 0) -> None:
-        self._ahead = HeaderAhead(file, num_bytes) if file.is_remote else None
-        self.file: File | HeaderAhead = file if self._ahead is None else self._ahead
-        self.num_bytes = num_bytes
+    def __init__(self, source: ByteSource, *, url: str, start: int = 0) -> None:
+        self.source = source
         self.url = url
+        self.position = start
         self.num_bytes_read = 0
         self.has_end = False
-        self._position = start
-        self._done = False
+        self._is_done = False
         self._problem: DataError | None = None
-        self._last = b""
+        self._last_header = b""
         # Two views of what is read in blocks: one to calculate, one to search.
-        self._bytes = bytearray(_DENSE_READ)
+        self._bytes = bytearray(_DENSE_READ_BYTES)
         self._buffer = np.frombuffer(self._bytes, np.uint8)
 
     def runs(self) -> Iterator[HeaderRun]:
         """The headers in order.
 
         Raises:
-            DataError: the shard is damaged or cut short. All runs before that are sound.
+            DataError: the shard is damaged or cut short. All headers before that were yielded.
         """
         self._refuse_other_formats()
-        is_dense, length, num_headers = True, _FIRST_READ, 64
-        if self._ahead is not None:
-            length = _FAR_FIRST_READ
-        while not self._done:
-            start = self._position
+        is_dense, length = True, self.source.first_read_bytes
+        num_headers = min(_FIRST_SPARSE_HEADERS, self.source.sparse_headers)
+        while not self._is_done:
             run = self._read_dense(length) if is_dense else None
             if run is None:
                 run = self._read_sparse(num_headers)
-            self._check(run)
-            if self._problem is not None:
-                raise self._problem
+            run = self._sound(run)
             if len(run.positions):
                 yield run
-                is_dense, length = self._is_dense(start, run), _DENSE_READ
-                num_headers = _SPARSE_RUN if self._ahead is None else _FAR_SPARSE_RUN
-
-    def _is_dense(self, start: int, run: HeaderRun) -> bool:
-        """Whether headers lie so close together that everything is best read."""
-        length = self._position - start
-        if self._ahead is None:
-            return length // len(run.positions) < _SPARSE_STRIDE
-        steps = np.diff(run.positions, append=self._position)
-        num_groups = int(np.count_nonzero(steps > _FAR_GROUP))
-        if not num_groups:
-            return True
-        self._ahead.expect(length // num_groups)
-        return length // num_groups < _FAR_STRIDE
+                is_dense = self.source.is_dense(run.positions, self.position)
+                length, num_headers = _DENSE_READ_BYTES, self.source.sparse_headers
+            if self._problem is not None:
+                raise self._problem
 
     def _refuse_other_formats(self) -> None:
-        if not self.num_bytes:
+        num_bytes = self.source.available(0, 6)
+        if not num_bytes:
             raise DataError("an empty file: not a tar, not even one without members", url=self.url)
-        if self._ahead is not None:
-            self._ahead.first(_FAR_FIRST_READ)
-        refuse_compressed_start(self._read(0, min(self.num_bytes, 6)), self.url)
+        refuse_compressed_start(self._read(0, num_bytes), self.url)
 
     def _read(self, position: int, length: int) -> bytes:
         self.num_bytes_read += length
-        return self.file.read(position, length)
+        return self.source.read(position, length)
 
     def _read_dense(self, length: int) -> HeaderRun | None:
         """The headers in the next `length` bytes, by arrays; None if the first one is unusual."""
-        length = min(length, self.num_bytes - self._position) // BLOCK * BLOCK
+        length = self.source.available(self.position, length) // BLOCK * BLOCK
         if not length:
             return None
         buffer = self._buffer[:length]
-        self.file.read_into(self._position, buffer.data)
+        self.source.read_into(self.position, buffer.data)
         self.num_bytes_read += length
         blocks = buffer.reshape(-1, BLOCK)
         places = np.flatnonzero(has_magic(blocks))
@@ -192,8 +174,8 @@ class Scan:
             rows = rows[:-1]
         if not len(rows):
             return None
-        start = self._position
-        self._position += int(follow[rows[-1]]) * BLOCK
+        start = self.position
+        self.position += int(follow[rows[-1]]) * BLOCK
         if len(rows) < len(places):
             heads, sizes, places = heads[rows], sizes[rows], places[rows]
         return HeaderRun(start + places * BLOCK, heads, sizes, extended)
@@ -206,9 +188,9 @@ class Scan:
         extended: dict[int, bytes] = {}
         stated_size: int | None = None
         is_open = False
-        position = self._position
+        position = self.position
         while is_open or len(positions) < num_headers:
-            if self.num_bytes - position < BLOCK:
+            if self.source.available(position, BLOCK) < BLOCK:
                 self._end(position, positions[-1] if is_open else None)
                 break
             block = self._read(position, BLOCK)
@@ -226,8 +208,8 @@ class Scan:
             is_open = kind in EXTENDED
             if is_open:
                 length = size if kind in PAX else round_up(size)
-                rest = self.num_bytes - position - BLOCK
-                payload = self._read(position + BLOCK, min(length, rest))
+                length = self.source.available(position + BLOCK, length)
+                payload = self._read(position + BLOCK, length)
                 extended[len(positions) - 1] = payload
                 if kind in PAX:
                     try:
@@ -241,10 +223,7 @@ class Scan:
                 size, stated_size = stated_size, None
             sizes[-1] = size
             position += BLOCK + round_up(size)
-            if position > self.num_bytes:
-                self._end(position, positions[-1] if is_open else None)
-                break
-        self._position = position
+        self.position = position
         return HeaderRun(
             np.array(positions, dtype=np.int64),
             np.frombuffer(b"".join(blocks), np.uint8).reshape(-1, BLOCK),
@@ -259,8 +238,10 @@ class Scan:
         elif block[KIND] == ord("S"):
             name = shown(read_name(block))
             message = f"{name} is a GNU sparse member: pack the shard again without --sparse"
-        elif block[KIND] in EXTENDED and size > _MAX_EXTENDED:
-            message = f"an extended header of {size} bytes: more than {_MAX_EXTENDED} are no names"
+        elif block[KIND] in EXTENDED and size > _MAX_EXTENDED_BYTES:
+            message = (
+                f"an extended header of {size} bytes: more than {_MAX_EXTENDED_BYTES} are no names"
+            )
         else:
             return None
         return DataError(message, url=self.url, offset=position)
@@ -280,35 +261,41 @@ class Scan:
             raise ValueError(f"the extended header states the size {stated!r}")
         return int(stated)
 
-    def _check(self, run: HeaderRun) -> None:
-        """Raise for the first header that is damaged."""
+    def _sound(self, run: HeaderRun) -> HeaderRun:
+        """The headers before the first damaged one, which becomes the problem."""
+        num_sound = len(run.positions) - (self._problem is not None and not self._is_done)
         wrong = np.flatnonzero(~checksums_hold(run.blocks))
         if len(wrong):
-            row = int(wrong[0])
-            before = run.blocks[row - 1].tobytes() if row else self._last
+            num_sound = int(wrong[0])
+            before = run.blocks[num_sound - 1].tobytes() if num_sound else self._last_header
             behind = f" behind the member {shown(read_name(before))}" if before else ""
-            raise DataError(
+            self._problem = DataError(
                 f"a damaged header{behind}: its checksum does not hold"
-                if has_magic(run.blocks[row : row + 1])[0]
+                if has_magic(run.blocks[num_sound : num_sound + 1])[0]
                 else f"no header{behind}, where one must begin: damaged here, or not a tar at all",
                 url=self.url,
-                offset=int(run.positions[row]),
+                offset=int(run.positions[num_sound]),
             )
+        if self._problem is not None:
+            return run.first(num_sound)
         if len(run.blocks):
-            self._last = run.blocks[-1].tobytes()
+            self._last_header = run.blocks[-1].tobytes()
+        return run
 
     def _end(self, position: int, open_at: int | None) -> None:
         """Look at what follows the last member: zeros up to the end, or nothing at all."""
-        self._done = True
-        self.has_end = self.num_bytes - position >= BLOCK
+        self._is_done = True
+        num_bytes = self.source.available(position, _DENSE_READ_BYTES)
+        self.has_end = num_bytes >= BLOCK
         if open_at is not None:
             self._problem = DataError(
                 "an extended header with no member behind it: the shard is cut short",
                 url=self.url, offset=open_at,
             )  # fmt: skip
             return
-        for start in range(position, self.num_bytes, _DENSE_READ):
-            data = self._read(start, min(_DENSE_READ, self.num_bytes - start))
+        start = position
+        while num_bytes:
+            data = self._read(start, num_bytes)
             rest = data.lstrip(b"\0")
             if rest:
                 message = (
@@ -320,6 +307,23 @@ class Scan:
                 )
                 self._problem = DataError(message, url=self.url, offset=position)
                 return
+            start += num_bytes
+            num_bytes = self.source.available(start, _DENSE_READ_BYTES)
+
+
+class Scan(HeaderScan):
+    """The walk through the headers of a file; those of a remote one are prefetched.
+
+    Args:
+        file: the shard.
+        num_bytes: its length.
+        url: its name, for messages.
+        start: the byte where the walk begins, which must be a header's place.
+    """
+
+    def __init__(self, file: File, num_bytes: int, *, url: str, start: int = 0) -> None:
+        source = (HeaderPrefetch if file.is_remote else FileBytes)(file, num_bytes)
+        super().__init__(source, url=url, start=start)
 
 
 def shown(name: bytes) -> str:

@@ -6,13 +6,18 @@ import os
 
 import pytest
 
-from shardwise.sources.tar.check.doctor import examine_shard
+from shardwise.sources.tar.check.examine import ShardReport, examine_shard
+from shardwise.sources.tar.index.index_store import IndexStore
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, write_tar
 
 
+def examine(url: str) -> ShardReport:
+    return examine_shard(url, store=IndexStore())
+
+
 def findings(url: str) -> str:
-    facts = examine_shard(url)
+    facts = examine(url)
     assert all(problem.url == url for problem in facts.findings)
     assert all(problem.hint or problem.message for problem in facts.findings)
     return "\n".join(problem.message for problem in facts.findings)
@@ -20,11 +25,12 @@ def findings(url: str) -> str:
 
 def test_facts_of_a_plain_shard(tmp_path):
     (url,) = make_shards(tmp_path, [10], fields=("bin", "cls"))
-    facts = examine_shard(url)
-    assert (facts.num_samples, facts.num_members) == (10, 20)
-    assert facts.fields == {"bin": 10, "cls": 10}
-    assert facts.ignored == {}
-    assert facts.sample_bytes == (17, 17, 17)
+    facts = examine(url)
+    counts = facts.oddities
+    assert (counts.num_samples, counts.num_members) == (10, 20)
+    assert counts.fields == {"bin": 10, "cls": 10}
+    assert +counts.ignored == {}
+    assert counts.sample_bytes == (17, 17, 17)
     assert facts.num_bytes == os.stat(url).st_size
     (problem,) = facts.findings
     assert f"a small shard of {facts.num_bytes} bytes" in problem.message

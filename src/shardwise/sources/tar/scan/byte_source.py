@@ -1,0 +1,141 @@
+"""The bytes of a tar as a scan of its headers reads them: of a file, or of a forward stream."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.storage import File
+
+__all__ = ["ByteSource", "FileBytes", "Readable", "StreamBytes"]
+
+
+class ByteSource(Protocol):
+    """Bytes by offset, asked for in ascending order.
+
+    Attributes:
+        first_read_bytes: length of the scan's first read.
+        sparse_headers: headers that the scan reads one by one before it tries a block again.
+    """
+
+    first_read_bytes: int
+    sparse_headers: int
+
+    def available(self, offset: int, length: int) -> int:
+        """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` available bytes."""
+        ...
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer with available bytes."""
+        ...
+
+    def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
+        """Whether reading all bytes costs less than reading header by header.
+
+        Args:
+            positions: int64 `[n]`, n > 0, where the last headers begin.
+            end: where the next header begins.
+        """
+        ...
+
+
+class FileBytes:
+    """A file of `num_bytes` bytes, read without prefetch."""
+
+    first_read_bytes = 64 << 10
+    sparse_headers = 256
+    # From 16 KiB a member on, one read a header costs less than reading the payloads as well.
+    sparse_stride = 16 << 10
+
+    def __init__(self, file: File, num_bytes: int) -> None:
+        self._file = file
+        self._num_bytes = num_bytes
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `ByteSource`."""
+        return self._file.read(offset, length)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See `ByteSource`."""
+        self._file.read_into(offset, buffer)
+
+    def available(self, offset: int, length: int) -> int:
+        """See `ByteSource`."""
+        return max(0, min(length, self._num_bytes - offset))
+
+    def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
+        """See `ByteSource`."""
+        return (end - int(positions[0])) // len(positions) < self.sparse_stride
+
+
+class Readable(Protocol):
+    """What a forward stream must have; a read may return less than was asked for."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; b"" at the end."""
+        ...
+
+
+class StreamBytes:
+    """A stream that is read once, from front to back, and kept from `release`d bytes on.
+
+    Members and payloads are read side by side::
+
+        source = StreamBytes(stream)
+        scan = HeaderScan(source, url=url)
+        for members in scan_members(scan, Counter()):
+            for offset, size in zip(members.offsets.tolist(), members.sizes.tolist()):
+                payload = source.read(offset, size)
+            source.release(scan.position)
+
+    At most one block of 1 MiB and one member are kept in memory.
+    """
+
+    first_read_bytes = 64 << 10
+    # One: payloads between headers are kept until they are released.
+    sparse_headers = 1
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._data = b""
+        self._base = 0
+        self._is_at_end = False
+
+    def available(self, offset: int, length: int) -> int:
+        """See `ByteSource`; reads on in the stream."""
+        num_missing = offset + length - self._base - len(self._data)
+        parts = [self._data]
+        while num_missing > 0 and not self._is_at_end:
+            part = self._stream.read(num_missing)
+            self._is_at_end = not part
+            parts.append(part)
+            num_missing -= len(part)
+        if len(parts) > 1:
+            self._data = b"".join(parts)
+        return max(0, min(length, self._base + len(self._data) - offset))
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `ByteSource`."""
+        self.available(offset, length)
+        start = offset - self._base
+        return self._data[start : start + length]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See `ByteSource`."""
+        buffer[:] = self.read(offset, len(buffer))
+
+    def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002
+        """A stream's bytes are all read."""
+        return True
+
+    def release(self, offset: int) -> None:
+        """Drop the bytes before `offset`."""
+        num_bytes = max(0, min(offset - self._base, len(self._data)))
+        self._data = self._data[num_bytes:]
+        self._base += num_bytes

@@ -1,0 +1,106 @@
+"""A forward stream gives the members and the errors of the file that it comes from."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from collections import Counter
+
+import pytest
+
+from shardwise.errors import DataError
+from shardwise.sources.tar.scan.byte_source import StreamBytes
+from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.walk import HeaderScan, Scan
+from shardwise.storage import LocalFile
+from tests.support.raw_tars import END, member
+
+
+class Trickle(io.BytesIO):
+    """A stream whose reads return less than was asked for, and which can't seek."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._random = random.Random(len(data))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert size > 0
+        return super().read(self._random.randint(1, size))
+
+    def seek(self, *_: int) -> int:
+        raise OSError("a stream")
+
+
+def read_stream(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and payloads, in order."""
+    source = StreamBytes(Trickle(data))
+    scan = HeaderScan(source, url="x.tar")
+    found = []
+    for members in scan_members(scan, Counter()):
+        for row, (offset, size) in enumerate(
+            zip(members.offsets.tolist(), members.sizes.tolist(), strict=True)
+        ):
+            found.append((members.name(row), source.read(offset, size)))
+        source.release(scan.position)
+    assert scan.has_end
+    return found
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("sizes", [(0, 10, 3000), (700, 2_500_000, 40_000)])
+def test_a_stream_has_the_members_that_the_standard_library_reads(form, sizes):
+    written = [
+        (f"{'d' * 70}/{'e' * (90 * (i % 2))}{i}.bin", bytes([i]) * sizes[i % 3]) for i in range(40)
+    ]
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
+        for name, data in written:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    assert read_stream(file.getvalue()) == [(name.encode(), data) for name, data in written]
+
+
+def test_released_bytes_are_let_go():
+    source = StreamBytes(io.BytesIO(bytes(10_000_000)))
+    for offset in range(0, 10_000_000, 100_000):
+        assert source.available(offset, 100_000) == 100_000
+        source.release(offset + 100_000)
+        assert len(source.read(offset + 100_000, 1)) <= 1
+    assert source.available(10_000_000, 1) == 0
+
+
+@pytest.mark.parametrize("damage", ["checksum", "cut payload", "cut header", "garbage", "two tars"])
+def test_damage_is_the_same_error_in_a_stream_and_in_a_file_behind_the_same_members(
+    tmp_path, damage
+):
+    whole = [member(b"%02d.jpg" % i, bytes(900 * i)) for i in range(30)]
+    before = b"".join(whole[:20])
+    data = bytearray(b"".join(whole) + END)
+    if damage == "checksum":
+        data[len(before) + 3] ^= 1
+    elif damage == "cut payload":
+        del data[len(before) + 512 + 1000 :]
+    elif damage == "cut header":
+        del data[len(before) + 100 :]
+    elif damage == "garbage":
+        data[len(before) : len(before) + 512] = random.Random(0).randbytes(512)
+    else:
+        data[len(before) : len(before)] = END
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    errors, names = [], []
+    for scan in (
+        Scan(LocalFile(path), len(data), url="x.tar"),
+        HeaderScan(StreamBytes(Trickle(bytes(data))), url="x.tar"),
+    ):
+        seen = []
+        with pytest.raises(DataError) as caught:
+            for members in scan_members(scan, Counter()):
+                seen += [members.name(row) for row in range(len(members))]
+        errors.append((caught.value.reason, caught.value.key, caught.value.offset))
+        names.append(seen)
+    assert errors[0] == errors[1]
+    assert names[0] == names[1] == [b"%02d.jpg" % i for i in range(20)]
