@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
 from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.tar_stream import Block, DamagedShardError, TarStream
 
 _logger = logging.getLogger("shardwise")
 SKIPPED = r"__[^/]*__($|/)"
@@ -89,21 +89,21 @@ class ShardSamples:
         self._common: set[str] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        blocks = read_blocks(self._stream, self.url)
+        tar = TarStream(self._stream, self.url)
         is_plain = self._select is None and self._rename is None
-        while True:
-            try:
-                block = next(blocks)
-            except StopIteration as stop:
-                has_end = stop.value
-                break
-            if not is_plain:
-                block = _chosen(block, self._select, self._rename)
-            yield from self._group(block)
-            if self.is_stopped:
-                return
+        try:
+            for block in tar:
+                yield from self._group(block if is_plain else self._selected(block))
+                if self.is_stopped:
+                    return
+        except DamagedShardError as error:
+            # Where a member of the next sample is cut, this one is whole.
+            is_cut = error.key is None or self._rename is not None
+            if self.sample is not None and not is_cut and error.key != self.sample["__key__"]:
+                yield from self._finished(has_end=True)
+            raise
         if self.sample is not None:
-            yield from self._finished(has_end=has_end)
+            yield from self._finished(has_end=tar.has_end)
 
     def _group(self, block: Block) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
@@ -174,22 +174,16 @@ class ShardSamples:
             self._common &= set(fields)
         return True
 
-
-def _chosen(
-    block: Block,
-    select_files: Callable[[str], Any] | None,
-    rename_files: Callable[[str], str] | None,
-) -> Block:
-    data, names, starts, ends = block
-    chosen: tuple[list[bytes], list[int], list[int]] = [], [], []
-    for raw, start, end in zip(names, starts, ends, strict=True):
-        name = raw.decode("utf-8", "surrogateescape")
-        if is_metadata(name):
-            continue
-        if rename_files is not None:
-            name = rename_files(name)
-        if select_files is None or select_files(name):
-            chosen[0].append(name.encode("utf-8", "surrogateescape"))
-            chosen[1].append(start)
-            chosen[2].append(end)
-    return data, *chosen
+    def _selected(self, block: Block) -> Block:
+        data, names, starts, ends = block
+        rows: list[int] = []
+        for row, raw in enumerate(names):
+            name = raw.decode("utf-8", "surrogateescape")
+            if is_metadata(name):
+                continue
+            if self._rename is not None:
+                name = self._rename(name)
+                names[row] = name.encode("utf-8", "surrogateescape")
+            if self._select is None or self._select(name):
+                rows.append(row)
+        return data, *([values[row] for row in rows] for values in (names, starts, ends))
