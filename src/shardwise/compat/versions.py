@@ -1,7 +1,4 @@
-"""The versions of the packages that `install` put in place, for `importlib.metadata.version`.
-
-Imports the standard library only.
-"""
+"""The versions of the packages that `install` put in place, for `importlib.metadata.version`."""
 
 from __future__ import annotations
 

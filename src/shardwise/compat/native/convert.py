@@ -1,7 +1,6 @@
 """`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader.
 
-The pipeline is read; only stages of the program's own are tried, on the list of shards. Imports the
-dataset's formats, the ranks and the WebDataset package.
+The pipeline is read; only stages of the program's own are tried, on the list of shards.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from shardwise.compat.native.stages import (
 )
 from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
 from shardwise.compat.webdataset.batches import default_collation_fn
-from shardwise.compat.webdataset.curry import FilterFunction
+from shardwise.compat.webdataset.filter_functions import FilterFunction
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader
-from shardwise.compat.webdataset.run import as_seed
+from shardwise.compat.webdataset.readers import as_seed
 from shardwise.compat.webdataset.utils import identity
 from shardwise.dataset import Dataset
 from shardwise.formats import tar

@@ -1,7 +1,4 @@
-"""A dataset that was made from a WebDataset pipeline, and what that says about its loader.
-
-Imports the dataset.
-"""
+"""A dataset that was made from a WebDataset pipeline, and what that says about its loader."""
 
 from __future__ import annotations
 

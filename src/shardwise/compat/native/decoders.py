@@ -1,7 +1,6 @@
 """shardwise's decoders for what a pipeline's `.decode(...)` decodes.
 
 A field gets the library's own decoder where it gives the same values, and else the pipeline's.
-Imports codecs and the WebDataset package.
 """
 
 from __future__ import annotations

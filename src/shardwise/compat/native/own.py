@@ -1,7 +1,4 @@
-"""What a program's own stages on the list of shards do: each is tried once, on that list.
-
-Imports errors and the WebDataset package.
-"""
+"""What a program's own stages on the list of shards do: each is tried once, on that list."""
 
 from __future__ import annotations
 

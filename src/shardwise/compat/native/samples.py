@@ -1,7 +1,7 @@
 """A pipeline's stages on one sample, and samples as the pipeline would have them.
 
 The stages run as they are, each on a stream of one sample. They pickle with the dataset, and keep
-nothing between samples. Imports errors.
+nothing between samples.
 """
 
 from __future__ import annotations

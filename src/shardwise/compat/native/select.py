@@ -1,7 +1,6 @@
 """Which samples a pipeline's `select` keeps, found before they are read for training.
 
-Keeps I2: what is left is a subset, so that ranks take equal steps. Imports the dataset and the tar
-source.
+Keeps I2: what is left is a subset, so that ranks take equal steps.
 """
 
 from __future__ import annotations

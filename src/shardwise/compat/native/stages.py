@@ -1,10 +1,8 @@
-"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't.
-
-Imports errors and the WebDataset package.
-"""
+"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +11,13 @@ from shardwise.compat.webdataset import (
     autodecode,
     batches,
     handlers,
-    kept,
     keys,
     mapping,
     order,
+    sample_cache,
 )
 from shardwise.compat.webdataset.autodecode import Decoder
-from shardwise.compat.webdataset.curry import FilterFunction
+from shardwise.compat.webdataset.filter_functions import FilterFunction
 from shardwise.errors import DataError
 
 __all__ = [
@@ -57,8 +55,8 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
     (order.detshuffle, "shuffle"),
     (order.ShardShuffle, "shuffle"),
     # What is kept is what would come again: a dataset reads it again.
-    (kept.Cached, "nothing"),
-    (kept.LMDBCached, "nothing"),
+    (sample_cache.Cached, "nothing"),
+    (sample_cache.LMDBCached, "nothing"),
 )
 _ADVICE: dict[Any, tuple[str, str]] = {
     order._rsample: (
@@ -141,13 +139,10 @@ def on_error_of(stage: Any) -> str:
         handlers.ignore_and_continue: "skip",
         handlers.warn_and_continue: "skip",
     }
-    given: Callable[..., Any] | None
-    if isinstance(stage, FilterFunction):
-        given = stage.kw.get("handler")
-        if given is None and stage.f is mapping._map and len(stage.args) > 1:
-            given = stage.args[1]
-    else:
-        given = getattr(stage, "handler", None)
+    given: Callable[..., Any] | None = getattr(stage, "handler", None)
+    if isinstance(stage, FilterFunction) and stage.f is not itertools.islice:
+        bound = inspect.signature(stage.f).bind_partial(None, *stage.args, **stage.kw)
+        given = bound.arguments.get("handler")
     if given is None:
         return "raise"
     if given in known:

@@ -6,7 +6,7 @@
     loader = wds.WebLoader(dataset.to_tuple("jpg", "cls").batched(64), batch_size=None)
 
 Names, arguments and modules are WebDataset's. What is different is what WebDataset gets wrong: see
-the page on moving from WebDataset. Imports torch.
+the page on moving from WebDataset.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shardwise.compat.webdataset import (
     compat,
     extradatasets,
     filters,
+    gopen,
     handlers,
     mix,
     old_names,
@@ -30,179 +31,31 @@ from shardwise.compat.webdataset import (
     utils,
     writer,
 )
-from shardwise.compat.webdataset.autodecode import (
-    Continue,
-    Decoder,
-    DecodingError,
-    gzfilter,
-    handle_extension,
-    imagehandler,
-    pytorch_weights_only,
-    torch_audio,
-    torch_loads,
-    torch_video,
-)
-from shardwise.compat.webdataset.cache import (
-    LRUCleanup,
-    cached_tarfile_samples,
-    cached_tarfile_to_samples,
-    pipe_cleaner,
-)
-from shardwise.compat.webdataset.compat import (
-    FluidInterface,
-    FluidWrapper,
-    WebDataset,
-    WebLoader,
-)
-from shardwise.compat.webdataset.extradatasets import MockDataset, with_epoch, with_length
-from shardwise.compat.webdataset.filters import (
-    Cached,
-    LMDBCached,
-    associate,
-    batched,
-    decode,
-    detshuffle,
-    extract_keys,
-    getfirst,
-    info,
-    log_keys,
-    map,  # noqa: A004 - WebDataset's name
-    map_dict,
-    map_tuple,
-    pipelinefilter,
-    rename,
-    rename_keys,
-    rsample,
-    select,
-    shuffle,
-    slice,  # noqa: A004 - WebDataset's name
-    to_tuple,
-    transform_with,
-    unbatched,
-    unlisted,
-    xdecode,
-)
 
-# Behind this line the attribute `gopen` is the function; the module is in `sys.modules`.
-from shardwise.compat.webdataset.gopen import gopen, gopen_schemes
-from shardwise.compat.webdataset.handlers import (
-    ignore_and_continue,
-    ignore_and_stop,
-    reraise_exception,
-    warn_and_continue,
-    warn_and_stop,
-)
-from shardwise.compat.webdataset.mix import RandomMix, RoundRobin
-from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.shardlists import (
-    MultiShardSample,
-    ResampledShards,
-    SimpleShardList,
-    non_empty,
-    resampled,
-    shardspec,
-    single_node_only,
-    split_by_node,
-    split_by_worker,
-)
-from shardwise.compat.webdataset.tariterators import tarfile_samples, tarfile_to_samples
-from shardwise.compat.webdataset.utils import PipelineStage, repeatedly
-from shardwise.compat.webdataset.writer import (
-    ShardWriter,
-    TarWriter,
-    numpy_dumps,
-    torch_dumps,
-)
-
-__all__ = [
-    "Cached",
-    "Continue",
-    "DataPipeline",
-    "Decoder",
-    "DecodingError",
-    "FluidInterface",
-    "FluidWrapper",
-    "LMDBCached",
-    "LRUCleanup",
-    "MockDataset",
-    "MultiShardSample",
-    "PipelineStage",
-    "RandomMix",
-    "ResampledShards",
-    "RoundRobin",
-    "ShardWriter",
-    "SimpleShardList",
-    "TarWriter",
-    "WebDataset",
-    "WebLoader",
-    "associate",
-    "autodecode",
-    "batched",
-    "cache",
-    "cached_tarfile_samples",
-    "cached_tarfile_to_samples",
-    "compat",
-    "decode",
-    "detshuffle",
-    "extract_keys",
-    "extradatasets",
-    "filters",
-    "getfirst",
-    "gopen",
-    "gopen_schemes",
-    "gzfilter",
-    "handle_extension",
-    "handlers",
-    "ignore_and_continue",
-    "ignore_and_stop",
-    "imagehandler",
-    "info",
-    "log_keys",
-    "map",
-    "map_dict",
-    "map_tuple",
-    "mix",
-    "non_empty",
-    "numpy_dumps",
-    "pipe_cleaner",
-    "pipeline",
-    "pipelinefilter",
-    "pytorch",
-    "pytorch_weights_only",
-    "rename",
-    "rename_keys",
-    "repeatedly",
-    "reraise_exception",
-    "resampled",
-    "rsample",
-    "select",
-    "shardlists",
-    "shardspec",
-    "shuffle",
-    "single_node_only",
-    "slice",
-    "split_by_node",
-    "split_by_worker",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "tariterators",
-    "tenbin",
-    "to_tuple",
-    "torch_audio",
-    "torch_dumps",
-    "torch_loads",
-    "torch_video",
-    "transform_with",
-    "unbatched",
-    "unlisted",
-    "utils",
-    "warn_and_continue",
+_NAMES = {
+    autodecode: "Continue Decoder DecodingError gzfilter handle_extension imagehandler "
+    "pytorch_weights_only torch_audio torch_loads torch_video",
+    cache: "LRUCleanup cached_tarfile_samples cached_tarfile_to_samples pipe_cleaner",
+    compat: "FluidInterface FluidWrapper WebDataset WebLoader",
+    extradatasets: "MockDataset with_epoch with_length",
+    filters: "Cached LMDBCached associate batched decode detshuffle extract_keys getfirst info "
+    "log_keys map map_dict map_tuple pipelinefilter rename rename_keys rsample select shuffle "
+    "slice to_tuple transform_with unbatched unlisted xdecode",
+    # The function takes the name of its module, which is in `sys.modules`.
+    gopen: "gopen gopen_schemes",
+    handlers: "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue "
     "warn_and_stop",
-    "with_epoch",
-    "with_length",
-    "writer",
-    "xdecode",
-]
+    mix: "RandomMix RoundRobin",
+    pipeline: "DataPipeline",
+    shardlists: "MultiShardSample ResampledShards SimpleShardList non_empty resampled shardspec "
+    "single_node_only split_by_node split_by_worker",
+    tariterators: "tarfile_samples tarfile_to_samples",
+    utils: "PipelineStage repeatedly",
+    writer: "ShardWriter TarWriter numpy_dumps torch_dumps",
+}
+globals().update(
+    {name: getattr(module, name) for module, names in _NAMES.items() for name in names.split()}
+)
 
 __version__ = "1.0.2"
 

@@ -3,7 +3,7 @@
 A decoder is a function of a field's name, with a dot before it, and its bytes; it returns None for
 what it does not decode. Pickles and torch files can run any code: they are decoded as WebDataset
 does, unless `utils.enforce_security` or `pytorch_weights_only` is set. An error names field, key
-and url. Imports this package; torch, msgpack and cbor at the first use.
+and url.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset import tenbin, utils
 from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.images import (
     IMAGE_EXTENSIONS,
@@ -29,25 +30,6 @@ from shardwise.compat.webdataset.images import (
 )
 from shardwise.compat.webdataset.media import torch_audio, torch_video
 from shardwise.shown import shown
-
-__all__ = [
-    "IMAGE_EXTENSIONS",
-    "Continue",
-    "Decoder",
-    "DecodingError",
-    "ImageHandler",
-    "basichandlers",
-    "decoders",
-    "gzfilter",
-    "handle_extension",
-    "imagehandler",
-    "imagespecs",
-    "pytorch_weights_only",
-    "torch_audio",
-    "torch_loads",
-    "torch_video",
-    "unpickle_loads",
-]
 
 # Whether `.pth` fields may hold tensors and plain values only. Programs assign it, here or in the
 # package.
@@ -59,39 +41,23 @@ _PACKAGE = __name__.rpartition(".")[0]
 def torch_loads(data: bytes) -> Any:
     """Decode a file of `torch.save`, with its tensors on the CPU.
 
-    It may run any code that the file names, unless `pytorch_weights_only` is set.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
+    It may run any code that the file names, unless `pytorch_weights_only` is set;
+    `utils.enforce_security` forbids it.
     """
-    import torch
-
-    if utils.enforce_security:
-        raise ValueError(
-            "torch.loads is not allowed for security reasons when enforce_security is set."
-        )
+    utils.refuse_unsafe("torch.loads")
     package = importlib.import_module(_PACKAGE)
     only = pytorch_weights_only or bool(getattr(package, "pytorch_weights_only", False))
     return torch.load(io.BytesIO(data), weights_only=only, map_location="cpu")
 
 
 def unpickle_loads(data: bytes) -> Any:
-    """Decode a pickle, which may run any code.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
-    """
-    if utils.enforce_security:
-        raise ValueError(
-            "Unpickling is not allowed for security reasons when enforce_security is set."
-        )
+    """Decode a pickle, which may run any code; `utils.enforce_security` forbids it."""
+    utils.refuse_unsafe("Unpickling")
     return pickle.loads(data)  # noqa: S301 - what WebDataset does, and its switch forbids
 
 
 def tenbin_loads(data: bytes) -> Any:
     """Decode a list of arrays in tenbin format."""
-    from shardwise.compat.webdataset import tenbin
-
     return tenbin.decode_buffer(data)
 
 
@@ -120,7 +86,7 @@ def _text(data: bytes) -> str:
     return str(data, "utf-8")
 
 
-# Who decodes which extension. Users may change it.
+# Decoders by extension. Users may change it.
 decoders: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("txt", "text", "transcript"), _text),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
@@ -145,27 +111,17 @@ def call_extension_handler(
     key: str, data: bytes, f: Callable[[bytes], Any], extensions: Iterable[str]
 ) -> Any:
     """Call `f` if the last parts of the key are one of the extensions; else None."""
-    parts = key.lower().split(".")
-    for extension in extensions:
-        wanted = extension.split(".")
-        if parts[-len(wanted) :] == wanted:
-            return f(data)
-    return None
+    name = "." + key.lower()
+    return f(data) if any(name.endswith("." + extension) for extension in extensions) else None
 
 
 def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> Callable[[str, bytes], Any]:
-    """Make a decoder of a function of bytes.
-
-    Args:
-        extensions: extensions with blanks between them, in any case of letters; one with a dot,
-            such as "seg.png", is for fields that end in both parts.
-        f: the function.
-    """
+    """Make a decoder of a function of bytes, for extensions such as "jpg png seg.png"."""
     return partial(call_extension_handler, f=f, extensions=extensions.lower().split())
 
 
 class Continue:
-    """What a decoder returns to have the next ones go on with another name and other bytes."""
+    """The result of a decoder that has the next ones go on with another name and other bytes."""
 
     def __init__(self, key: str, data: bytes) -> None:
         self.key, self.data = key, data
@@ -181,14 +137,7 @@ default_post_handlers: list[Callable[[str, Any], Any]] = [basichandlers]
 
 
 class DecodingError(Exception):
-    """A field could not be decoded; the message names field, key and url.
-
-    Attributes:
-        url: the shard.
-        key: the sample's key.
-        k: the field.
-        sample: the sample as it was read.
-    """
+    """A field `k` could not be decoded; the message names field, key and url."""
 
     def __init__(self, url: Any = None, key: Any = None, k: Any = None, sample: Any = None) -> None:
         super().__init__(url, key, k)
@@ -231,9 +180,9 @@ class Decoder:
     ) -> None:
         pre = default_pre_handlers if pre is None else pre
         post = default_post_handlers if post is None else post
-        for name, given in (("handlers", handlers), ("pre", pre), ("post", post)):
-            if not isinstance(given, list) or not all(map(callable, given)):
-                raise TypeError(f"{name}={given!r}: must be a list of functions of (key, data)")
+        for name, value in (("handlers", handlers), ("pre", pre), ("post", post)):
+            if not isinstance(value, list) or not all(map(callable, value)):
+                raise TypeError(f"{name}={value!r}: must be a list of functions of (key, data)")
         only = only.split() if isinstance(only, str) else only
         self.only = None if only is None else set(only)
         self.handlers = [*pre, *handlers, *post]
@@ -251,11 +200,7 @@ class Decoder:
         return data
 
     def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Decode a sample; the result is a new dict.
-
-        Raises:
-            DecodingError: a field could not be decoded.
-        """
+        """Decode a sample; the result is a new dict."""
         if not isinstance(sample, dict):
             raise TypeError(f"decode needs samples as dicts, not {type(sample).__name__}")
         result = {}
@@ -289,10 +234,8 @@ class Decoder:
 
 def _metadata(value: Any) -> Any:
     """An entry such as `__key__`: text where it is UTF-8."""
-    if not isinstance(value, bytes):
-        return value
     try:
-        return str(value, "utf-8")
+        return str(value, "utf-8") if isinstance(value, bytes) else value
     except UnicodeDecodeError:
         return value
 

@@ -1,4 +1,4 @@
-"""Stages that gather samples into batches, and take batches apart. Imports this package."""
+"""Stages that gather samples into batches, and take batches apart."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.compat.webdataset.pytorch import TorchTensor
-
-__all__ = [
-    "_batched",
-    "_unbatched",
-    "_unlisted",
-    "combine_values",
-    "default_collation_fn",
-    "dict2tuple",
-    "tuple2dict",
-]
 
 
 def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool = True) -> Any:
@@ -56,11 +46,7 @@ def dict2tuple(d: Mapping[int, Any]) -> tuple[Any, ...]:
 def default_collation_fn(
     samples: list[Any], combine_tensors: bool = True, combine_scalars: bool = True
 ) -> Any:
-    """Make a batch of samples, which are all tuples or all dicts with the same fields.
-
-    Returns:
-        A tuple or a dict: an array or tensor a field, a list where it can't be stacked.
-    """
+    """Make a batch of samples, which are all tuples or all dicts with the same fields."""
     first = samples[0]
     if isinstance(first, dict):
         if any(row.keys() != first.keys() for row in samples):

@@ -2,7 +2,7 @@
 
 Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
 full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
-only files that were downloaded here and that nobody reads. Imports this package.
+only files that were downloaded here and that nobody reads.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shardwise.compat.webdataset.cached_files import (
     sweep,
     temporary_file,
 )
-from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.environment import is_on, variable
+from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.lru_cleanup import LRUCleanup
@@ -42,19 +42,6 @@ from shardwise.compat.webdataset.tar_check import (
 from shardwise.compat.webdataset.tariterators import expand_samples
 from shardwise.compat.webdataset.utils import obsolete
 from shardwise.shown import shown
-
-__all__ = [
-    "FileCache",
-    "LRUCleanup",
-    "StreamingOpen",
-    "check_tar_format",
-    "download",
-    "get_filetype",
-    "islocal",
-    "magic_filetype",
-    "pipe_cleaner",
-    "url_to_cache_name",
-]
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
 default_cache_size = float(variable("WDS_CACHE_SIZE") or 1e18)
@@ -133,12 +120,7 @@ def _each_opened(
 
 
 class StreamingOpen:
-    """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`.
-
-    Args:
-        verbose: say on the standard error what is opened.
-        handler: what to do where a URL can't be opened.
-    """
+    """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`."""
 
     def __init__(
         self, verbose: bool = False, handler: Callable[[Exception], bool] = reraise_exception
@@ -203,12 +185,7 @@ class FileCache:
             )  # fmt: skip
 
     def get_file(self, url: str) -> str:
-        """The path of a URL's file, downloaded if it is not there.
-
-        Raises:
-            ValueError: what was downloaded is no sound shard, or its name leads out of the cache.
-            OSError: it can't be read, or not be written.
-        """
+        """The path of a URL's file, downloaded if it is not there."""
         local = local_name(url)
         if local is not None:
             return local

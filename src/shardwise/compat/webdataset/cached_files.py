@@ -3,7 +3,7 @@
 Beside a cached file `name` lies its record `.name.url`, which holds a digest of the URL: a file
 without one is somebody else's and is neither read nor deleted. What is being downloaded has a name
 of its own, and a lock that goes with its process. A file is locked (shared) while a stream of it
-is open. Imports the standard library only.
+is open.
 """
 
 from __future__ import annotations
@@ -20,18 +20,6 @@ from typing import IO, BinaryIO
 
 from shardwise.shown import shown
 
-__all__ = [
-    "candidates",
-    "claim",
-    "holds",
-    "is_cached",
-    "is_record",
-    "open_held",
-    "remove_unused",
-    "sweep",
-    "temporary_file",
-]
-
 _TEMPORARY = ".download-"
 # Between its making and its lock, a temporary file must not look like a leftover.
 _LEFTOVER_AGE_S = 60.0
@@ -43,11 +31,7 @@ def digest(url: str) -> str:
 
 
 def candidates(directory: Path, name: str, url: str) -> list[Path]:
-    """Where the file of a URL may lie: under its name, or, if another URL has that, under its own.
-
-    Raises:
-        ValueError: the name leads out of the directory.
-    """
+    """Paths where the file of a URL may lie: its name, or a name of its own if that is taken."""
     own = f"{digest(url)[:16]}-{name.rpartition('/')[2][-128:]}"
     parts = name.split("/")
     if name.startswith("/") or ".." in parts[:-1]:
@@ -121,11 +105,7 @@ def sweep(directory: Path) -> None:
 
 
 def open_held(path: Path) -> BinaryIO | None:
-    """Open a cached file and keep it from being deleted until the stream is closed.
-
-    Returns:
-        None if it is gone.
-    """
+    """Open a cached file and keep it from being deleted until the stream is closed."""
     with contextlib.suppress(FileNotFoundError):
         stream = open(path, "rb")  # noqa: SIM115 - handed to the caller
         # It may be deleted at this moment, or have been between the two.
@@ -136,11 +116,7 @@ def open_held(path: Path) -> BinaryIO | None:
 
 
 def remove_unused(path: Path) -> bool:
-    """Delete a file and its record, unless a stream of it is open somewhere.
-
-    Raises:
-        OSError: it can't be deleted.
-    """
+    """Delete a file and its record, unless a stream of it is open somewhere."""
     with open(path, "rb") as file:
         if not _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False

@@ -1,7 +1,7 @@
 """`WebDataset`, `WebLoader` and `FluidWrapper`: pipelines with the stages as methods.
 
 Keeps I1: shards are shuffled alike on all ranks and divided afterwards, so that each is read once
-an epoch, by another rank each time. Imports this package.
+an epoch, by another rank each time.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.compat.webdataset import autodecode, cache, filters, shardlists, utils
-from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.environment import variable
+from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.fluid import FluidInterface
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.loader import StatefulLoader
@@ -22,6 +22,7 @@ from shardwise.compat.webdataset.loader_pipeline import LoaderPipeline
 from shardwise.compat.webdataset.order import ShardShuffle, detshuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
+from shardwise.compat.webdataset.splitters import require_items
 from shardwise.compat.webdataset.tariterators import (
     expand_samples,
     group_by_keys,
@@ -29,11 +30,6 @@ from shardwise.compat.webdataset.tariterators import (
 )
 
 # What is not made here, programs have from here.
-__all__ = [
-    "FluidInterface", "FluidWrapper", "WebDataset", "WebLoader", "autodecode", "check_empty",
-    "filters", "group_by_keys", "tar_file_expander", "utils",
-]  # fmt: skip
-
 _RECYCLING = ("unlink", "keep", "resample")
 _GONE = {
     "length": "use .with_length(n) or .with_epoch(n)",
@@ -49,16 +45,12 @@ _GONE = {
 
 def check_empty(source: Iterable[Any]) -> Iterator[Any]:
     """Raise `ValueError` at the end if no sample came."""
-    is_empty = True
-    for sample in source:
-        is_empty = False
-        yield sample
-    if is_empty:
-        raise ValueError(
-            "this reader got no samples: there are fewer shards than readers (ranks times "
-            "workers), or handler= left all of them out. Use fewer workers or more shards, or see "
-            "what the handler was told; empty_check=False permits readers without samples"
-        )
+    return require_items(
+        source,
+        "this reader got no samples: there are fewer shards than readers (ranks times workers), "
+        "or handler= left all of them out. Use fewer workers or more shards, or see what the "
+        "handler was told; empty_check=False permits readers without samples",
+    )
 
 
 class WebDataset(DataPipeline, FluidInterface):

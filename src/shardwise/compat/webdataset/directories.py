@@ -1,7 +1,7 @@
 """A directory that other programs fill with shards while it is read.
 
 Each shard is renamed while it is in use, so that several readers share the directory; the process
-id in the name tells which were left by readers that died. Imports this package.
+id in the name tells which were left by readers that died.
 """
 
 # Paths are text here: names are cut and glued.
@@ -19,13 +19,6 @@ from typing import Any
 
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.utils import glob_with_braces
-
-__all__ = [
-    "DirectoryShardList",
-    "check_pid_is_running",
-    "get_pid_from_filename",
-    "without_last_extension",
-]
 
 
 def check_pid_is_running(pid: int) -> bool:
@@ -51,18 +44,7 @@ def get_pid_from_filename(fname: str) -> int | None:
 
 
 class DirectoryShardList(IterableDataset[Any]):
-    """The shards of a directory, again and again, with those that come while it is read.
-
-    Args:
-        path: the directory, with a slash behind it.
-        pattern: which files; braces work.
-        poll: seconds to wait when there is no file; None ends the list then.
-        timeout: seconds after which the list ends.
-        mode: what becomes of a shard that was read: "unlink" removes it, "keep" marks it as done,
-            "resample" (also None) puts it back.
-        select: "random" or "oldest".
-        fate: has no effect.
-    """
+    """The shards of a directory, again and again, with those that come while it is read."""
 
     def __init__(
         self,

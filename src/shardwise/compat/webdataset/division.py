@@ -1,15 +1,14 @@
 """What to say about how a pipeline's shards are divided, where the program may mean otherwise.
 
-Keeps I6 where only the program knows: whether each task was given all shards or its own. Imports
-the ranks and this package.
+Keeps I6 where only the program knows: whether each task was given all shards or its own.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from shardwise.compat.webdataset.place import Place
 from shardwise.compat.webdataset.pytorch import IterableDataset
+from shardwise.compat.webdataset.readers import Reader
 from shardwise.compat.webdataset.shardlists import (
     ResampledShards,
     SimpleShardList,
@@ -19,18 +18,11 @@ from shardwise.compat.webdataset.shardlists import (
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.ranks import Ranks, unused_world_size
 
-__all__ = ["doubt", "is_steered"]
 
-
-def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> str | None:
-    """What may be wrong about how the shards are divided, and how to say what is meant.
-
-    Args:
-        stages: the pipeline's.
-        place: one of its readers.
-        ranks: where its rank is from.
-        is_asked: whether the program itself named the way to divide among ranks.
-    """
+def division_warning(
+    stages: list[Any], reader: Reader, ranks: Ranks, *, is_asked: bool
+) -> str | None:
+    """What may be wrong about how the shards are divided, and how to say what is meant."""
     source = stages[0]
     num = len(getattr(source, "urls", ()))
     splits = split_by_node in stages
@@ -56,7 +48,7 @@ def doubt(stages: list[Any], place: Place, ranks: Ranks, *, is_asked: bool) -> s
             "(with srun: export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS)"
         )
     is_whole = isinstance(source, SimpleShardList) and split_by_worker not in stages
-    num_readers = ranks.world_size * place.num_workers
+    num_readers = ranks.world_size * reader.num_workers
     if is_whole and not splits and not is_asked and num > 1 and num_readers > 1:
         return (
             f"a SimpleShardList of {num} shards as urls is not divided, as in WebDataset 0.2: each "

@@ -1,7 +1,6 @@
 """Values of a sample to bytes, by the extension of their field.
 
-Bytes and text are written as they are; nothing is encoded twice. Imports this package and numpy;
-Pillow, torch, msgpack and cbor at the first use.
+Bytes and text are written as they are; nothing is encoded twice.
 """
 
 from __future__ import annotations
@@ -19,17 +18,6 @@ import numpy as np
 from shardwise.compat.webdataset import tenbin
 from shardwise.errors import MissingExtraError
 
-__all__ = [
-    "default_handlers",
-    "encode_based_on_extension",
-    "encode_based_on_extension1",
-    "imageencoder",
-    "make_encoder",
-    "make_handlers",
-    "numpy_dumps",
-    "torch_dumps",
-]
-
 _PILLOW_NAMES = {"JPG": "JPEG", "TIF": "TIFF", "IMG": "PPM", "IMAGE": "PPM", "PNM": "PPM"}
 # Three names of one family: Pillow writes them all as "PPM", by the image's mode.
 _NETPBM_MODES = {"PBM": "1", "PGM": "L", "PPM": "RGB"}
@@ -38,17 +26,7 @@ _TOLERANCE = 1e-3
 
 
 def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002 - WebDataset's name
-    """Encode an image: JPEG and TIFF at the quality 100, the others without loss.
-
-    Args:
-        image: a Pillow image, or an array `[height, width]` or `[height, width, 1, 3 or 4]`, uint8
-            or float from 0 to 1.
-        format: PNG, JPEG, PPM, PGM, PBM, TIFF, or another that Pillow writes.
-
-    Raises:
-        ValueError: the pixels are out of range, or the shape is another one.
-        TypeError: it is no image.
-    """
+    """Encode an image: JPEG and TIFF at the quality 100, the others without loss."""
     try:
         import PIL.Image
     except ImportError as error:
@@ -107,11 +85,7 @@ def numpy_dumps(data: np.ndarray[Any, Any]) -> bytes:
 
 
 def numpy_npz_dumps(data: dict[str, np.ndarray[Any, Any]]) -> bytes:
-    """Encode a dict of arrays as `numpy.savez_compressed` does.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """Encode a dict of arrays as `numpy.savez_compressed` does."""
     if not isinstance(data, dict) or not all(
         isinstance(name, str) and isinstance(array, np.ndarray) for name, array in data.items()
     ):
@@ -188,16 +162,7 @@ default_handlers = make_handlers()
 
 
 def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) -> Any:
-    """Encode one value of a sample.
-
-    Args:
-        data: the value; bytes and text need no encoder.
-        tname: the field; `.gz` at its end means to compress what comes out.
-        handlers: encoders by extension.
-
-    Raises:
-        ValueError: there is no encoder, or an entry that begins with `_` is no text.
-    """
+    """Encode one value of a sample."""
     if tname.startswith("_"):
         if not isinstance(data, str):
             raise ValueError(f"the values of metadata must be of string type: {tname}={data!r}")
@@ -225,15 +190,7 @@ def encode_based_on_extension(sample: dict[str, Any], handlers: dict[str, Any]) 
 
 
 def make_encoder(spec: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function that encodes samples.
-
-    Args:
-        spec: True for the default encoders, a dict of encoders by extension, a function of a
-            sample, or False or None for none.
-
-    Raises:
-        ValueError: it is none of these.
-    """
+    """The function that encodes samples."""
     if spec is False or spec is None:
         return lambda sample: sample
     if callable(spec):

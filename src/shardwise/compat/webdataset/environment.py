@@ -1,15 +1,12 @@
 """The environment variables that WebDataset reads, in one place.
 
 Programs and job scripts set them, so this package reads them too; nothing else of shardwise does.
-They are read when they are asked for, not when a module is imported. Imports the standard library
-only.
+They are read when they are asked for, not when a module is imported.
 """
 
 from __future__ import annotations
 
 import os
-
-__all__ = ["is_on", "variable"]
 
 
 def variable(name: str, default: str | None = None) -> str | None:
@@ -18,11 +15,7 @@ def variable(name: str, default: str | None = None) -> str | None:
 
 
 def is_on(name: str) -> bool:
-    """Whether a switch is set to a whole number other than 0.
-
-    Raises:
-        ValueError: it is set to something else.
-    """
+    """Whether a switch is set to a whole number other than 0."""
     text = variable(name) or "0"
     try:
         return bool(int(text))

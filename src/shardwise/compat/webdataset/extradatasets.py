@@ -1,4 +1,4 @@
-"""A dataset for tests, and repetition as objects. Imports this package."""
+"""A dataset for tests, and repetition as objects."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.utils import PipelineStage
-
-__all__ = ["MockDataset", "repeatedly", "with_epoch", "with_length"]
 
 
 class MockDataset(IterableDataset[Any]):

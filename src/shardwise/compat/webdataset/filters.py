@@ -1,7 +1,6 @@
 """The stages of a pipeline, as WebDataset names them.
 
-`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. Imports this
-package.
+`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it.
 """
 
 from __future__ import annotations
@@ -9,113 +8,36 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shardwise.compat.webdataset.batches import (
-    _batched,
-    _unbatched,
-    _unlisted,
-    combine_values,
-    default_collation_fn,
-    dict2tuple,
-    tuple2dict,
+from shardwise.compat.webdataset import batches, keys, mapping, order
+from shardwise.compat.webdataset.filter_functions import (
+    FilterFunction,
+    RestCurried,
+    pipelinefilter,
 )
-from shardwise.compat.webdataset.curry import FilterFunction, RestCurried, pipelinefilter
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.kept import Cached, LMDBCached
-from shardwise.compat.webdataset.keys import (
-    _extract_keys,
-    _rename,
-    _rename_keys,
-    _xdecode,
-    decode_bin,
-    decode_pickle,
-    decode_text,
-    default_decoders,
-    find_decoder,
-)
-from shardwise.compat.webdataset.mapping import (
-    _associate,
-    _decode,
-    _info,
-    _log_keys,
-    _map,
-    _map_dict,
-    _map_tuple,
-    _select,
-    _to_tuple,
-    getfirst,
-    transform_with,
-)
-from shardwise.compat.webdataset.order import _rsample, _shuffle, detshuffle, pick
 from shardwise.compat.webdataset.pytorch import TorchTensor
+from shardwise.compat.webdataset.sample_cache import Cached, LMDBCached
 from shardwise.compat.webdataset.utils import PipelineStage, identity
 
-__all__ = [
-    "Cached",
-    "FilterFunction",
-    "LMDBCached",
-    "PipelineStage",
-    "RestCurried",
-    "TorchTensor",
-    "_associate",
-    "_batched",
-    "_decode",
-    "_extract_keys",
-    "_info",
-    "_log_keys",
-    "_map",
-    "_map_dict",
-    "_map_tuple",
-    "_rename",
-    "_rename_keys",
-    "_rsample",
-    "_select",
-    "_shuffle",
-    "_to_tuple",
-    "_unbatched",
-    "_unlisted",
-    "_xdecode",
-    "associate",
-    "batched",
-    "combine_values",
-    "compose",
-    "compose2",
-    "decode",
-    "decode_bin",
-    "decode_pickle",
-    "decode_text",
-    "default_collation_fn",
-    "default_decoders",
-    "detshuffle",
-    "dict2tuple",
-    "extract_keys",
-    "find_decoder",
-    "getfirst",
-    "identity",
-    "info",
-    "log_keys",
-    "map",
-    "map_dict",
-    "map_tuple",
-    "parse_field_spec",
-    "pick",
-    "pipeline",
-    "pipelinefilter",
-    "rename",
-    "rename_keys",
-    "reraise_exception",
-    "rsample",
-    "select",
-    "shuffle",
-    "slice",
-    "to_tuple",
-    "transform_with",
+# A name with an underscore is a function of a source, and without it the stage.
+_NAMES = {
+    batches: "_batched _unbatched _unlisted combine_values default_collation_fn dict2tuple "
     "tuple2dict",
-    "unbatched",
-    "unlisted",
-    "xdecode",
-]
+    keys: "_extract_keys _rename _rename_keys _xdecode decode_bin decode_pickle decode_text "
+    "default_decoders find_decoder",
+    mapping: "_associate _decode _info _log_keys _map _map_dict _map_tuple _select _to_tuple "
+    "getfirst transform_with",
+    order: "_rsample _shuffle detshuffle pick",
+}
+for _module, _names in _NAMES.items():
+    for _name in _names.split():
+        globals()[_name] = getattr(_module, _name)
+        if _name.startswith("_"):
+            globals()[_name[1:]] = pipelinefilter(getattr(_module, _name))
+
+slice = pipelinefilter(itertools.islice)  # noqa: A001 - WebDataset's name
 
 
 def compose2(f: Callable[[Any], Any], g: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -139,22 +61,6 @@ def parse_field_spec(fields: str | list[str]) -> list[list[str]]:
     return [name.split(";") for name in names]
 
 
-associate = pipelinefilter(_associate)
-batched = pipelinefilter(_batched)
-decode = pipelinefilter(_decode)
-extract_keys = pipelinefilter(_extract_keys)
-info = pipelinefilter(_info)
-log_keys = pipelinefilter(_log_keys)
-map = pipelinefilter(_map)  # noqa: A001 - WebDataset's name
-map_dict = pipelinefilter(_map_dict)
-map_tuple = pipelinefilter(_map_tuple)
-rename = pipelinefilter(_rename)
-rename_keys = pipelinefilter(_rename_keys)
-rsample = pipelinefilter(_rsample)
-select = pipelinefilter(_select)
-shuffle = pipelinefilter(_shuffle)
-slice = pipelinefilter(itertools.islice)  # noqa: A001 - WebDataset's name
-to_tuple = pipelinefilter(_to_tuple)
-unbatched = pipelinefilter(_unbatched)
-unlisted = pipelinefilter(_unlisted)
-xdecode = pipelinefilter(_xdecode)
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

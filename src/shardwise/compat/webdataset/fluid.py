@@ -1,6 +1,6 @@
 """The stages as methods: `dataset.shuffle(1000).decode("rgb").to_tuple("jpg", "cls")`.
 
-Each method returns a new pipeline with one more stage. Imports this package.
+Each method returns a new pipeline with one more stage.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from typing import Any, Self
 
 from shardwise.compat.webdataset import autodecode, filters
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.place import find_ranks
+from shardwise.compat.webdataset.readers import find_ranks
 
-__all__ = ["FluidInterface"]
+
+def _method(make_stage: Callable[..., Any]) -> Any:
+    """A method with the arguments of `make_stage`, whose stage it adds."""
+
+    def method(self: FluidInterface, *args: Any, **kw: Any) -> Any:
+        return self.compose(make_stage(*args, **kw))
+
+    method.__doc__ = make_stage.__doc__
+    return method
 
 
 class FluidInterface:
@@ -23,108 +31,38 @@ class FluidInterface:
         """A new pipeline with more stages."""
         raise NotImplementedError(f"{type(self).__name__} has no compose(*stages)")
 
-    def batched(
-        self,
-        batchsize: int,
-        collation_fn: Callable[[list[Any]], Any] | None = filters.default_collation_fn,
-        partial: bool = True,
-    ) -> Self:
-        """Gather so many samples into a batch."""
-        return self.compose(filters.batched(batchsize, collation_fn=collation_fn, partial=partial))
-
-    def unbatched(self) -> Self:
-        """Take batches apart."""
-        return self.compose(filters.unbatched())
+    associate = _method(filters.associate)
+    batched = _method(filters.batched)
+    extract_keys = _method(filters.extract_keys)
+    info = _method(filters.info)
+    lmdb_cached = _method(filters.LMDBCached)
+    log_keys = _method(filters.log_keys)
+    map = _method(filters.map)
+    map_dict = _method(filters.map_dict)
+    map_tuple = _method(filters.map_tuple)
+    mcached = _method(filters.Cached)
+    rename = _method(filters.rename)
+    rename_keys = _method(filters.rename_keys)
+    rsample = _method(filters.rsample)
+    select = _method(filters.select)
+    slice = _method(filters.slice)
+    to_tuple = _method(filters.to_tuple)
+    unbatched = _method(filters.unbatched)
+    unlisted = _method(filters.unlisted)
+    xdecode = _method(filters.xdecode)
 
     def listed(self, batchsize: int, partial: bool = True) -> Self:
-        """Gather so many samples into a list."""
+        """Gather samples into lists of `batchsize`."""
         return self.compose(filters.batched(batchsize, collation_fn=None, partial=partial))
 
-    def unlisted(self) -> Self:
-        """Take lists apart."""
-        return self.compose(filters.unlisted())
-
-    def log_keys(self, logfile: str | None = None) -> Self:
-        """Append the keys that pass to a file."""
-        return self.compose(filters.log_keys(logfile))
-
-    def info(self, *args: Any, **kw: Any) -> Self:
-        """Write the first samples that pass to stderr."""
-        return self.compose(filters.info(*args, **kw))
-
-    def associate(self, associator: Any, **kw: Any) -> Self:
-        """Add what a dict or a function gives for each sample's key."""
-        return self.compose(filters.associate(associator, **kw))
-
     def shuffle(self, size: int, **kw: Any) -> Self:
-        """Shuffle through a buffer of so many samples; below 1 it has no effect."""
+        """Shuffle through a buffer of `size` samples; below 1 it has no effect."""
         return self if size < 1 else self.compose(filters.shuffle(size, **kw))
 
-    def map(self, f: Callable[[Any], Any], handler: Any = reraise_exception) -> Self:
-        """Apply a function to each sample; None leaves it out."""
-        return self.compose(filters.map(f, handler=handler))
-
-    def decode(
-        self,
-        *args: Any,
-        pre: Any = None,
-        post: Any = None,
-        only: Any = None,
-        partial: bool = False,
-        handler: Any = reraise_exception,
-    ) -> Self:
+    def decode(self, *args: Any, handler: Any = reraise_exception, **kw: Any) -> Self:
         """Decode fields by names such as "rgb" and by functions; see `autodecode.Decoder`."""
         handlers = [autodecode.ImageHandler(x) if isinstance(x, str) else x for x in args]
-        decoder = autodecode.Decoder(handlers, pre=pre, post=post, only=only, partial=partial)
-        return self.map(decoder, handler=handler)
-
-    def map_dict(self, handler: Any = reraise_exception, **kw: Any) -> Self:
-        """Apply a function to each of some fields."""
-        return self.compose(filters.map_dict(handler=handler, **kw))
-
-    def select(self, predicate: Callable[[Any], Any], **kw: Any) -> Self:
-        """Keep the samples for which a function is true."""
-        return self.compose(filters.select(predicate, **kw))
-
-    def to_tuple(self, *args: Any, **kw: Any) -> Self:
-        """Make tuples of some fields."""
-        return self.compose(filters.to_tuple(*args, **kw))
-
-    def map_tuple(self, *args: Any, handler: Any = reraise_exception) -> Self:
-        """Apply one function to each item of tuples."""
-        return self.compose(filters.map_tuple(*args, handler=handler))
-
-    def slice(self, *args: Any) -> Self:
-        """Keep a range of the items of each pass, as `itertools.islice`."""
-        return self.compose(filters.slice(*args))
-
-    def rename(self, **kw: Any) -> Self:
-        """Rename fields: new="old;older"."""
-        return self.compose(filters.rename(**kw))
-
-    def rsample(self, p: float = 0.5) -> Self:
-        """Keep each sample with a probability."""
-        return self.compose(filters.rsample(p))
-
-    def rename_keys(self, *args: Any, **kw: Any) -> Self:
-        """Rename fields by patterns."""
-        return self.compose(filters.rename_keys(*args, **kw))
-
-    def extract_keys(self, *args: Any, **kw: Any) -> Self:
-        """Make tuples of the fields that match patterns."""
-        return self.compose(filters.extract_keys(*args, **kw))
-
-    def xdecode(self, *args: Any, **kw: Any) -> Self:
-        """Decode fields by patterns."""
-        return self.compose(filters.xdecode(*args, **kw))
-
-    def mcached(self) -> Self:
-        """Keep all samples in memory for later passes."""
-        return self.compose(filters.Cached())
-
-    def lmdb_cached(self, *args: Any, **kw: Any) -> Self:
-        """Keep all samples in an LMDB database for later passes."""
-        return self.compose(filters.LMDBCached(*args, **kw))
+        return self.compose(filters.map(autodecode.Decoder(handlers, **kw), handler=handler))
 
     def ddp_equalize(self, length: int, with_length: bool = True) -> Self:
         """Give each rank length // world_size items an epoch. Old: use `with_epoch`."""

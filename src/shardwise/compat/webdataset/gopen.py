@@ -5,8 +5,7 @@ process, through `shardwise.storage`, and http(s) is read so; it is written, and
 read and written, by a program without a shell. Only `pipe:` has a shell, because that is what it is
 for. `gopen_schemes` says who opens what, and users may add to it.
 
-With `utils.enforce_security` local files, pipes and rewriting are refused. Imports this package and
-`shardwise.storage`.
+With `utils.enforce_security` local files, pipes and rewriting are refused.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["PIPE", "Pipe", "gopen", "gopen_schemes", "reader", "rewrite_url", "set_options"]
-
 # Shown with every URL when GOPEN_VERBOSE is set: programs put the name of their node here.
 info: dict[str, Any] = {}
 
@@ -47,11 +44,7 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:  # noqa:
 
 
 def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
-    """Run what follows `pipe:` in a shell; the stream is its output, or for "wb" its input.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
-    """
+    """Run what follows `pipe:` in a shell; the stream is its output, or for "wb" its input."""
     if utils.enforce_security:
         raise ValueError("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs")
     command = url.removeprefix("pipe:")
@@ -104,10 +97,6 @@ def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
 
     A web server that does not answer HEAD or sends no ranges is read by one request. What is
     written appears when the stream is closed. Web servers are written by `curl`, AIStore by `ais`.
-
-    Raises:
-        MissingShardError: it is not there.
-        StorageError: it can't be opened, or the store can't be written to.
     """
     scheme = scheme_of(url)
     if mode[0] == "r":
@@ -136,11 +125,7 @@ gopen_hf = gopen_storage
 
 
 def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
-    """Refuse a URL whose scheme nobody opens.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuse a URL whose scheme nobody opens."""
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
     raise ValueError(
         f"{shown(url)}: no gopen handler defined; there are {known}, and "
@@ -172,9 +157,6 @@ def rewrite_url(url: str) -> str:
 
     Rules are separated by `;` and have the form `pattern=replacement`; the pattern is a regular
     expression that must fit at the beginning. The first rule that changes the URL is taken.
-
-    Raises:
-        ValueError: a rule has no `=`, or `utils.enforce_security` is set and there are rules.
     """
     rules = variable("GOPEN_REWRITE")
     if rules is None:
@@ -200,17 +182,6 @@ def gopen(url: str | os.PathLike[str], mode: str = "rb", bufsize: int = 8192, **
     Environment variables: GOPEN_VERBOSE=1 shows what is opened, GOPEN_BUFFER is the buffer size for
     local files, GOPEN_REWRITE changes URLs (see `rewrite_url`), and the schemes in USE_AIS_FOR
     (`gs:s3`) are read by the program `ais`.
-
-    Args:
-        url: a local path, a URL, or "-" for the standard input or output.
-        mode: "rb" or "wb".
-        bufsize: the buffer size.
-        **kw: for the function in `gopen_schemes` that opens the URL.
-
-    Raises:
-        ValueError: nobody opens the scheme, the mode is another one, or `utils.enforce_security`
-            forbids it.
-        OSError: it is not there, or can't be opened.
     """
     if mode not in ("rb", "wb"):
         raise ValueError(f"mode={mode!r}: 'rb' or 'wb'")

@@ -1,7 +1,7 @@
 """The members of one shard, grouped into samples as they come.
 
 Keeps I6: half a sample never comes out. A sample is given on when the next one begins, so what was
-cut or damaged is not given on at all. Imports the blocks.
+cut or damaged is not given on at all.
 """
 
 from __future__ import annotations
@@ -11,17 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
 from shardwise.compat.webdataset.handlers import reraise_exception
-
-__all__ = [
-    "SKIPPED",
-    "ShardSamples",
-    "base_plus_ext",
-    "is_metadata",
-    "refuse_half",
-    "two_members",
-]
+from shardwise.compat.webdataset.tar_stream import Block, DamagedShardError, TarStream
 
 _logger = logging.getLogger("shardwise")
 SKIPPED = r"__[^/]*__($|/)"
@@ -59,11 +50,7 @@ def two_members(url: str, key: str, field: str) -> DamagedShardError:
 
 
 def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
-    """Refuse the last sample of a shard without an end, where it lacks what all others have.
-
-    Raises:
-        DamagedShardError: it does.
-    """
+    """Refuse the last sample of a shard without an end, where it lacks what all others have."""
     missing = (common or set()) - sample.keys()
     if missing:
         raise DamagedShardError(
@@ -75,25 +62,7 @@ def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
 
 
 class ShardSamples:
-    """The samples of one shard, as dicts of bytes; iterated once.
-
-    Args:
-        stream: the shard, opened.
-        url: becomes the samples' `__url__`.
-        local_path: becomes the samples' `__local_path__`.
-        select_files: which members to read, by their names.
-        rename_files: gives members new names, before `select_files` sees them.
-        handler: is asked about a member that a sample has twice, and about a sample that is part
-            of another one. If it says to go on, that member or sample alone is left out.
-
-    Attributes:
-        sample: the sample whose members are being read; None before the first and after the last.
-        is_stopped: whether the handler said to stop.
-
-    Raises:
-        DamagedShardError: the shard is damaged or cut short, a sample has two members for one
-            field, or its members stand apart.
-    """
+    """The samples of one shard, as dicts of bytes; iterated once."""
 
     def __init__(
         self,
@@ -120,21 +89,21 @@ class ShardSamples:
         self._common: set[str] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        blocks = read_blocks(self._stream, self.url)
+        tar = TarStream(self._stream, self.url)
         is_plain = self._select is None and self._rename is None
-        while True:
-            try:
-                block = next(blocks)
-            except StopIteration as stop:
-                has_end = stop.value
-                break
-            if not is_plain:
-                block = _chosen(block, self._select, self._rename)
-            yield from self._group(block)
-            if self.is_stopped:
-                return
+        try:
+            for block in tar:
+                yield from self._group(block if is_plain else self._selected(block))
+                if self.is_stopped:
+                    return
+        except DamagedShardError as error:
+            # Where a member of the next sample is cut, this one is whole.
+            is_cut = error.key is None or self._rename is not None
+            if self.sample is not None and not is_cut and error.key != self.sample["__key__"]:
+                yield from self._finished(has_end=True)
+            raise
         if self.sample is not None:
-            yield from self._finished(has_end=has_end)
+            yield from self._finished(has_end=tar.has_end)
 
     def _group(self, block: Block) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
@@ -205,22 +174,16 @@ class ShardSamples:
             self._common &= set(fields)
         return True
 
-
-def _chosen(
-    block: Block,
-    select_files: Callable[[str], Any] | None,
-    rename_files: Callable[[str], str] | None,
-) -> Block:
-    data, names, starts, ends = block
-    chosen: tuple[list[bytes], list[int], list[int]] = [], [], []
-    for raw, start, end in zip(names, starts, ends, strict=True):
-        name = raw.decode("utf-8", "surrogateescape")
-        if is_metadata(name):
-            continue
-        if rename_files is not None:
-            name = rename_files(name)
-        if select_files is None or select_files(name):
-            chosen[0].append(name.encode("utf-8", "surrogateescape"))
-            chosen[1].append(start)
-            chosen[2].append(end)
-    return data, *chosen
+    def _selected(self, block: Block) -> Block:
+        data, names, starts, ends = block
+        rows: list[int] = []
+        for row, raw in enumerate(names):
+            name = raw.decode("utf-8", "surrogateescape")
+            if is_metadata(name):
+                continue
+            if self._rename is not None:
+                name = self._rename(name)
+                names[row] = name.encode("utf-8", "surrogateescape")
+            if self._select is None or self._select(name):
+                rows.append(row)
+        return data, *([values[row] for row in rows] for values in (names, starts, ends))

@@ -2,21 +2,13 @@
 
 A handler is called with the exception. It raises, or returns True to go on and False to stop;
 wherever WebDataset has an argument `handler=`, one of these or a function of the user's own fits.
-The two that warn do not sleep. Imports the standard library only.
+The two that warn do not sleep.
 """
 
 from __future__ import annotations
 
 import warnings
 from typing import NoReturn
-
-__all__ = [
-    "ignore_and_continue",
-    "ignore_and_stop",
-    "reraise_exception",
-    "warn_and_continue",
-    "warn_and_stop",
-]
 
 
 def reraise_exception(exn: BaseException) -> NoReturn:

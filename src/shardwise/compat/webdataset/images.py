@@ -1,8 +1,7 @@
 """Image fields to arrays, tensors or Pillow images, as `.decode("rgb")` and its kin ask for.
 
 JPEG files in "rgb" and "rgba" are decoded by shardwise's own codec, which gives the same pixels as
-Pillow in two thirds of the time; all else by Pillow. Only extensions of images are claimed. Imports
-`shardwise.codecs`; Pillow and torch at the first use.
+Pillow in two thirds of the time; all else by Pillow. Only extensions of images are claimed.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from shardwise.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import PIL.Image
-
-__all__ = ["IMAGE_EXTENSIONS", "ImageHandler", "imagehandler", "imagespecs"]
 
 # What Pillow decodes by itself. It also knows the names of formats that hold other things (HDF5,
 # GRIB, BUFR, FITS, MPEG, PostScript, Windows metafiles): those fields are not images to us.

@@ -1,7 +1,4 @@
-"""Stages that rename, pick and decode fields by patterns. Imports this package."""
-
-# `except Exception`: the border to the user's handler.
-# ruff: noqa: BLE001
+"""Stages that rename, pick and decode fields by patterns."""
 
 from __future__ import annotations
 
@@ -13,19 +10,7 @@ from typing import Any
 
 from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.mapping import Handler, getfirst
-
-__all__ = [
-    "_extract_keys",
-    "_rename",
-    "_rename_keys",
-    "_xdecode",
-    "decode_bin",
-    "decode_pickle",
-    "decode_text",
-    "default_decoders",
-    "find_decoder",
-]
+from shardwise.compat.webdataset.mapping import Handler, each_result, getfirst
 
 
 def _alternatives(names: str | Sequence[str]) -> Sequence[str]:
@@ -37,16 +22,13 @@ def _rename(
 ) -> Iterator[Any]:
     """Rename fields: `image="jpg;png"`; without `keep`, others are left out."""
     old = {name for names in kw.values() for name in _alternatives(names)}
-    for sample in data:
-        try:
-            renamed = {new: getfirst(sample, names) for new, names in kw.items()}
-            if keep:
-                renamed = {k: v for k, v in sample.items() if k not in old} | renamed
-        except Exception as error:
-            if handler(error):
-                continue
-            break
-        yield renamed
+
+    def rename(sample: Any) -> dict[str, Any]:
+        renamed = {new: getfirst(sample, names) for new, names in kw.items()}
+        others = {k: v for k, v in sample.items() if k not in old} if keep else {}
+        return others | renamed
+
+    return (renamed for _, renamed in each_result(data, rename, handler))
 
 
 def _extract_keys(
@@ -59,19 +41,18 @@ def _extract_keys(
     for sample in source:
         result = []
         for pattern in patterns:
-            found = [
-                name
-                for name in sample
-                if any(fnmatch("." + name, p) or fnmatch(name, p) for p in _alternatives(pattern))
-            ]
-            if not found and ignore_missing:
-                continue
-            if not found:
+            names = [name for name in sample if any(map(_matcher(name), _alternatives(pattern)))]
+            if len(names) > 1 and duplicate_is_error:
+                raise ValueError(f"the fields {names} all match {pattern!r}")
+            if names:
+                result.append(sample[names[0]])
+            elif not ignore_missing:
                 raise ValueError(f"no field matches {pattern!r}: the sample has {list(sample)}")
-            if len(found) > 1 and duplicate_is_error:
-                raise ValueError(f"the fields {found} all match {pattern!r}")
-            result.append(sample[found[0]])
         yield tuple(result)
+
+
+def _matcher(name: str) -> Callable[[str], bool]:
+    return lambda pattern: fnmatch("." + name, pattern) or fnmatch(name, pattern)
 
 
 def _rename_keys(
@@ -116,15 +97,8 @@ def decode_text(stream: io.BufferedIOBase) -> str:
 
 
 def decode_pickle(stream: io.BufferedIOBase) -> Any:
-    """The object that was pickled; it may run any code.
-
-    Raises:
-        ValueError: `utils.enforce_security` is set.
-    """
-    if utils.enforce_security:
-        raise ValueError(
-            "Unpickling is not allowed for security reasons when enforce_security is set."
-        )
+    """The object that was pickled, which may run any code; `utils.enforce_security` forbids it."""
+    utils.refuse_unsafe("Unpickling")
     return pickle.load(stream)  # noqa: S301 - what WebDataset does, and its switch forbids
 
 
@@ -140,11 +114,8 @@ def find_decoder(decoders: Sequence[tuple[str, Any]], path: str) -> Any:
     name = path.rpartition("/")[2]
     if name.startswith("__"):
         return utils.identity
-    name = name.lower()
-    for pattern, function in reversed(decoders):
-        if fnmatch(name, pattern) or fnmatch("." + name, pattern):
-            return function
-    return None
+    matches = _matcher(name.lower())
+    return next((decode for pattern, decode in reversed(decoders) if matches(pattern)), None)
 
 
 def _xdecode(

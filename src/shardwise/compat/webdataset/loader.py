@@ -1,8 +1,8 @@
 """torch's DataLoader for pipelines: workers know their epoch and where to go on, and say so.
 
 Keeps I4 and I10: ranks are found in the main process, and the state counts what was yielded, never
-what workers have prefetched. Each batch of a worker carries its place; it is taken off before the
-user sees the batch. Imports torch and this package.
+what workers have prefetched. Each batch of a worker carries its position, which is taken off before
+the user sees the batch.
 """
 
 from __future__ import annotations
@@ -10,26 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.place import Place, find_ranks
-from shardwise.compat.webdataset.positions import VERSION, check_state, drawn
+from shardwise.compat.webdataset.positions import VERSION, check_state, drawn_seeds
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
+from shardwise.compat.webdataset.readers import Reader, find_ranks
 from shardwise.errors import StateError
 from shardwise.torch.shared_batches import HandOver
 
-__all__ = ["StatefulLoader"]
-
-# Stands in the place of a batch, so that a resumed epoch begins with the worker whose turn it is.
-_NOTHING = -1
+# The worker of a placeholder, so that a resumed epoch begins with the worker whose turn it is.
+_NO_WORKER = -1
+# Settings of a DataLoader that the one with tags takes over.
+_SETTINGS = (
+    "batch_size", "num_workers", "pin_memory", "timeout", "worker_init_fn",
+    "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
+    "pin_memory_device", "in_order",
+)  # fmt: skip
 
 
 class _Tagged(IterableDataset[Any]):
-    """A pipeline whose items carry (worker, pass, taken, yielded)."""
+    """A pipeline whose items carry (worker, pass, items of its prefix, items of the epoch)."""
 
     def __init__(self, dataset: DataPipeline) -> None:
         super().__init__()
         self.dataset = dataset
-        # Workers before this one yield a placeholder first, so many items of it.
+        # Workers before this one yield a batch of placeholders first.
         self.first_worker = 0
         self.num_placeholders = 1
 
@@ -37,23 +43,19 @@ class _Tagged(IterableDataset[Any]):
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[Any]:
-        from torch.utils.data import get_worker_info
-
         info = get_worker_info()
-        worker = 0 if info is None else info.id
-        items = iter(self.dataset)
-        return self._tagged(items, worker)
+        return self._tagged(iter(self.dataset), 0 if info is None else info.id)
 
     def _tagged(self, items: Iterator[Any], worker: int) -> Iterator[Any]:
         if worker < self.first_worker:
             for _ in range(self.num_placeholders):
-                yield None, (_NOTHING, 0, 0, 0)
+                yield None, (_NO_WORKER, 0, 0, 0)
         # Only workers that begin anew have a turn to wait for.
         self.first_worker = 0
         for item in items:
-            at = self.dataset._at
+            at = self.dataset._position
             assert at is not None
-            yield item, (worker, at.number, at.taken, at.yielded)
+            yield item, (worker, at.number, at.num_prefix, at.num_yielded)
 
 
 class _TaggedCollate:
@@ -64,20 +66,16 @@ class _TaggedCollate:
         self.is_batched = is_batched
 
     def __call__(self, data: Any) -> Any:
-        if not self.is_batched:
-            item, tag = data
-            return (None if tag[0] == _NOTHING else self.collate(item)), tag
-        tag = data[-1][1]
-        return (None if tag[0] == _NOTHING else self.collate([item for item, _ in data])), tag
+        tag = data[-1][1] if self.is_batched else data[1]
+        if tag[0] == _NO_WORKER:
+            return None, tag
+        return self.collate([item for item, _ in data] if self.is_batched else data[0]), tag
 
 
 class StatefulLoader(DataLoader[Any]):
     """A DataLoader that knows where a pipeline's workers are.
 
     The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
-
-    Attributes:
-        epoch: the epoch that is read, or was read last.
     """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
@@ -87,6 +85,7 @@ class StatefulLoader(DataLoader[Any]):
         self._last_worker = -1
         self._is_done = True
         self._loaded: dict[str, Any] | None = None
+        # The epoch that is read, or was read last.
         self.epoch = -1
         if isinstance(dataset, DataPipeline):
             self._tagged = _Tagged(dataset)
@@ -95,15 +94,7 @@ class StatefulLoader(DataLoader[Any]):
     def _make(self) -> DataLoader[Any]:
         """The loader that does the work, with tags."""
         is_batched = self.batch_size is not None
-        settings = {
-            name: getattr(self, name)
-            for name in (
-                "batch_size", "num_workers", "pin_memory", "timeout", "worker_init_fn",
-                "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
-                "pin_memory_device", "in_order",
-            )
-            if hasattr(self, name)
-        }  # fmt: skip
+        settings = {name: getattr(self, name) for name in _SETTINGS if hasattr(self, name)}
         if self.num_workers and self._tagged.dataset.goes_on:
             # Epochs that go on where the last one stopped: workers that live on need not read
             # their way there.
@@ -113,11 +104,8 @@ class StatefulLoader(DataLoader[Any]):
             settings.pop("pin_memory_device")
         if is_batched:
             settings["drop_last"] = self.drop_last
-        return DataLoader(
-            self._tagged,
-            collate_fn=HandOver(_TaggedCollate(self.collate_fn, is_batched=is_batched)),
-            **settings,
-        )
+        collate = HandOver(_TaggedCollate(self.collate_fn, is_batched=is_batched))
+        return DataLoader(self._tagged, collate_fn=collate, **settings)
 
     def __iter__(self) -> Any:
         if self._inner is None:
@@ -126,39 +114,40 @@ class StatefulLoader(DataLoader[Any]):
 
     def _batches(self, inner: DataLoader[Any]) -> Iterator[Any]:
         dataset = self._tagged.dataset
-        ranks = dataset._told = find_ranks(told=dataset._told)
+        ranks = dataset._inherited_ranks = find_ranks(inherited=dataset._inherited_ranks)
         num_workers = max(1, self.num_workers)
         # Here, and not in a worker, whose warnings are easily overlooked.
-        dataset._tell(Place(ranks.rank, ranks.world_size, 0, num_workers), ranks)
+        dataset._warn_of_division(Reader(ranks.rank, ranks.world_size, 0, num_workers), ranks)
         loaded, self._loaded = self._loaded, None
-        if loaded is None:
-            dataset._resume = None
         epoch = self.epoch = dataset.next_epoch
         # Also workers that live on begin this epoch, whatever became of the last one.
-        dataset._clock.set(epoch)
+        dataset._epochs.set(epoch)
         if loaded is None:
+            dataset._loaded = None
+            self._positions = self._next_positions() if self._is_done else {}
             self._last_worker = -1
-            if self._is_done and dataset.goes_on:
-                # Where each worker ended its epoch is where it begins the next.
-                self._positions = {w: [n, t, 0] for w, (n, t, _) in self._positions.items()}
-            else:
-                self._positions = {}
         else:
             self._tagged.first_worker = (self._last_worker + 1) % num_workers
             self._tagged.num_placeholders = self.batch_size or 1
         self._is_done = False
         items = iter(inner)
         self._tagged.first_worker = 0
-        for batch, (worker, number, taken, yielded) in items:
-            if worker == _NOTHING:
+        for batch, (worker, *position) in items:
+            if worker == _NO_WORKER:
                 continue
-            self._positions[worker] = [number, taken, yielded]
+            self._positions[worker] = position
             self._last_worker = worker
             yield batch
         self._is_done = True
         if self.num_workers:
             # Workers have counted on; a loader that was given up halfway may have one behind.
-            dataset._clock.set(epoch + 1)
+            dataset._epochs.set(epoch + 1)
+
+    def _next_positions(self) -> dict[int, list[int]]:
+        """Where the workers begin the next epoch: where they ended the last, if it goes on."""
+        if not self._tagged.dataset.goes_on:
+            return {}
+        return {worker: [n, prefix, 0] for worker, (n, prefix, _) in self._positions.items()}
 
     def close(self) -> None:
         """End the workers that live between epochs."""
@@ -178,11 +167,8 @@ class StatefulLoader(DataLoader[Any]):
                 f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
             )
         dataset = self._tagged.dataset
-        ranks = find_ranks(told=dataset._told)
-        positions = self._positions
-        if self._is_done:
-            positions = {w: [n, t, 0] for w, (n, t, _) in positions.items()}
-            positions = positions if dataset.goes_on else {}
+        ranks = find_ranks(inherited=dataset._inherited_ranks)
+        positions = self._next_positions() if self._is_done else self._positions
         return {
             "version": VERSION,
             **dataset._identity(),
@@ -193,7 +179,7 @@ class StatefulLoader(DataLoader[Any]):
             "world_size": ranks.world_size,
             "num_workers": max(1, self.num_workers),
             "batch_size": self.batch_size,
-            "drawn": drawn(dataset.pipeline),
+            "drawn": drawn_seeds(dataset.pipeline),
         }
 
     def start_state(self) -> dict[str, Any]:
@@ -226,9 +212,9 @@ class StatefulLoader(DataLoader[Any]):
         if self._inner is None:
             raise StateError(f"a loader of {type(self.dataset).__name__} has no state to load")
         dataset = self._tagged.dataset
-        ranks = find_ranks(told=dataset._told)
         num_workers = max(1, self.num_workers)
         expected = {"num_workers": num_workers, "batch_size": self.batch_size}
+        ranks = find_ranks(inherited=dataset._inherited_ranks)
         check_state(state, {**dataset._identity(), "world_size": ranks.world_size, **expected})
         self.close()
         dataset.load_state_dict(state)
@@ -239,6 +225,6 @@ class StatefulLoader(DataLoader[Any]):
         self.epoch = state["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next; the one that was just loaded keeps its position."""
+        """Have this epoch begin next; the epoch that was just loaded keeps its position."""
         if isinstance(self.dataset, DataPipeline):
             self.dataset.set_epoch(epoch)

@@ -1,7 +1,6 @@
 """A pipeline that begins with a loader: stages in the main process, behind the workers'.
 
-Its state is the loader's, and where its own stages keep items back, how far the pass is. Imports
-this package.
+Its state is the loader's, and where its own stages keep items back, how far the pass is.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from typing import Any
 
 from shardwise.compat.webdataset.loader import StatefulLoader
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.place import Place
-from shardwise.compat.webdataset.positions import VERSION, At, Start, check_state
-from shardwise.compat.webdataset.steady import is_steady
-
-__all__ = ["LoaderPipeline"]
+from shardwise.compat.webdataset.positions import VERSION, Position, Start, check_state
+from shardwise.compat.webdataset.readers import Reader
+from shardwise.compat.webdataset.stages import is_stateless
 
 
 class LoaderPipeline(DataPipeline):
@@ -46,24 +43,24 @@ class LoaderPipeline(DataPipeline):
         return self.loader.dataset
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next; the one that was just loaded keeps its position."""
+        """Have this epoch begin next; the epoch that was just loaded keeps its position."""
         if epoch != self.next_epoch:
             super().set_epoch(epoch)
             num_passes = 1 if self._num_passes > epoch else self._num_passes
             self.loader.set_epoch(epoch * num_passes)
 
-    def _pass(self, at: At, place: Place, skip: int = 0) -> Iterator[Any]:
+    def _pass(self, position: Position, reader: Reader, skip: int = 0) -> Iterator[Any]:
         if self.loader.has_state:
-            at.origin = self.loader.start_state()
-        return super()._pass(at, place, skip)
+            position.loader_state = self.loader.start_state()
+        return super()._pass(position, reader, skip)
 
-    def _goes_on(self) -> bool:
-        """Whether the loader's place is also this pipeline's.
+    def _is_where_loader_is(self) -> bool:
+        """Whether the loader's position is also this pipeline's.
 
         Where stages behind the loader keep items back, the pass is run through again. A pass
         without an end can't be: what those stages held is drawn anew.
         """
-        return self.loader.is_endless or all(map(is_steady, self.pipeline[1:]))
+        return self.loader.is_endless or all(map(is_stateless, self.pipeline[1:]))
 
     def state_dict(self) -> dict[str, Any]:
         """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
@@ -75,24 +72,22 @@ class LoaderPipeline(DataPipeline):
         Raises:
             StateError: the loader's dataset is no pipeline.
         """
-        at, loader = self._at, self.loader
-        inside = at is not None and (not at.is_done or self.goes_on)
-        place = loader.state_dict()
-        number = taken = 0
-        if at is not None and inside:
-            number = at.number
-            if not self._goes_on():
-                assert at.origin is not None
-                place, taken = at.origin, at.taken
-        is_done = at is None or at.is_done
+        position, loader_state = self._position, self.loader.state_dict()
+        number, num_prefix = None, 0
+        if position is not None and (not position.is_done or self.goes_on):
+            number = position.number
+            if not self._is_where_loader_is():
+                assert position.loader_state is not None
+                loader_state, num_prefix = position.loader_state, position.num_prefix
+        is_inside = position is not None and not position.is_done
         return {
             "version": VERSION,
             "size": self._identity()["size"],
-            "epoch": self.next_epoch if at is None or is_done else at.epoch,
-            "pass": number if inside else None,
-            "taken": taken,
-            "yielded": 0 if at is None or is_done else at.yielded,
-            "loader": place,
+            "epoch": position.epoch if position is not None and is_inside else self.next_epoch,
+            "pass": number,
+            "taken": num_prefix,
+            "yielded": position.num_yielded if position is not None and is_inside else 0,
+            "loader": loader_state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,12 +99,10 @@ class LoaderPipeline(DataPipeline):
         """
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])
-        self._resume = state
-        self._live = self._at = None
-        self._clock.set(state["epoch"])
+        self._resume_from(state)
 
-    def _start(self, epoch: int, place: Place) -> Start | None:  # noqa: ARG002
-        state, self._resume = self._resume, None
+    def _start(self, epoch: int, reader: Reader) -> Start | None:  # noqa: ARG002
+        state, self._loaded = self._loaded, None
         if state is None or state["epoch"] != epoch or state["pass"] is None:
             return None
         return Start(state["pass"], state["taken"], state["yielded"], is_resumed=True)

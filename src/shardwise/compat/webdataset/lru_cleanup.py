@@ -1,6 +1,6 @@
 """Deleting files of a directory while it holds too much.
 
-Keeps a part of I8: what a `FileCache` reads from, in any process, stays. Imports this package.
+Keeps a part of I8: what a `FileCache` reads from, in any process, stays.
 """
 
 from __future__ import annotations
@@ -15,22 +15,11 @@ from typing import Any
 
 from shardwise.compat.webdataset.cached_files import is_record, remove_unused
 
-__all__ = ["LRUCleanup"]
-
 
 class LRUCleanup:
     """Deletes the files used longest ago while a directory holds more than `cache_size` bytes.
 
     Files that a `FileCache` reads from, in any process, stay.
-
-    Args:
-        cache_dir: the directory; what lies in its subdirectories counts, too.
-        cache_size: the limit in bytes.
-        keyfn: of a path, what files are ordered by; the smallest goes first.
-        verbose: say on the standard error what is deleted.
-        interval: do nothing if the last cleaning was less than so many seconds ago; None for
-            always.
-        only: of a path, whether it may be counted and deleted; None for all files.
     """
 
     def __init__(

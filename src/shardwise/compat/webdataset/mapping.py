@@ -1,11 +1,8 @@
 """Stages that treat one sample at a time: map, decode, select, to_tuple and their like.
 
 `handler` is called with an exception of the user's function, and says whether to go on: this is
-the border where any exception may come. Imports this package.
+the border where any exception may come.
 """
-
-# Every `except Exception` here hands the user's exception to the user's handler.
-# ruff: noqa: BLE001
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ from typing import IO, Any
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.utils import identity
 
-__all__ = [
-    "_associate",
-    "_decode",
-    "_info",
-    "_log_keys",
-    "_map",
-    "_map_dict",
-    "_map_tuple",
-    "_select",
-    "_to_tuple",
-    "getfirst",
-    "transform_with",
-]
-
 Handler = Callable[[Exception], Any]
+
+
+def each_result(
+    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler
+) -> Iterator[tuple[Any, Any]]:
+    """Samples with what a function makes of them; the handler decides where it raises."""
+    for sample in data:
+        try:
+            result = function(sample)
+        except Exception as error:  # noqa: BLE001 - the user's exception for the user's handler
+            if handler(error):
+                continue
+            return
+        yield sample, result
 
 
 def getfirst(
@@ -39,17 +36,7 @@ def getfirst(
     default: Any = None,
     missing_is_error: bool = True,
 ) -> Any:
-    """The value of the first of several keys that is there.
-
-    Args:
-        a: the sample.
-        keys: a list, or a str with `;` between them.
-        default: what to return where none is there.
-        missing_is_error: whether to raise instead.
-
-    Raises:
-        ValueError: none is there.
-    """
+    """The value of the first of several keys ("jpg;png", or a list) that is there."""
     if isinstance(keys, str):
         if " " in keys:
             raise ValueError(f"{keys!r}: alternatives stand with ';' between them, without blanks")
@@ -88,7 +75,7 @@ def _info(
     stream: IO[str] | None = None,
     name: str = "",
 ) -> Iterator[Any]:
-    """Write the first samples that pass, and every so many, to a stream (stderr)."""
+    """Write the first `n` samples, and each `every`-th one, to a stream (stderr)."""
     out = sys.stderr if stream is None else stream
     for i, sample in enumerate(data):
         if i < n or (every > 0 and (i + 1) % every == 0):
@@ -141,13 +128,7 @@ def _map(
 
     Where samples are dicts, the result gets the sample's `__key__` if it has none.
     """
-    for sample in data:
-        try:
-            result = f(sample)
-        except Exception as error:
-            if handler(error):
-                continue
-            break
+    for sample, result in each_result(data, f, handler):
         if result is None:
             continue
         if isinstance(result, dict) and "__key__" not in result and isinstance(sample, dict):
@@ -166,19 +147,16 @@ def _associate(data: Iterable[Any], associator: Any, **kw: Any) -> Iterator[Any]
 def _map_dict(
     data: Iterable[Any], handler: Handler = reraise_exception, **kw: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """Apply a function to each of some fields, in place."""
+    """Apply functions to fields (field=function), in place."""
     wrong = [name for name, function in kw.items() if not callable(function)]
     if wrong or not kw:
         raise TypeError(f"map_dict needs field=function, got {kw}")
-    for sample in data:
-        try:
-            for name, function in kw.items():
-                sample[name] = function(sample[name])
-        except Exception as error:
-            if handler(error):
-                continue
-            break
-        yield sample
+
+    def apply(sample: Any) -> None:
+        for name, function in kw.items():
+            sample[name] = function(sample[name])
+
+    return (sample for sample, _ in each_result(data, apply, handler))
 
 
 def _to_tuple(
@@ -193,22 +171,20 @@ def _to_tuple(
         none_is_error = missing_is_error
     fields = args[0].split() if len(args) == 1 and isinstance(args[0], str) else args
     is_plain = all(isinstance(name, str) and ";" not in name and " " not in name for name in fields)
-    wanted = frozenset(fields) if is_plain else None
-    for sample in data:
-        try:
-            if wanted is not None and wanted.issubset(sample):
-                result = tuple([sample[name] for name in fields])
-            else:
-                result = tuple(
-                    getfirst(sample, name, missing_is_error=missing_is_error) for name in fields
-                )
-            if none_is_error:
-                _refuse_none(result, fields, sample)
-        except Exception as error:
-            if handler(error):
-                continue
-            break
-        yield result
+    names = frozenset(fields) if is_plain else None
+
+    def choose(sample: Any) -> tuple[Any, ...]:
+        if names is not None and names.issubset(sample):
+            result = tuple([sample[name] for name in fields])
+        else:
+            result = tuple(
+                getfirst(sample, name, missing_is_error=missing_is_error) for name in fields
+            )
+        if none_is_error:
+            _refuse_none(result, fields, sample)
+        return result
+
+    return (result for _, result in each_result(data, choose, handler))
 
 
 def _refuse_none(result: tuple[Any, ...], fields: Any, sample: Mapping[str, Any]) -> None:
@@ -228,12 +204,9 @@ def _map_tuple(
     wrong = [function for function in functions if not callable(function)]
     if wrong:
         raise TypeError(f"map_tuple needs functions, got {wrong}")
-    num = len(functions)
-    for sample in data:
-        try:
-            mapped = [function(x) for function, x in zip(functions, sample, strict=False)]
-        except Exception as error:
-            if handler(error):
-                continue
-            break
-        yield (*mapped, *sample[num:])
+
+    def apply(sample: Any) -> tuple[Any, ...]:
+        mapped = (function(x) for function, x in zip(functions, sample, strict=False))
+        return (*mapped, *sample[len(functions) :])
+
+    return (result for _, result in each_result(data, apply, handler))

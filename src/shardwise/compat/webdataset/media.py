@@ -1,27 +1,24 @@
 """Video and audio fields to tensors: whole files, by torchcodec or PyAV, whichever is installed.
 
 Neither torchvision (whose `read_video` is gone) nor torchaudio is needed, and no temporary file is
-written. torchcodec is taken first: it holds the GIL least. Decoders are made where they are used,
-never kept, so forked and spawned workers may call these. Imports `shardwise.errors`; torch and the
-packages at the first use.
+written. torchcodec is preferred: it holds the GIL least. Decoders are made where they are used,
+never kept, so forked and spawned workers may call these.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import io
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import torch
 
 from shardwise.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["torch_audio", "torch_video"]
 
 VIDEO_EXTENSIONS = frozenset(
     ("avi", "h264", "m4v", "mjpeg", "mkv", "mov", "mp4", "mpeg", "mpg", "ogv", "webm", "wmv")
@@ -36,10 +33,6 @@ def torch_video(key: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict
 
     Use it as `.decode(wds.torch_video)`. A minute of 640 x 360 at 30 frames a second takes 1.2 GB.
 
-    Args:
-        key: the field's name, such as ".mp4".
-        data: the file.
-
     Returns:
         `(frames, audio, info)`: uint8 `[T, H, W, 3]` RGB; float32 `[channels, samples]`, `[1, 0]`
         where there is no sound; `{"video_fps": float, "audio_fps": int}`, the second only with
@@ -52,25 +45,16 @@ def torch_video(key: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict
     extension = _extension(key)
     if extension not in VIDEO_EXTENSIONS:
         return None
-    import torch
-
     decode, decode_sound = _decoders(by_pyav=extension in _WITHOUT_TIMES)
     frames, fps = decode(data)
-    info: dict[str, Any] = {"video_fps": fps}
-    audio, rate = torch.empty((1, 0), dtype=torch.float32), None
     sound = decode_sound(data)
-    if sound is not None:
-        audio, rate = sound
-        info["audio_fps"] = rate
-    return frames, audio, info
+    if sound is None:
+        return frames, torch.empty((1, 0), dtype=torch.float32), {"video_fps": fps}
+    return frames, sound[0], {"video_fps": fps, "audio_fps": sound[1]}
 
 
 def torch_audio(key: str, data: bytes) -> tuple[torch.Tensor, int] | None:
     """Decode a whole audio file; None if the key's extension is not that of audio.
-
-    Args:
-        key: the field's name, such as ".flac".
-        data: the file.
 
     Returns:
         float32 `[channels, samples]` from -1 to 1, and the samples a second.
@@ -81,11 +65,10 @@ def torch_audio(key: str, data: bytes) -> tuple[torch.Tensor, int] | None:
     """
     if _extension(key) not in AUDIO_EXTENSIONS:
         return None
-    sound = _decoders(by_pyav=False)[1](data)
+    sound: tuple[torch.Tensor, int] | None = _decoders(by_pyav=False)[1](data)
     if sound is None:
         raise ValueError(f"the {len(data)} bytes of {key!r} hold no sound")
-    audio, rate = sound
-    return audio, rate
+    return sound
 
 
 def _extension(key: str) -> str:
@@ -93,19 +76,14 @@ def _extension(key: str) -> str:
 
 
 def _decoders(*, by_pyav: bool) -> tuple[Any, Any]:
-    """The functions that decode video and audio; PyAV's if they are there and wanted."""
-    found = [
-        functions
-        for can_load, functions in (
-            (_has_torchcodec, (_video_by_torchcodec, _audio_by_torchcodec)),
-            (_has_pyav, (_video_by_pyav, _audio_by_pyav)),
-        )
-        if can_load()
-    ]
-    if not found:
+    """The functions that decode video and audio; PyAV's if asked for and installed."""
+    torchcodec = (_video_by_torchcodec, _audio_by_torchcodec) if _has_torchcodec() else None
+    pyav = (_video_by_pyav, _audio_by_pyav) if _has_pyav() else None
+    functions = (pyav or torchcodec) if by_pyav else (torchcodec or pyav)
+    if functions is None:
         message = "neither torchcodec nor PyAV is installed to decode video and audio"
         raise MissingExtraError(message, extra="video")
-    return found[-1 if by_pyav else 0]
+    return functions
 
 
 @functools.cache
@@ -130,42 +108,44 @@ def _has_pyav() -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
+    """Turn a decoder's errors into a `ValueError` that says what could not be decoded."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"{len(data)} bytes could not be decoded as {kind}: {error}") from error
+
+
 def _video_by_torchcodec(data: bytes) -> tuple[torch.Tensor, float]:
     decoders: Any = importlib.import_module("torchcodec.decoders")
-    try:
+    with _naming("video", data, RuntimeError, ValueError, IndexError):
         # One thread: the loader has one process or thread a sample already.
         decoder = decoders.VideoDecoder(data, dimension_order="NHWC", num_ffmpeg_threads=1)
         header = decoder.metadata
         fps = float(header.average_fps_from_header or header.average_fps or 0)
         return decoder[:], fps
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise _damaged("video", data, error) from error
 
 
 def _audio_by_torchcodec(data: bytes) -> tuple[torch.Tensor, int] | None:
     decoders: Any = importlib.import_module("torchcodec.decoders")
-    try:
-        samples = decoders.AudioDecoder(data).get_all_samples()
-    except ValueError:
-        return None  # its word for a file without an audio stream; damage is a RuntimeError
-    except (RuntimeError, IndexError) as error:
-        raise _damaged("audio", data, error) from error
+    with _naming("audio", data, RuntimeError, IndexError):
+        try:
+            samples = decoders.AudioDecoder(data).get_all_samples()
+        except ValueError:
+            return None  # its error for a file without an audio stream; damage is a RuntimeError
     return samples.data, int(samples.sample_rate)
 
 
 def _video_by_pyav(data: bytes) -> tuple[torch.Tensor, float]:
     import av
-    import torch
 
-    try:
-        with av.open(io.BytesIO(data), "r") as container:
-            if not container.streams.video:
-                raise ValueError(f"the {len(data)} bytes hold no video")
-            stream = container.streams.video[0]
-            fps = float(stream.average_rate or 0)
-            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-    except av.FFmpegError as error:
-        raise _damaged("video", data, error) from error
+    with _naming("video", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
+        if not container.streams.video:
+            raise ValueError(f"the {len(data)} bytes hold no video")
+        stream = container.streams.video[0]
+        fps = float(stream.average_rate or 0)
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
     if not frames:
         raise ValueError(f"the {len(data)} bytes hold a video without frames")
     return torch.from_numpy(np.stack(frames)), fps
@@ -173,26 +153,17 @@ def _video_by_pyav(data: bytes) -> tuple[torch.Tensor, float]:
 
 def _audio_by_pyav(data: bytes) -> tuple[torch.Tensor, int] | None:
     import av
-    import torch
 
-    try:
-        with av.open(io.BytesIO(data), "r") as container:
-            if not container.streams.audio:
-                return None
-            stream = container.streams.audio[0]
-            rate = int(stream.rate)
-            planar = av.AudioResampler(format="fltp")
-            parts = [
-                part.to_ndarray()
-                for frame in [*container.decode(stream), None]
-                for part in planar.resample(frame)
-            ]
-            channels = stream.channels
-    except av.FFmpegError as error:
-        raise _damaged("audio", data, error) from error
+    with _naming("audio", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
+        if not container.streams.audio:
+            return None
+        stream = container.streams.audio[0]
+        rate, channels = int(stream.rate), stream.channels
+        planar = av.AudioResampler(format="fltp")
+        parts = [
+            part.to_ndarray()
+            for frame in [*container.decode(stream), None]
+            for part in planar.resample(frame)
+        ]
     samples = np.concatenate(parts, axis=1) if parts else np.empty((channels, 0), np.float32)
     return torch.from_numpy(samples), rate
-
-
-def _damaged(what: str, data: bytes, error: Exception) -> ValueError:
-    return ValueError(f"{len(data)} bytes could not be decoded as {what}: {error}")

@@ -1,4 +1,4 @@
-"""Mixing several datasets: in turn, or by chance. Imports this package."""
+"""Mixing several datasets: in turn, or at random."""
 
 from __future__ import annotations
 
@@ -8,23 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compat.webdataset.clock import Clock
-from shardwise.compat.webdataset.place import find_place
+from shardwise.compat.webdataset.epoch_counter import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.run import CURRENT, as_seed
+from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader
 from shardwise.plan.permute import mix
-
-__all__ = [
-    "RandomMix",
-    "RoundRobin",
-    "random_samples",
-    "round_robin_longest",
-    "round_robin_shortest",
-]
 
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """One of each source in turn, until one has no more."""
+    """An item of each source in turn, until a source has no more."""
     while sources:
         for source in sources:
             try:
@@ -35,7 +26,7 @@ def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """One of each source in turn, until all have no more."""
+    """An item of each source in turn, until all have no more."""
     left = list(sources)
     i = 0
     while left:
@@ -50,12 +41,7 @@ def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 class RoundRobin(IterableDataset[Any]):
-    """One sample of each dataset in turn.
-
-    Args:
-        datasets: the datasets.
-        longest: go on until all have no more; otherwise until one has no more.
-    """
+    """A sample of each dataset in turn, until one has no more, or with `longest` until all have."""
 
     def __init__(self, datasets: Sequence[Iterable[Any]], longest: bool = False) -> None:
         super().__init__()
@@ -74,14 +60,7 @@ def random_samples(
     *,
     rng: random.Random | None = None,
 ) -> Iterator[Any]:
-    """Samples of sources that are drawn with given probabilities.
-
-    Args:
-        sources: the sources.
-        probs: a weight each; None for equal ones.
-        longest: go on until all have no more; otherwise until one has no more.
-        rng: draws the numbers.
-    """
+    """Samples of sources that are drawn with the weights `probs`."""
     left = list(sources)
     weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
     if len(weights) != len(left) or any(w < 0 for w in weights):
@@ -101,13 +80,10 @@ def random_samples(
 
 
 class RandomMix(IterableDataset[Any]):
-    """Samples of datasets that are drawn by chance, differently in each epoch and reader.
+    """Samples of datasets that are drawn with the weights `probs`.
 
-    Args:
-        datasets: the datasets.
-        probs: a weight each; None for equal ones.
-        longest: go on until all have no more; otherwise until one has no more.
-        seed: the same seed gives the same order.
+    The order depends on (seed, epoch, rank, worker) alone. It ends where a dataset has no more, or
+    with `longest` where all have no more.
     """
 
     def __init__(
@@ -122,12 +98,13 @@ class RandomMix(IterableDataset[Any]):
         self.probs = probs
         self.longest = longest
         self.seed = seed
-        self._clock = Clock()
+        self._epochs = EpochCounter()
 
     def __iter__(self) -> Iterator[Any]:
         sources = [iter(dataset) for dataset in self.datasets]
-        run = CURRENT.get()
-        number = self._clock.begin() if run is None else run.number
-        place = find_place()
-        rng = random.Random(mix(as_seed(self.seed), number, place.rank, place.worker))  # noqa: S311
+        current = CURRENT_PASS.get()
+        number = self._epochs.begin() if current is None else current.number
+        reader = find_reader()
+        key = mix(as_seed(self.seed), number, reader.rank, reader.worker)
+        rng = random.Random(key)  # noqa: S311
         return random_samples(sources, self.probs, self.longest, rng=rng)

@@ -1,4 +1,4 @@
-"""`MultiLoader`, which needs ZMQ in WebDataset: here torch's workers do its work. Imports torch."""
+"""`MultiLoader`, which needs ZMQ in WebDataset: here torch's workers do its work."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from typing import Any
 
 from shardwise.compat.webdataset.loader import StatefulLoader
 
-__all__ = ["MultiLoader"]
-
 
 class MultiLoader:
-    """What a dataset yields in several worker processes, one item of each worker in turn.
-
-    Args:
-        dataset: an iterable dataset, such as a pipeline.
-        workers: how many processes.
-        verbose: has no effect, as have the others.
-    """
+    """What a dataset yields in several worker processes, one item of each worker in turn."""
 
     def __init__(
         self,

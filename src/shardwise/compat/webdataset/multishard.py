@@ -1,7 +1,6 @@
 """Several sets of shards, named in a YAML file or a dict, with so many of each an epoch.
 
-WebDataset calls this obsolete and refuses it; here it works, with a DeprecationWarning. Imports
-this package; yaml when a file is read.
+WebDataset calls this obsolete and refuses it; here it works, with a DeprecationWarning.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.run import keyed
+from shardwise.compat.webdataset.readers import generator
 from shardwise.storage.braces import expand_braces
-
-__all__ = ["MSSource", "MultiShardSample", "expand"]
 
 _KEYS = {"prefix", "datasets", "buckets"}
 _SET_KEYS = {"buckets", "name", "shards", "resample", "choose"}
@@ -41,12 +38,7 @@ class MSSource:
 
 
 class MultiShardSample(IterableDataset[Any]):
-    """Shards of several sets, in a new random order each pass, alike on all ranks.
-
-    Args:
-        fname: a YAML file, or what is in it: `{"prefix": ..., "datasets": [{"name", "shards",
-            "buckets", "choose", "resample"}]}`.
-    """
+    """Shards of several sets, in a new random order each pass, alike on all ranks."""
 
     def __init__(self, fname: Any) -> None:
         super().__init__()
@@ -62,11 +54,7 @@ class MultiShardSample(IterableDataset[Any]):
         self.parse_spec(fname)
 
     def parse_spec(self, fname: Any) -> None:
-        """Read the sets.
-
-        Raises:
-            ValueError: the description is not of the form above.
-        """
+        """Read the sets."""
         if isinstance(fname, dict):
             spec = fname
         else:
@@ -100,7 +88,7 @@ class MultiShardSample(IterableDataset[Any]):
 
     def get_shards_for_epoch(self) -> list[str]:
         """The shards of one pass."""
-        rng = keyed() if self.rng is None else self.rng
+        rng = generator() if self.rng is None else self.rng
         result: list[str] = []
         for source in self.sources:
             if source.resample > 0:

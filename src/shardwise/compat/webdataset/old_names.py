@@ -1,7 +1,4 @@
-"""Names of older versions of WebDataset: what takes their place, or what to use instead.
-
-Imports this package.
-"""
+"""Names of older versions of WebDataset: what takes their place, or what to use instead."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from shardwise.compat.webdataset.compat import WebDataset
 from shardwise.compat.webdataset.order import ShardShuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
-
-__all__ = ["find"]
 
 _GONE = {
     "ChoppedDataset": "WebDataset(...).with_epoch(n)",
@@ -58,11 +53,7 @@ _RENAMED = {
 
 
 def find(name: str, known: Iterable[str]) -> Any:
-    """What stands for an old name, with a DeprecationWarning.
-
-    Raises:
-        AttributeError: nothing does; the message says what to use, or what is spelled alike.
-    """
+    """What stands for an old name, with a DeprecationWarning."""
     if name in _RENAMED:
         found, instead = _RENAMED[name]
         warnings.warn(f"{name} is deprecated: use {instead}", DeprecationWarning, stacklevel=3)

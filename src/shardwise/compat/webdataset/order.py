@@ -2,7 +2,7 @@
 
 In a pipeline each has a key of (seed, pass, stage): another order every epoch, the same in every
 run. Shards are shuffled alike on all readers, because they are divided afterwards; samples are
-not. Imports this package.
+not.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from shardwise.compat.webdataset.run import CURRENT, keyed_later
+from shardwise.compat.webdataset.readers import CURRENT_PASS, generator, generator_maker
 from shardwise.compat.webdataset.utils import PipelineStage
-
-__all__ = ["ShardShuffle", "_rsample", "_shuffle", "detshuffle", "pick"]
 
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
@@ -29,8 +27,8 @@ def _take(buf: list[Any], k: int) -> Any:
     return sample
 
 
-def is_shard(item: Any) -> bool:
-    """Whether this is a shard on its way to being opened, not a sample."""
+def _is_shard(item: Any) -> bool:
+    """Whether this is a shard that will be opened, not a sample."""
     return isinstance(item, dict) and "url" in item and "__key__" not in item
 
 
@@ -42,20 +40,14 @@ def _shuffle(
     seed: Any = None,
     handler: Any = None,  # noqa: ARG001 - an argument of WebDataset's, without effect there too
 ) -> Iterator[Any]:
-    """Shuffle through a buffer.
+    """Shuffle through a buffer of `bufsize` items; the first comes out when `initial` are there.
 
-    Args:
-        data: the source.
-        bufsize: how many items the buffer holds.
-        initial: how many must be there before the first comes out.
-        rng: draws the numbers; None for one with the pipeline's key. With the same generator the
-            order is WebDataset's.
-        seed: goes into the key; outside of a pipeline it is the seed.
-        handler: has no effect.
+    Without `rng` the numbers come from the pipeline's key, to which `seed` is added; outside of a
+    pipeline it is the seed. With the same `rng` the order is WebDataset's.
     """
     if rng is not None and seed is not None:
         raise ValueError("shuffle takes rng or seed, not both")
-    make = keyed_later(seed) if rng is None else None
+    make = generator_maker(seed) if rng is None else None
     return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, make)
 
 
@@ -70,7 +62,7 @@ def _shuffled(
     if first is data:
         return
     if make is not None:
-        draw = make(not is_shard(first)).random
+        draw = make(not _is_shard(first)).random
         below: Callable[[int], int] = lambda num: int(draw() * num)  # noqa: E731
     else:
         # As WebDataset draws: programs that bring their generator get the order that they had.
@@ -93,11 +85,9 @@ def _shuffled(
 
 
 class ShardShuffle:
-    """Permutes a list of shards as a whole, another way in each pass.
+    """Permutes a list of shards as a whole, in another order each pass.
 
-    Args:
-        bufsize: shards of a source without an end are mixed through a buffer of this size.
-        seed: goes into the key.
+    Shards of a source without an end are mixed through a buffer of `bufsize`.
     """
 
     def __init__(self, bufsize: int, seed: Any = None, *, is_endless: bool = False) -> None:
@@ -109,7 +99,7 @@ class ShardShuffle:
         """The shards in another order."""
         if self.is_endless:
             return _shuffle(source, self.bufsize, self.bufsize, seed=self.seed)
-        rng = keyed_later(self.seed)(False)
+        rng = generator(self.seed)
         shards = list(source)
         rng.shuffle(shards)
         return iter(shards)
@@ -121,9 +111,7 @@ class ShardShuffle:
 class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
     """A shuffle whose order depends on `seed` and `epoch` alone.
 
-    Attributes:
-        epoch: of the last run; each run takes the next one. In a worker that was started for one
-            epoch only, it is the pipeline's.
+    Each run takes the next epoch; in a worker that was started for one epoch only, the pipeline's.
     """
 
     def __init__(
@@ -138,9 +126,9 @@ class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
         """Shuffle a source."""
         self.epoch += 1
-        run = CURRENT.get()
-        if run is not None:
-            self.epoch = max(self.epoch, self._first + run.number)
+        current = CURRENT_PASS.get()
+        if current is not None:
+            self.epoch = max(self.epoch, self._first + current.number)
         rng = random.Random(f"{self.seed},{self.epoch}")  # noqa: S311
         return _shuffle(src, self.bufsize, self.initial, rng)
 
@@ -149,5 +137,5 @@ def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
     """Keep each sample with the probability `p`."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p={p}: a probability lies in [0, 1]")
-    draw = keyed_later()(True).random
+    draw = generator(each_reader=True).random
     return (sample for sample in data if draw() < p)

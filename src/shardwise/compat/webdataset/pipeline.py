@@ -2,7 +2,7 @@
 
 A pass through the pipeline depends on (seed, number of the pass, rank, worker) alone, however its
 worker was started. Epoch e of a plain pipeline is pass e; `with_epoch` cuts the endless line of
-passes into epochs of a given size, each going on where the last one stopped. Imports this package.
+passes into epochs of a given size, each going on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -15,32 +15,37 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Self
 
-from shardwise.compat.webdataset.clock import Clock
-from shardwise.compat.webdataset.division import doubt, is_steered
-from shardwise.compat.webdataset.place import TOLD, Place, find_place, find_ranks, in_worker
+from shardwise.compat.webdataset.division import division_warning, is_steered
+from shardwise.compat.webdataset.epoch_counter import EpochCounter
 from shardwise.compat.webdataset.positions import (
     PASSES_APART,
     VERSION,
-    At,
-    Live,
-    Slots,
+    EpochEnds,
+    OpenPasses,
+    Position,
     Start,
     check_state,
-    drawn,
+    drawn_seeds,
     fingerprint,
-    redraw,
+    restore_drawn_seeds,
 )
-from shardwise.compat.webdataset.run import CURRENT, as_seed
+from shardwise.compat.webdataset.readers import (
+    CURRENT_PASS,
+    INHERITED_RANKS,
+    Reader,
+    as_seed,
+    find_ranks,
+    find_reader,
+    in_worker,
+)
 from shardwise.compat.webdataset.shardlists import ResampledShards
 from shardwise.compat.webdataset.stages import StageList
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
-__all__ = ["DataPipeline", "PipelineStage"]
-
 _ENDLESS = sys.maxsize
-# New workers read so many samples of a resampled pass again, at most, to go on behind them.
+# New workers read at most 20,000 samples of a resampled pass again, to go on behind them.
 _MAX_AGAIN = 20_000
 
 
@@ -52,9 +57,6 @@ class DataPipeline(StageList):
             arguments; None is left out, lists of stages are joined.
         seed: what all random stages draw from; None for the environment's `WDS_SEED`, or 0.
         **kwargs: have no effect.
-
-    Attributes:
-        pipeline: the stages, as a list that may be changed.
     """
 
     # Whether the workers of a loader share an epoch's size, or each yields all of it. Programs that
@@ -67,20 +69,22 @@ class DataPipeline(StageList):
         super().__init__(*args, seed=seed)
         self.repetitions = 1
         self.nsamples = -1
-        self._clock = Clock()
-        self._slots: Slots | None = None
-        self._told: Ranks | None = None
-        self._resume: dict[str, Any] | None = None
-        self._at: At | None = None
-        self._live: Live | None = None
+        self._epochs = EpochCounter()
+        self._epoch_ends: EpochEnds | None = None
+        self._inherited_ranks: Ranks | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._position: Position | None = None
+        self._open_passes: OpenPasses | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Found here, in the process that has the process group, for the one that has not.
-        return self.__dict__ | {"_told": find_ranks(told=self._told), "_at": None, "_live": None}
+        ranks = find_ranks(inherited=self._inherited_ranks)
+        own = {"_inherited_ranks": ranks, "_position": None, "_open_passes": None}
+        return self.__dict__ | own
 
     def close(self) -> None:
         """Close the stages that can be closed; the pipeline can't be used any more."""
-        self._live = None
+        self._open_passes = None
         for stage in self.pipeline:
             if hasattr(stage, "close"):
                 stage.close()
@@ -88,33 +92,36 @@ class DataPipeline(StageList):
 
     def iterator1(self) -> Iterator[Any]:
         """One pass."""
-        return self._pass(At(0, self._clock.next_epoch), find_place(told=self._told))
+        return self._pass(Position(0, self._epochs.next_epoch), self._reader())
 
     def iterator(self) -> Iterator[Any]:
         """The passes of one epoch, without a limit to the number of samples."""
-        return self._unlimited(At(self._begin()), find_place(told=self._told), None)
+        return self._unlimited(Position(self._begin()), self._reader(), None)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
             raise ValueError("the pipeline has no stages, or it was closed")
-        ranks = find_ranks(told=self._told)
+        ranks = find_ranks(inherited=self._inherited_ranks)
         if in_worker():
             # For stages that are plain functions, the user's own among them.
-            TOLD.set(ranks)
-        place = find_place(told=ranks)
-        self._tell(place, ranks)
-        at = self._at = At(self._begin())
-        start = self._start(at.epoch, place)
+            INHERITED_RANKS.set(ranks)
+        reader = find_reader(inherited=ranks)
+        self._warn_of_division(reader, ranks)
+        position = self._position = Position(self._begin())
+        start = self._start(position.epoch, reader)
         if self.is_sized:
-            return self._sized(at, place, start)
-        items = self._unlimited(at, place, start)
+            return self._sized(position, reader, start)
+        items = self._unlimited(position, reader, start)
         return islice(items, self.nsamples) if self._has_limit else items
 
-    def _tell(self, place: Place, ranks: Ranks) -> None:
+    def _reader(self) -> Reader:
+        return find_reader(inherited=self._inherited_ranks)
+
+    def _warn_of_division(self, reader: Reader, ranks: Ranks) -> None:
         """Say once how shards are divided among the ranks, where the program may mean otherwise."""
-        if place.worker == 0:
-            message = doubt(self.pipeline, place, ranks, is_asked=self.is_split_asked)
-            if message is not None and self._clock.is_first_call():
+        if reader.worker == 0:
+            message = division_warning(self.pipeline, reader, ranks, is_asked=self.is_split_asked)
+            if message is not None and self._epochs.is_first_warning():
                 warnings.warn(message, stacklevel=3)
 
     @property
@@ -152,69 +159,73 @@ class DataPipeline(StageList):
 
     def _begin(self) -> int:
         """The epoch that begins; inside another pipeline it is that one's pass."""
-        run = CURRENT.get()
-        return self._clock.begin() if run is None else run.number
+        current = CURRENT_PASS.get()
+        return self._epochs.begin() if current is None else current.number
 
-    def _unlimited(self, at: At, place: Place, start: Start | None) -> Iterator[Any]:
-        """An epoch of whole passes."""
+    def _first_pass(self, epoch: int) -> int:
+        """The first pass of an epoch of whole passes."""
         num = self._num_passes
-        if num == _ENDLESS:
-            first, end = at.epoch * PASSES_APART, _ENDLESS
-        else:
-            first, end = at.epoch * num, (at.epoch + 1) * num
-        start = start or Start(first)
-        at.begin(start)
-        return _counting(self._passes(at, place, start, end), at)
+        return epoch * (PASSES_APART if num == _ENDLESS else num)
 
-    def _sized(self, at: At, place: Place, start: Start | None) -> Iterator[Any]:
+    def _unlimited(self, position: Position, reader: Reader, start: Start | None) -> Iterator[Any]:
+        """An epoch of whole passes."""
+        first, num = self._first_pass(position.epoch), self._num_passes
+        start = start or Start(first)
+        position.begin(start)
+        items = self._passes(position, reader, start, _ENDLESS if num == _ENDLESS else first + num)
+        return _cut(items, position, _ENDLESS, None, reader)
+
+    def _sized(self, position: Position, reader: Reader, start: Start | None) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
-        num = self._share(place)
-        # A copy runs the passes: they must not keep alive who keeps them.
+        num = self._share(reader)
+        # A copy runs the passes: they must not keep the pipeline alive that keeps them.
         runner = copy.copy(self)
         if not self.goes_on:
-            start = start or Start(at.epoch * PASSES_APART)
-            at.begin(start)
-            items = runner._joined_passes(at, place, start.number, start.taken)
-            return _cut(islice(items, start.discard, None), at, num, None, place)
-        live = self._live
-        if start is None and live is not None and live.is_next(at.epoch):
-            live.at.epoch, live.at.yielded, live.at.is_done = at.epoch, 0, False
-            at = self._at = live.at
+            start = start or Start(position.epoch * PASSES_APART)
+            position.begin(start)
+            items = runner._joined_passes(position, reader, start.number, start.num_prefix)
+            return _cut(islice(items, start.num_discarded, None), position, num, None, reader)
+        passes = self._open_passes
+        if start is None and passes is not None and passes.is_next(position.epoch):
+            epoch, position = position.epoch, passes.position
+            position.epoch, position.num_yielded, position.is_done = epoch, 0, False
+            self._position = position
         else:
-            if start is None and self._slots is not None:
-                start = self._slots.get(place, at.epoch)
-                if start is not None and self._is_resampled and start.taken > _MAX_AGAIN:
+            if start is None and self._epoch_ends is not None:
+                start = self._epoch_ends.get(reader, position.epoch)
+                is_far = start is not None and start.num_prefix > _MAX_AGAIN
+                if start is not None and self._is_resampled and is_far:
                     # Shards without end promise no sample: new ones cost less than the way back.
                     start = Start(start.number + 1)
-            start = start or Start(at.epoch * PASSES_APART)
-            at.begin(start)
-            live = Live(runner._passes(at, place, start, _ENDLESS), at, os.getpid())
-            self._live = live
-            if at.yielded >= num and self._slots is not None:
-                self._slots.put(place, at)
-        return _cut(live.passes, at, num, self._slots, place)
+            start = start or Start(position.epoch * PASSES_APART)
+            position.begin(start)
+            items = runner._passes(position, reader, start, _ENDLESS)
+            passes = self._open_passes = OpenPasses(items, position, os.getpid())
+            if position.num_yielded >= num and self._epoch_ends is not None:
+                self._epoch_ends.put(reader, position)
+        return _cut(passes.items, position, num, self._epoch_ends, reader)
 
-    def _share(self, place: Place) -> int:
+    def _share(self, reader: Reader) -> int:
         """How many items of an epoch this reader yields."""
         if not self.shares_epoch:
             return self.nsamples
-        return (self.nsamples - place.worker + place.num_workers - 1) // place.num_workers
+        return (self.nsamples - reader.worker + reader.num_workers - 1) // reader.num_workers
 
-    def _passes(self, at: At, place: Place, start: Start, end: int) -> Iterator[Any]:
+    def _passes(self, position: Position, reader: Reader, start: Start, end: int) -> Iterator[Any]:
         """The items of passes, one pass after the other."""
-        discard = start.discard
-        skip = start.taken
+        num_discarded = start.num_discarded
+        skip = start.num_prefix
         for number in range(start.number, end):
-            at.number = number
+            position.number = number
             is_empty = True
-            for item in self._pass(at, place, skip):
+            for item in self._pass(position, reader, skip):
                 is_empty = False
-                if discard:
-                    discard -= 1
+                if num_discarded:
+                    num_discarded -= 1
                     continue
                 yield item
             if is_empty and not (start.is_resumed and number == start.number):
-                # Nothing came, so nothing will come.
+                # All later passes are empty, too.
                 return
             skip = 0
 
@@ -222,9 +233,9 @@ class DataPipeline(StageList):
         """A new pipeline with more stages; it shares the stages that are there."""
         result = copy.copy(self)
         result.pipeline = [*self.pipeline, *args]
-        result._clock = self._clock.copy()
-        result._slots = None if self._slots is None else Slots()
-        result._live = result._at = None
+        result._epochs = self._epochs.copy()
+        result._epoch_ends = None if self._epoch_ends is None else EpochEnds()
+        result._open_passes = result._position = None
         return result
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
@@ -236,25 +247,25 @@ class DataPipeline(StageList):
         return self.repeat(nbatches=max(nsamples, nbatches))
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
-        """Make epochs of so many passes, or without end, and of at most so many items."""
+        """Make epochs of `nepochs` passes, or without end, and of at most `nbatches` items."""
         self.repetitions = nepochs if nepochs > 0 else _ENDLESS
         self.nsamples = nbatches
-        self._live = None
-        self._slots = Slots() if self.is_sized else None
+        self._open_passes = None
+        self._epoch_ends = EpochEnds() if self.is_sized else None
         return self
 
     def set_epoch(self, epoch: int) -> None:
         """Have this epoch begin next, also in workers that live already."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
-        if epoch != self._clock.next_epoch:
-            self._live = None
-            self._clock.set(epoch)
+        if epoch != self._epochs.next_epoch:
+            self._open_passes = None
+            self._epochs.set(epoch)
 
     @property
     def next_epoch(self) -> int:
         """The epoch that begins with the next iteration."""
-        return self._clock.next_epoch
+        return self._epochs.next_epoch
 
     def _identity(self) -> dict[str, Any]:
         passes = self.repetitions if self.repetitions != _ENDLESS else -1
@@ -274,27 +285,28 @@ class DataPipeline(StageList):
             StateError: worker processes of another loader than `WebLoader` read this pipeline, so
                 that it can't know what they have yielded.
         """
-        at = self._at
-        if self._clock.worker_began and not in_worker():
+        position = self._position
+        if self._epochs.was_begun_by_worker and not in_worker():
             raise StateError(
                 "workers of a plain DataLoader read this dataset, and only they know how far they "
                 "are: use wds.WebLoader and its state_dict()"
             )
-        place = find_place(told=self._told)
-        position: dict[str, Any] = {"epoch": self.next_epoch, "places": {}}
-        if at is not None and not at.is_done:
-            position = {"epoch": at.epoch, "places": {"0": [at.number, at.taken, at.yielded]}}
-        elif at is not None and self.goes_on:
-            position["places"] = {"0": [at.number, at.taken, 0]}
+        epoch, places = self.next_epoch, {}
+        if position is not None and (not position.is_done or self.goes_on):
+            num_yielded = 0 if position.is_done else position.num_yielded
+            places = {"0": [position.number, position.num_prefix, num_yielded]}
+            epoch = epoch if position.is_done else position.epoch
+        reader = self._reader()
         return {
             "version": VERSION,
             **self._identity(),
-            **position,
-            "rank": place.rank,
-            "world_size": place.world_size,
-            "num_workers": place.num_workers,
-            "worker": place.worker,
-            "drawn": drawn(self.pipeline),
+            "epoch": epoch,
+            "places": places,
+            "rank": reader.rank,
+            "world_size": reader.world_size,
+            "num_workers": reader.num_workers,
+            "worker": reader.worker,
+            "drawn": drawn_seeds(self.pipeline),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -303,61 +315,52 @@ class DataPipeline(StageList):
         Raises:
             StateError: it belongs to other shards, another seed or size, or other ranks.
         """
-        place = find_place(told=self._told)
-        check_state(state, {**self._identity(), "world_size": place.world_size})
-        redraw(self.pipeline, state, place.rank)
-        self._resume = state
-        self._live = self._at = None
-        self._clock.set(state["epoch"])
+        reader = self._reader()
+        check_state(state, {**self._identity(), "world_size": reader.world_size})
+        restore_drawn_seeds(self.pipeline, state, reader.rank)
+        self._resume_from(state)
 
-    def _start(self, epoch: int, place: Place) -> Start | None:
+    def _resume_from(self, state: dict[str, Any]) -> None:
+        self._loaded = state
+        self._open_passes = self._position = None
+        self._epochs.set(state["epoch"])
+
+    def _start(self, epoch: int, reader: Reader) -> Start | None:
         """Where a state that was loaded says that this reader goes on in an epoch."""
-        state, self._resume = self._resume, None
+        state, self._loaded = self._loaded, None
         if state is None or state["epoch"] != epoch:
             return None
-        if state["num_workers"] != place.num_workers:
+        if state["num_workers"] != reader.num_workers:
             raise StateError(
                 f"the state was taken with {state['num_workers']} workers, and this reader is one "
-                f"of {place.num_workers}: use the same num_workers"
+                f"of {reader.num_workers}: use the same num_workers"
             )
         is_own = "worker" in state
-        found = state["places"].get("0" if is_own else str(place.worker))
-        if found is None or (is_own and state["worker"] != place.worker):
+        place = state["places"].get("0" if is_own else str(reader.worker))
+        if place is None or (is_own and state["worker"] != reader.worker):
             return None
-        number, taken, yielded = found
-        if state["rank"] == place.rank:
-            return Start(number, taken, yielded, is_resumed=True)
-        # What another rank has taken in is not known: what it gave out is run through again.
-        number, discard = 0, yielded
+        number, num_prefix, num_yielded = place
+        if state["rank"] == reader.rank:
+            return Start(number, num_prefix, num_yielded, is_resumed=True)
+        # The prefix of another rank is not known: the items that it yielded are read again.
+        number, num_discarded = self._first_pass(epoch), num_yielded
         if self.goes_on:
-            discard += epoch * self._share(place)
-        elif self._num_passes == _ENDLESS:
-            number = epoch * PASSES_APART
-        else:
-            number = epoch * self._num_passes
-        return Start(number, yielded=yielded, discard=discard, is_resumed=True)
-
-
-def _counting(items: Iterator[Any], at: At) -> Iterator[Any]:
-    """Count what an epoch yields, and note its end."""
-    for item in items:
-        at.yielded += 1
-        yield item
-    at.is_done = True
+            number, num_discarded = 0, num_yielded + epoch * self._share(reader)
+        return Start(number, 0, num_yielded, num_discarded, is_resumed=True)
 
 
 def _cut(
-    passes: Iterator[Any], at: At, num: int, slots: Slots | None, place: Place
+    items: Iterator[Any], position: Position, num: int, ends: EpochEnds | None, reader: Reader
 ) -> Iterator[Any]:
-    """The next items of an endless line, until the epoch has so many."""
-    while at.yielded < num:
+    """The next items, until the epoch has `num`; counts them and notes its end."""
+    while position.num_yielded < num:
         try:
-            item = next(passes)
+            item = next(items)
         except StopIteration:
             break
-        at.yielded += 1
-        if at.yielded == num and slots is not None:
-            # Before the last item goes out: who takes it may not come back.
-            slots.put(place, at)
+        position.num_yielded += 1
+        if position.num_yielded == num and ends is not None:
+            # Before the last item goes out: its taker may not come back.
+            ends.put(reader, position)
         yield item
-    at.is_done = True
+    position.is_done = True

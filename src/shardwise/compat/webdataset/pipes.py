@@ -1,7 +1,7 @@
 """A program's output or input as a stream that tells when the program failed.
 
 Keeps I6: the end of the output is believed only after the program's exit status. A reader that
-stops early ends the program instead of waiting for it. Imports the standard library only.
+stops early ends the program instead of waiting for it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import subprocess
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
-
-__all__ = ["Pipe", "set_options"]
 
 # How long a program that nobody listens to any more may take to end by itself.
 _GRACE_S = 1.0
@@ -83,20 +81,12 @@ class Pipe:
         return not self._reads
 
     def check_status(self) -> None:
-        """Raise if the program has ended, and badly.
-
-        Raises:
-            OSError: with the command and the status.
-        """
+        """Raise if the program has ended, and badly."""
         if self.proc.poll() is not None:
             self.wait_for_child()
 
     def wait_for_child(self) -> None:
-        """Wait for the program's end.
-
-        Raises:
-            OSError: its status is none of those that are accepted, or it did not end in time.
-        """
+        """Wait for the program's end."""
         try:
             self.status = self.proc.wait(self.timeout)
         except subprocess.TimeoutExpired:
@@ -112,11 +102,7 @@ class Pipe:
             raise OSError(f"{self.label} failed with exit status {self.status}{because}")
 
     def read(self, *args: Any, **kw: Any) -> bytes:
-        """Read from the program's output.
-
-        Raises:
-            OSError: the output is at its end, and the program failed.
-        """
+        """Read from the program's output."""
         data: bytes = self.stream.read(*args, **kw)
         wanted = args[0] if args else -1
         if wanted == 0:
@@ -140,11 +126,7 @@ class Pipe:
     readLine = readline  # noqa: N815 - WebDataset's name
 
     def write(self, *args: Any, **kw: Any) -> int:
-        """Write to the program's input.
-
-        Raises:
-            OSError: the program failed.
-        """
+        """Write to the program's input."""
         try:
             num_bytes: int = self.stream.write(*args, **kw)
         except BrokenPipeError:
@@ -159,11 +141,7 @@ class Pipe:
         self.stream.flush()
 
     def close(self) -> None:
-        """Close the stream and see how the program ended.
-
-        Raises:
-            OSError: the program failed; never for an output that was not read to its end.
-        """
+        """Close the stream and see how the program ended."""
         if self.stream.closed:
             return
         with self.proc.stderr or contextlib.nullcontext():
@@ -216,11 +194,7 @@ def set_options(
     ignore_status: Sequence[int] | None = None,
     handler: Any = None,
 ) -> bool:
-    """Change the options of a `Pipe`; other streams stay as they are.
-
-    Returns:
-        Whether it is a `Pipe`.
-    """
+    """Change the options of a `Pipe`; other streams stay as they are."""
     if not isinstance(obj, Pipe):
         return False
     given = {

@@ -2,7 +2,7 @@
 
 A pass is one run of all stages, from the list of shards on. It is the same each time it is run, so
 a position is the pass's number and how many items have come out of the part of the pipeline that
-keeps items back (its prefix: everything up to the last shuffle). Imports this package.
+keeps items back (its prefix: everything up to the last shuffle).
 """
 
 from __future__ import annotations
@@ -14,116 +14,109 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.compat.webdataset.clock import SharedCells
-from shardwise.compat.webdataset.place import Place
+from shardwise.compat.webdataset.epoch_counter import SharedIntegers
+from shardwise.compat.webdataset.readers import Reader
 from shardwise.errors import StateError
-
-__all__ = [
-    "PASSES_APART",
-    "At",
-    "Live",
-    "Slots",
-    "Start",
-    "check_state",
-    "drawn",
-    "fingerprint",
-    "redraw",
-]
 
 VERSION = 2
 # Where the passes of an epoch begin that can't know where the last one ended.
 PASSES_APART = 1 << 20
-_NUM_SLOTS = 256
-_SLOT = 4
+_MAX_WORKERS = 256
+# The epoch behind the one that ended, number of workers, pass, items of its prefix.
+_NUM_CELLS = 4
 
 
 @dataclass
-class At:
+class Position:
     """How far a reader is.
 
     Attributes:
         epoch: the epoch.
         number: the pass.
-        taken: items that the pass's prefix has given.
-        yielded: items of the epoch that have come out.
+        num_prefix: items that the pass's prefix has given.
+        num_yielded: items of the epoch that have come out.
         is_done: whether the epoch is over.
-        turn: by how many places the readers' shares are moved on in the pass.
-        origin: the state of the loader at the beginning of the pass, where there is one.
+        rotation: by how many readers the shares are rotated in the pass.
+        loader_state: the state of the loader at the beginning of the pass, where there is one.
     """
 
     epoch: int
     number: int = 0
-    taken: int = 0
-    yielded: int = 0
+    num_prefix: int = 0
+    num_yielded: int = 0
     is_done: bool = False
-    turn: int = 0
-    origin: dict[str, Any] | None = None
+    rotation: int = 0
+    loader_state: dict[str, Any] | None = None
 
     def begin(self, start: Start) -> None:
-        """Be where an epoch begins, or is gone on with."""
-        self.number, self.taken, self.yielded = start.number, start.taken, start.yielded
+        """Be at the start of an epoch, or where it is resumed."""
+        self.number, self.num_prefix = start.number, start.num_prefix
+        self.num_yielded = start.num_yielded
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where to go on.
+    """Where an epoch starts or is resumed.
 
     Attributes:
         number: the pass.
-        taken: items of its prefix to leave out.
-        yielded: items that the epoch has given already.
-        discard: whole items to leave out, where `taken` is not known.
+        num_prefix: items of its prefix to leave out.
+        num_yielded: items that the epoch has given already.
+        num_discarded: whole items to leave out, where `num_prefix` is not known.
         is_resumed: whether a state says so: the pass may be at its end then.
     """
 
     number: int
-    taken: int = 0
-    yielded: int = 0
-    discard: int = 0
+    num_prefix: int = 0
+    num_yielded: int = 0
+    num_discarded: int = 0
     is_resumed: bool = False
 
 
 @dataclass
-class Live:
+class OpenPasses:
     """An endless line of passes that the next epoch goes on with, in the same process."""
 
-    passes: Iterator[Any]
-    at: At
+    items: Iterator[Any]
+    position: Position
     pid: int
 
     def is_next(self, epoch: int) -> bool:
         """Whether this is what the epoch goes on with."""
-        return self.pid == os.getpid() and self.at.epoch == epoch - 1
+        return self.pid == os.getpid() and self.position.epoch == epoch - 1
 
 
-class Slots:
+class EpochEnds:
     """Where each worker was at the end of its last epoch, for the worker that follows it."""
 
     def __init__(self) -> None:
-        self._cells = SharedCells([0] * (_SLOT * _NUM_SLOTS))
+        self._cells = SharedIntegers([0] * (_NUM_CELLS * _MAX_WORKERS))
 
-    def put(self, place: Place, at: At) -> None:
+    def put(self, reader: Reader, position: Position) -> None:
         """Note the end of an epoch."""
-        if place.worker < _NUM_SLOTS:
-            first = _SLOT * place.worker
-            # The epoch is written last: what is there then is whole.
-            for i, value in ((1, place.num_workers), (2, at.number), (3, at.taken)):
+        if reader.worker < _MAX_WORKERS:
+            first = _NUM_CELLS * reader.worker
+            values = (reader.num_workers, position.number, position.num_prefix)
+            for i, value in enumerate(values, 1):
                 self._cells[first + i] = value
-            self._cells[first] = at.epoch + 1
+            # The epoch is written last: the other cells are whole then.
+            self._cells[first] = position.epoch + 1
 
-    def get(self, place: Place, epoch: int) -> Start | None:
+    def get(self, reader: Reader, epoch: int) -> Start | None:
         """Where the epochs before this one ended, if the same workers read them."""
-        if place.worker >= _NUM_SLOTS:
+        if reader.worker >= _MAX_WORKERS:
             return None
-        first = _SLOT * place.worker
-        ended, num_workers, number, taken = (self._cells[first + i] for i in range(_SLOT))
-        if not 0 < ended <= epoch or num_workers != place.num_workers:
+        first = _NUM_CELLS * reader.worker
+        behind, num_workers, number, num_prefix = (
+            self._cells[first + i] for i in range(_NUM_CELLS)
+        )
+        if not 0 < behind <= epoch or num_workers != reader.num_workers:
             return None
-        return Start(number, taken)
+        return Start(number, num_prefix)
 
 
 def fingerprint(stages: list[Any]) -> str | None:
-    """What tells one list of shards from another, where the pipeline begins with one."""
+    """A digest of the list of shards, where the pipeline begins with a list."""
     urls = getattr(stages[0], "urls", None) if stages else None
     if not isinstance(urls, list):
         return None
@@ -139,12 +132,12 @@ def _drawing(stages: Any) -> Iterator[Any]:
         yield from _drawing(getattr(stage, "datasets", None))
 
 
-def drawn(stages: list[Any]) -> list[int]:
+def drawn_seeds(stages: list[Any]) -> list[int]:
     """The seeds that lists of shards have drawn for themselves."""
     return [stage.entropy for stage in _drawing(stages)]
 
 
-def redraw(stages: list[Any], state: dict[str, Any], rank: int) -> None:
+def restore_drawn_seeds(stages: list[Any], state: dict[str, Any], rank: int) -> None:
     """Give lists of shards the seeds that those of a state had drawn.
 
     Raises:

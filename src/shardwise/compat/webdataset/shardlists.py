@@ -1,4 +1,4 @@
-"""Where shards come from. Imports this package and `shardwise.storage`."""
+"""Where shards come from."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from shardwise.compat.webdataset.curry import pipelinefilter
 from shardwise.compat.webdataset.directories import DirectoryShardList
 from shardwise.compat.webdataset.environment import is_on, variable
+from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.multishard import MSSource, MultiShardSample
-from shardwise.compat.webdataset.place import find_place
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.run import CURRENT, as_seed, keyed
+from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generator
 from shardwise.compat.webdataset.splitters import (
     non_empty,
     single_node_only,
@@ -29,28 +28,8 @@ from shardwise.storage import expand
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.urls import scheme_of
 
-__all__ = [
-    "DirectoryShardList",
-    "MSSource",
-    "MultiShardSample",
-    "ResampledShardList",
-    "ResampledShards",
-    "SimpleShardList",
-    "envlookup",
-    "envsubst",
-    "expand_source",
-    "expand_urls",
-    "non_empty",
-    "resampled",
-    "resampled_",
-    "shardspec",
-    "single_node_only",
-    "split_by_node",
-    "split_by_worker",
-]
-
 # Shards of a pass through an endless list. Between passes buffers run empty, so it should be many;
-# who goes on inside a pass reads it again up to there, so it should be few.
+# a reader that goes on inside a pass reads it again up to there, so it should be few.
 _PASS_SHARDS = 16
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
@@ -78,9 +57,6 @@ def expand_urls(urls: Any) -> list[str]:
     `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
     directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
     the shell.
-
-    Raises:
-        TypeError: it is neither a text, a path, nor a list of these.
     """
     return expand_source(urls)
 
@@ -103,11 +79,7 @@ def _expand(text: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
-    """The shards that a text, a path, or a list of these stands for.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """The shards that a text, a path, or a list of these stands for; see `expand_urls`."""
     if isinstance(source, str | os.PathLike):
         return [url for part in os.fspath(source).split("::") for url in _expand(part)]
     if not is_iterable(source):
@@ -124,7 +96,7 @@ class SimpleShardList(IterableDataset[Any]):
     """A list of shards, in its order or shuffled.
 
     Args:
-        urls: see `expand_source`.
+        urls: see `expand_urls`.
         seed: None for the list's order; a number for one shuffled order, which programs change by
             assigning `seed`; True for another order in each pass, the same on all ranks.
     """
@@ -142,7 +114,7 @@ class SimpleShardList(IterableDataset[Any]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         urls = list(self.urls)
         if self.seed is True:
-            keyed().shuffle(urls)
+            generator().shuffle(urls)
         elif self.seed is not None:
             random.Random(self.seed).shuffle(urls)  # noqa: S311
         return ({"url": url} for url in urls)
@@ -150,7 +122,7 @@ class SimpleShardList(IterableDataset[Any]):
 
 def resampled_(src: Iterable[Any], n: int = sys.maxsize) -> Iterator[Any]:
     """Draw `n` items of a source, with replacement."""
-    rng = keyed(each_reader=True)
+    rng = generator(each_reader=True)
     items = list(src)
     if not items:
         return iter(())
@@ -167,12 +139,12 @@ class ResampledShards(IterableDataset[Any]):
     so that together they read all of it; `deterministic` or a seed makes that so for all ranks.
 
     Args:
-        urls: see `expand_source`.
-        nshards: how many each reader gets.
+        urls: see `expand_urls`.
+        nshards: shards that each reader gets.
         seed: a seed; 0 stands for none, unless `deterministic` is set.
         worker_seed: a function that gives each reader a number; readers then do not share.
         deterministic: the same order in every run.
-        max_urls: at most so many of the list are used.
+        max_urls: the most shards of the list that are used.
         empty_check: raise if the list is empty.
     """
 
@@ -204,34 +176,34 @@ class ResampledShards(IterableDataset[Any]):
         return self.nshards == sys.maxsize
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        run = CURRENT.get()
-        self.epoch = self.epoch + 1 if run is None else max(self.epoch + 1, run.number)
-        place = find_place() if run is None else run.place
+        current = CURRENT_PASS.get()
+        self.epoch = self.epoch + 1 if current is None else max(self.epoch + 1, current.number)
+        reader = find_reader() if current is None else current.reader
         own: tuple[int, ...] = ()
-        num_readers, reader = place.num_workers, place.worker
+        num_readers, number = reader.num_workers, reader.worker
         if self.worker_seed is not None:
-            own, num_readers, reader = (as_seed(self.worker_seed()),), 1, 0
+            own, num_readers, number = (as_seed(self.worker_seed()),), 1, 0
         elif not self.entropy:
-            num_readers *= place.world_size
-            reader += place.rank * place.num_workers
+            num_readers *= reader.world_size
+            number += reader.rank * reader.num_workers
         first, num = 0, self.nshards
         words = [as_seed(self.seed), self.entropy, *own]
-        if run is not None and self.in_passes:
+        if current is not None and self.in_passes:
             num = _PASS_SHARDS
-            first = run.number * num
+            first = current.number * num
         else:
             words.append(self.epoch)
         if is_on("WDS_SHOW_SEED"):
             sys.stderr.write(f"# ResampledShards seed {mix(*words)}\n")
-        return self._draw(words, first, num, reader, num_readers)
+        return self._draw(words, range(first, first + num), number, num_readers)
 
     def _draw(
-        self, words: list[int], first: int, num: int, reader: int, num_readers: int
+        self, words: list[int], turns: range, reader: int, num_readers: int
     ) -> Iterator[dict[str, Any]]:
         """Every n-th shard of the endless line of permutations."""
         lap, order = -1, list[str]()
-        for j in range(first, first + num) if self.urls else ():
-            place = j * num_readers + reader
+        for turn in turns if self.urls else ():
+            place = turn * num_readers + reader
             if place // len(self.urls) != lap:
                 lap = place // len(self.urls)
                 order = list(self.urls)

@@ -1,7 +1,7 @@
 """How shards are divided among ranks and workers.
 
 Keeps I1 for pipelines: shards are in one order on all readers, and each reader takes every n-th, so
-that none is read twice and none is missed. Imports this package.
+that none is read twice and none is missed.
 """
 
 from __future__ import annotations
@@ -10,52 +10,44 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from shardwise.compat.webdataset.place import Place
-from shardwise.compat.webdataset.run import CURRENT
-from shardwise.compat.webdataset.utils import pytorch_worker_info
-
-__all__ = ["non_empty", "single_node_only", "split_by_node", "split_by_worker"]
+from shardwise.compat.webdataset.readers import CURRENT_PASS, Reader, find_reader
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     """Give each rank its share: every n-th item.
 
-    With a group, the ranks of one place in it are alike: what follows shuffles alike on them, too.
+    With a group, the ranks of one number in it are alike: later stages shuffle alike there, too.
     """
-    place = _turned(Place(*pytorch_worker_info(group)))
-    run = CURRENT.get()
-    if group is not None and run is not None:
-        run.place = place
-    return islice(src, place.rank, None, place.world_size)
+    reader = _rotated(find_reader(group))
+    current = CURRENT_PASS.get()
+    if group is not None and current is not None:
+        current.reader = reader
+    return islice(src, reader.rank, None, reader.world_size)
 
 
 def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
     """Give each worker its share: every n-th item."""
-    place = _turned(Place(*pytorch_worker_info()))
-    return islice(src, place.worker, None, place.num_workers)
+    reader = _rotated(find_reader())
+    return islice(src, reader.worker, None, reader.num_workers)
 
 
-def _turned(place: Place) -> Place:
+def _rotated(reader: Reader) -> Reader:
     """The reader whose share is read.
 
     A reader that has read all of its share before a steered epoch is over goes on with the share of
-    the one behind it, which may have more than it gets to. The samples of its own came already.
+    the next reader, which may have more than it gets to. Its own samples came already.
     """
-    run = CURRENT.get()
-    if run is None or not run.turn:
-        return place
-    reader = place.rank * place.num_workers + place.worker + run.turn
-    rank, worker = divmod(reader % (place.world_size * place.num_workers), place.num_workers)
-    return Place(rank, place.world_size, worker, place.num_workers)
+    current = CURRENT_PASS.get()
+    if current is None or not current.rotation:
+        return reader
+    number = reader.rank * reader.num_workers + reader.worker + current.rotation
+    rank, worker = divmod(number % (reader.world_size * reader.num_workers), reader.num_workers)
+    return Reader(rank, reader.world_size, worker, reader.num_workers)
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Refuse more than one rank. `WebDataset` divides by ranks without being told.
-
-    Raises:
-        ValueError: there is more than one rank.
-    """
-    _, world_size, _, _ = pytorch_worker_info(group)
+    """Refuse more than one rank. `WebDataset` divides by ranks without being told."""
+    world_size = find_reader(group).world_size
     if world_size > 1:
         raise ValueError(
             f"single_node_only with {world_size} ranks: use split_by_node as the nodesplitter"
@@ -64,13 +56,19 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
 
 def non_empty(src: Iterable[Any]) -> Iterator[Any]:
-    """Raise `ValueError` at the end if nothing came."""
+    """Raise `ValueError` at the end if there was no item."""
+    return require_items(
+        src,
+        "the pipeline's source has no items, and non_empty was asked for: are there fewer shards "
+        "than readers?",
+    )
+
+
+def require_items(src: Iterable[Any], message: str) -> Iterator[Any]:
+    """Raise `ValueError` with a message at the end if there was no item."""
     is_empty = True
     for item in src:
         is_empty = False
         yield item
     if is_empty:
-        raise ValueError(
-            "the pipeline's source has no items, and non_empty was asked for: are there fewer "
-            "shards than readers?"
-        )
+        raise ValueError(message)

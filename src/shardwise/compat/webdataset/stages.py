@@ -1,7 +1,7 @@
 """A list of stages, and one pass through it.
 
 A pass depends on (seed, number of the pass, rank, worker) alone: each stage that draws random
-numbers gets its key while the pass is built. Imports this package.
+numbers gets its key while the pass is built.
 """
 
 from __future__ import annotations
@@ -11,16 +11,28 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, Self
 
+from shardwise.compat.webdataset import batches, keys, mapping
 from shardwise.compat.webdataset.environment import variable
-from shardwise.compat.webdataset.place import Place
-from shardwise.compat.webdataset.positions import PASSES_APART, At
+from shardwise.compat.webdataset.filter_functions import FilterFunction
+from shardwise.compat.webdataset.positions import PASSES_APART, Position
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.run import CURRENT, Run, as_seed
-from shardwise.compat.webdataset.steady import is_steady
+from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 
-__all__ = ["StageList"]
+# Functions of stages that keep no samples back.
+_STATELESS = frozenset(
+    {
+        batches._batched, keys._extract_keys, keys._rename, keys._rename_keys, keys._xdecode,
+        mapping._associate, mapping._decode, mapping._info, mapping._log_keys, mapping._map,
+        mapping._map_dict, mapping._map_tuple, mapping._select, mapping._to_tuple,
+    }
+)  # fmt: skip
+
+
+def is_stateless(stage: Any) -> bool:
+    """Whether the number of items that went into a stage says where it is."""
+    return isinstance(stage, FilterFunction) and stage.f in _STATELESS
 
 
 class StageList(IterableDataset[Any], PipelineStage):
@@ -73,15 +85,11 @@ class StageList(IterableDataset[Any], PipelineStage):
         self.pipeline.append(f)
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run one stage on the iterator before it, if there is one.
-
-        Raises:
-            TypeError: it is no stage.
-        """
+        """Run one stage on the iterator before it, if there is one."""
         if isinstance(f, IterableDataset | DataLoader) and not args:
             return iter(f)
         if isinstance(f, PipelineStage):
-            # Stages have a method `run`; the base class knows nothing of it.
+            # Stages have a method `run`, which the base class does not declare.
             run: Any = f
             return run.run(*args, **kwargs)
         if isinstance(f, list):
@@ -90,59 +98,62 @@ class StageList(IterableDataset[Any], PipelineStage):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
 
-    def _pass(self, at: At, place: Place, skip: int = 0) -> Iterator[Any]:
+    def _pass(self, position: Position, reader: Reader, skip: int = 0) -> Iterator[Any]:
         """One pass, without the first `skip` items of its prefix."""
-        steady = self._steady()
-        return self._run(at, place, self._prefix(at, place, skip, steady), steady)
+        num = self._prefix_length()
+        prefix = self._prefix(position, reader, skip, num)
+        return self._run(position, reader, prefix, self.pipeline[num:])
 
-    def _joined_passes(self, at: At, place: Place, first: int, skip: int) -> Iterator[Any]:
+    def _joined_passes(
+        self, position: Position, reader: Reader, first: int, skip: int
+    ) -> Iterator[Any]:
         """Passes as one stream: what the last stages gather goes on behind the end of a pass."""
-        steady = self._steady()
+        num = self._prefix_length()
 
         def prefixes() -> Iterator[Any]:
-            for at.turn in count(first % PASSES_APART):
-                at.number = first - first % PASSES_APART + at.turn
-                yield from self._prefix(at, place, skip if at.number == first else 0, steady)
-                if not at.taken:
-                    # Nothing came, so nothing will come.
+            for position.rotation in count(first % PASSES_APART):
+                position.number = first - first % PASSES_APART + position.rotation
+                yield from self._prefix(
+                    position, reader, skip if position.number == first else 0, num
+                )
+                if not position.num_prefix:
+                    # An empty pass: all later ones are empty, too.
                     return
 
-        return self._run(at, place, prefixes(), steady)
+        return self._run(position, reader, prefixes(), self.pipeline[num:])
 
-    def _steady(self) -> int:
-        """Where the stages begin that keep nothing back."""
-        steady = len(self.pipeline)
-        while steady > 1 and is_steady(self.pipeline[steady - 1]):
-            steady -= 1
-        return steady
+    def _prefix_length(self) -> int:
+        """The number of stages up to the last one that keeps samples back."""
+        num = len(self.pipeline)
+        while num > 1 and is_stateless(self.pipeline[num - 1]):
+            num -= 1
+        return num
 
-    def _prefix(self, at: At, place: Place, skip: int, steady: int) -> Iterator[Any]:
-        """What goes into the steady stages in a pass."""
-        return _counted(self._run(at, place, None, 0, steady), at, skip)
+    def _prefix(self, position: Position, reader: Reader, skip: int, num: int) -> Iterator[Any]:
+        """The items that go into the stateless stages in a pass, without the first ones."""
+        items = self._run(position, reader, None, self.pipeline[:num])
+        return _counted(iter(items), position, skip)
 
-    def _run(
-        self, at: At, place: Place, source: Any, first: int, end: int | None = None
-    ) -> Iterator[Any]:
-        """Some of the stages, as those of the pass `at.number`."""
-        token = CURRENT.set(Run(as_seed(self.seed), at.number, place, at.turn))
+    def _run(self, position: Position, reader: Reader, source: Any, stages: list[Any]) -> Any:
+        """Some of the stages, as those of the pass `position.number`."""
+        current = Pass(as_seed(self.seed), position.number, reader, position.rotation)
+        token = CURRENT_PASS.set(current)
         try:
-            for stage in self.pipeline[first:end]:
+            for stage in stages:
                 source = self.invoke(stage) if source is None else self.invoke(stage, source)
         finally:
-            CURRENT.reset(token)
-        result: Iterator[Any] = source
-        return result
+            CURRENT_PASS.reset(token)
+        return source
 
 
-def _counted(source: Any, at: At, skip: int) -> Iterator[Any]:
-    """Count what comes out of the prefix, and leave out the first items."""
-    items = iter(source)
-    at.taken = sum(1 for _ in islice(items, skip))
-    if at.taken < skip:
+def _counted(items: Iterator[Any], position: Position, skip: int) -> Iterator[Any]:
+    """Count the items of the prefix, and leave out the first ones."""
+    position.num_prefix = sum(1 for _ in islice(items, skip))
+    if position.num_prefix < skip:
         raise StateError(
-            f"the state was taken behind {skip} samples of a pass that has {at.taken} now: are the "
-            "shards and the stages the same?"
+            f"the state was taken behind {skip} samples of a pass that has "
+            f"{position.num_prefix} now: are the shards and the stages the same?"
         )
     for item in items:
-        at.taken += 1
+        position.num_prefix += 1
         yield item

@@ -3,8 +3,7 @@
 Keeps I6 and I8: the length is known from the start, so a stream never ends early without an error,
 and what is written appears when all of it is there. In a forked process whose parent has read from
 stores a process of its own reads for it, because the stores' client does not survive a fork:
-programs that look at a sample before they make a DataLoader do this all the time. Imports
-`shardwise.storage` and this package.
+programs that look at a sample before they make a DataLoader do this all the time.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from shardwise.shown import shown
 from shardwise.storage import open_file
 from shardwise.storage.requests.event_loop import is_cut_off
 from shardwise.storage.stores.upload import upload
-
-__all__ = ["Upload", "open_body", "open_stream"]
 
 # Much longer than a request takes to be made, and short beside a shard; storage reads ahead itself.
 _READ_BYTES = 1 << 20
@@ -60,16 +57,7 @@ os._exit(0)
 
 
 def open_stream(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any] | Pipe:
-    """Open a file of any storage for reading from its beginning on, and read the first bytes.
-
-    Args:
-        url: whatever `shardwise.storage.open_file` takes.
-        buffer_bytes: the least that is read at once.
-
-    Raises:
-        MissingShardError: it is not there.
-        StorageError: it can't be read.
-    """
+    """Open a file of any storage for reading from its beginning on, and read the first bytes."""
     if is_cut_off():
         return _open_elsewhere(url)
     file = open_file(url)
@@ -143,12 +131,7 @@ class _Ranges(io.RawIOBase):
 
 
 def open_body(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any]:
-    """Open a file of a web server by one GET of all of it, for servers that send no ranges.
-
-    Raises:
-        OSError: it can't be had.
-        http.client.HTTPException: the URL or the reply is none.
-    """
+    """Open a file of a web server by one GET of all of it, for servers that send no ranges."""
     reply = urllib.request.urlopen(url, timeout=_STALLED_S)  # noqa: S310 - the caller checks it
     return io.BufferedReader(_Body(reply, url), max(buffer_bytes, 1 << 16))
 
@@ -184,9 +167,6 @@ class Upload:
 
     Until then they lie in a temporary file. An exception in the `with` block, `discard`, or the end
     of a stream that nobody closed leave nothing in the store.
-
-    Args:
-        url: the object.
     """
 
     def __init__(self, url: str) -> None:
@@ -211,11 +191,7 @@ class Upload:
         return self._file.tell()
 
     def close(self) -> None:
-        """Put the bytes into the store.
-
-        Raises:
-            StorageError: the store does not take them.
-        """
+        """Put the bytes into the store."""
         if self.closed:
             return
         with self._file:

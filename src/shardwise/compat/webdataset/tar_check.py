@@ -1,40 +1,36 @@
 """Whether a file is a whole tar.
 
 Keeps I6: a shard that was cut short on its way, also between two members, is not taken for a
-shorter one. Imports `shardwise.sources`.
+shorter one.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from shardwise.compat.webdataset.tar_stream import Unpacked
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile
 
-__all__ = ["check_tar_format", "get_filetype", "magic_filetype", "why_no_tar"]
-
 _CHUNK_BYTES = 1 << 20
-_OPENERS: dict[bytes, tuple[str, Callable[..., Any]]] = {
-    b"\x1f\x8b": ("gzip compressed data", gzip.open),
-    b"BZh": ("bzip2 compressed data", bz2.open),
-    b"\xfd7zXZ\0": ("XZ compressed data", lzma.open),
-}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "XZ"}
+
+
+def _compression(fname: str) -> str | None:
+    with open(fname, "rb") as file:
+        head = file.read(8)
+    return next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None)
 
 
 def magic_filetype(fname: str) -> str:
-    """What a file's first bytes say it is: a tar, compressed data, or data."""
+    """The kind of a file by its first bytes: a tar, compressed data, or data."""
+    name = _compression(fname)
+    if name is not None:
+        return f"{fname}: {name} compressed data"
     with open(fname, "rb") as file:
-        head = file.read(512)
-    for magic, (what, _) in _OPENERS.items():
-        if head.startswith(magic):
-            return f"{fname}: {what}"
-    return f"{fname}: {'POSIX tar archive' if head[257:262] == b'ustar' else 'data'}"
+        is_tar = file.read(512)[257:262] == b"ustar"
+    return f"{fname}: {'POSIX tar archive' if is_tar else 'data'}"
 
 
 get_filetype = magic_filetype
@@ -50,11 +46,8 @@ def check_tar_format(fname: str) -> bool:
 
 def why_no_tar(fname: str) -> str | None:
     """What is wrong with a tar; None for a whole one."""
-    with open(fname, "rb") as file:
-        head = file.read(8)
-    for magic, (_, opener) in _OPENERS.items():
-        if head.startswith(magic):
-            return _why_no_stream(fname, opener)
+    if _compression(fname) is not None:
+        return _why_not_unpacked(fname)
     scan = Scan(LocalFile(fname), Path(fname).stat().st_size, url=fname)
     try:
         for _ in scan.runs():
@@ -64,11 +57,13 @@ def why_no_tar(fname: str) -> str | None:
     return None if scan.has_end else "it ends without the blocks of zeros of a tar: cut short"
 
 
-def _why_no_stream(fname: str, opener: Callable[..., Any]) -> str | None:
-    try:
-        with opener(fname, "rb") as file:
-            while file.read(_CHUNK_BYTES):
+def _why_not_unpacked(fname: str) -> str | None:
+    with open(fname, "rb") as file:
+        unpacked = Unpacked(file)
+        try:
+            while unpacked.read(_CHUNK_BYTES):
                 pass
-    except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
-        return f"damaged or cut short: {error}"
-    return None
+        except OSError as error:
+            # What bz2 says of damaged data.
+            unpacked.problem = error
+    return None if unpacked.problem is None else f"damaged or cut short: {unpacked.problem}"

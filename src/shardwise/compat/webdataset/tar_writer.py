@@ -1,8 +1,7 @@
 """Writing samples into one tar: `TarWriter` of WebDataset.
 
 Keeps I8 for local files: a shard has a hidden temporary name until it is closed, and an exception
-in the `with` block removes it. The same samples give the same bytes. Imports this package and
-`shardwise.storage`; headers come from the standard library's tarfile.
+in the `with` block removes it. The same samples give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from shardwise.compat.webdataset.encoders import make_encoder
 from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
 from shardwise.compat.webdataset.streams import Upload
 from shardwise.storage import atomic_write
-
-__all__ = ["TarWriter"]
 
 _COMPRESSIONS = {"gz": "w|gz", "bz2": "w|bz2", "xz": "w|xz"}
 
@@ -132,15 +129,7 @@ class TarWriter:
                 self.abort(RuntimeError("the writer was not closed"))
 
     def write(self, obj: dict[str, Any]) -> int:
-        """Write a sample.
-
-        Returns:
-            The bytes of its fields.
-
-        Raises:
-            ValueError: there is no `__key__`, a value is not bytes after encoding, or the sample
-                before it, of the same key, has the same field: no reader could tell them apart.
-        """
+        """Write a sample."""
         if self._closing is None:
             raise ValueError("the writer is closed")
         obj = self.encoder(obj)

@@ -3,7 +3,7 @@
 Keeps I6: a damaged or cut shard is an error with url, key and offset, half a sample never comes
 out, and members of one sample that stand apart are refused. `tarfile_samples` and `WebDataset` make
 samples of a shard's bytes at once; `url_opener`, `tar_file_expander` and `group_by_keys` are there
-for programs that put something between. Imports this package.
+for programs that put something between.
 """
 
 # `except Exception`: the border to the user's handler.
@@ -17,8 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shardwise.compat.webdataset.blocks import Block, DamagedShardError, read_blocks
-from shardwise.compat.webdataset.curry import pipelinefilter
+from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.grouping import (
     SKIPPED,
     ShardSamples,
@@ -28,20 +27,8 @@ from shardwise.compat.webdataset.grouping import (
     two_members,
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
 from shardwise.shown import shown
-
-__all__ = [
-    "DamagedShardError",
-    "base_plus_ext",
-    "expand_samples",
-    "group_by_keys",
-    "tar_file_expander",
-    "tar_file_iterator",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "url_opener",
-    "valid_sample",
-]
 
 Handler = Callable[[Exception], Any]
 meta_prefix = "__"
@@ -63,13 +50,7 @@ def valid_sample(sample: Any) -> bool:
 def url_opener(
     data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[dict[str, Any]]:
-    """Open shards: `{"url": ...}` gets a `"stream"`.
-
-    Args:
-        data: the shards.
-        handler: is asked when one can't be opened.
-        **kw: for `gopen`.
-    """
+    """Open shards: `{"url": ...}` gets a `"stream"`."""
     from shardwise.compat.webdataset.gopen import gopen
 
     for shard in data:
@@ -92,64 +73,38 @@ def tar_file_iterator(
 ) -> Iterator[dict[str, Any]]:
     """The regular files of a tar stream, as `{"fname": ..., "data": ...}`.
 
-    Args:
-        fileobj: the stream.
-        skip_meta: files whose name begins so are left out.
-        handler: is asked when something is wrong with the stream, which ends then, or when
-            `select_files` or `rename_files` raise.
-        select_files: which files to read, by their names.
-        rename_files: gives new names, before `select_files` sees them.
-        url: for messages.
+    Files whose name begins with `skip_meta` are left out. The handler is asked when something is
+    wrong with the stream, which ends then, or when `select_files` or `rename_files` raise.
     """
-    files = _Files(fileobj, url or str(getattr(fileobj, "name", fileobj)), skip_meta)
+    tar = TarStream(fileobj, url or str(getattr(fileobj, "name", fileobj)))
     try:
-        yield from _chosen(files, handler, select_files, rename_files)
+        yield from _files(tar, skip_meta, handler, select_files, rename_files)
     except Exception as error:
         handler(error)
 
 
-class _Files:
-    """The regular files of a tar stream: name, block, and place in the block.
-
-    Attributes:
-        has_end: after the iteration: whether the shard ended as a tar does.
-    """
-
-    def __init__(self, stream: Any, url: str, skip_meta: str | None = SKIPPED) -> None:
-        self.has_end = True
-        self._blocks = read_blocks(stream, url)
-        self._skip_meta = skip_meta
-
-    def __iter__(self) -> Iterator[tuple[str, Block, int]]:
-        while True:
-            try:
-                block = next(self._blocks)
-            except StopIteration as stop:
-                self.has_end = stop.value
-                return
-            for row, raw in enumerate(block[1]):
-                fname = raw.decode("utf-8", "surrogateescape")
-                if not fname.endswith("/") and not is_metadata(fname, self._skip_meta):
-                    yield fname, block, row
-
-
-def _chosen(
-    files: Iterable[tuple[str, Block, int]],
+def _files(
+    tar: TarStream,
+    skip_meta: str | None,
     handler: Handler,
     select_files: Callable[[str], Any] | None,
     rename_files: Callable[[str], str] | None,
 ) -> Iterator[dict[str, Any]]:
-    for fname, (data, _, starts, ends), row in files:
-        try:
-            if rename_files is not None:
-                fname = rename_files(fname)
-            if select_files is not None and not select_files(fname):
+    for data, names, starts, ends in tar:
+        for raw, start, end in zip(names, starts, ends, strict=True):
+            fname = raw.decode("utf-8", "surrogateescape")
+            if is_metadata(fname, skip_meta):
                 continue
-        except Exception as error:
-            if handler(error):
-                continue
-            return
-        yield {"fname": fname, "data": data[starts[row] : ends[row]]}
+            try:
+                if rename_files is not None:
+                    fname = rename_files(fname)
+                if select_files is not None and not select_files(fname):
+                    continue
+            except Exception as error:
+                if handler(error):
+                    continue
+                return
+            yield {"fname": fname, "data": data[start:end]}
 
 
 def tar_file_expander(
@@ -167,18 +122,21 @@ def tar_file_expander(
         if shard.get("local_path") is not None:
             about["__local_path__"] = shard["local_path"]
         try:
-            files = _Files(shard["stream"], shard["url"])
-            for found in _chosen(files, handler, select_files, rename_files):
-                yield found | about
+            tar = TarStream(shard["stream"], shard["url"])
+            for file in _files(tar, SKIPPED, handler, select_files, rename_files):
+                yield file | about
             # A program that fed the stream may have failed.
             _close(shard["stream"])
             if eof_value is not None:
-                yield eof_value if files.has_end else eof_value | {"__has_end__": False}
+                yield eof_value if tar.has_end else eof_value | {"__has_end__": False}
         except Exception as error:
             if not handler(_about(error, shard)):
                 break
             # The sample that is cut must not come out.
-            yield _END_OF_SHARD | {"__bad__": True}
+            end = _END_OF_SHARD | {"__bad__": True}
+            if isinstance(error, DamagedShardError) and error.key and rename_files is None:
+                end["__cut__"] = f"{error.key}.{error.field or ''}"
+            yield end
         finally:
             # Where reading failed, or was given up, how the stream ends is no news.
             with quietly(Exception):
@@ -192,18 +150,7 @@ def group_by_keys(
     suffixes: Iterable[str] | None = None,
     handler: Handler = reraise_exception,
 ) -> Iterator[dict[str, Any]]:
-    """Group files that stand together and share a key into samples.
-
-    Args:
-        data: files, as `tar_file_expander` gives them.
-        keys: splits a name into key and field; None as the key leaves the file out.
-        lcase: whether fields are put in lower case.
-        suffixes: the fields to keep; None for all.
-        handler: is asked when something is wrong with a file.
-
-    Raises:
-        DamagedShardError: two files of a sample have one name.
-    """
+    """Group files that stand together and share a key into samples."""
     wanted = None if suffixes is None else set(suffixes)
     sample: dict[str, Any] | None = None
     # The fields that all samples of the shard have.
@@ -212,7 +159,8 @@ def group_by_keys(
         try:
             if not found.get("fname"):
                 last, before, sample, common = sample, common, None, None
-                if last is not None and _is_whole(last, found, before):
+                cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
+                if last is not None and _is_whole(last, found, before, cut_key):
                     yield last
                 continue
             key, field = keys(found["fname"])
@@ -238,9 +186,12 @@ def group_by_keys(
         yield sample
 
 
-def _is_whole(sample: dict[str, Any], end: dict[str, Any], common: set[str] | None) -> bool:
-    """Whether a shard's last sample may come out, by what the mark behind the shard says."""
-    if not valid_sample(sample) or end.get("__bad__"):
+def _is_whole(
+    sample: dict[str, Any], end: dict[str, Any], common: set[str] | None, cut_key: str | None
+) -> bool:
+    """Whether a shard's last sample may come out, by the mark at the shard's end."""
+    is_cut = end.get("__bad__") and cut_key in (None, sample["__key__"])
+    if not valid_sample(sample) or is_cut:
         return False
     if not end.get("__has_end__", True):
         refuse_half(sample, common)
@@ -295,14 +246,7 @@ def tarfile_samples(
     select_files: Callable[[str], Any] | None = None,
     rename_files: Callable[[str], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The samples of shards `{"url": ...}`.
-
-    Args:
-        src: the shards.
-        handler: is asked when a shard can't be opened or is damaged.
-        select_files: which files to read, by their names.
-        rename_files: gives files new names, before `select_files` sees them.
-    """
+    """The samples of shards `{"url": ...}`."""
     return expand_samples(url_opener(src, handler), handler, select_files, rename_files)
 
 

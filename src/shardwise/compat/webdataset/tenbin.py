@@ -3,11 +3,12 @@
 A chunk is the magic word `~TenBin~`, its length in bytes (int64) and its bytes, filled up to a
 multiple of 64. An array is two chunks: a header of int64 words (dtype code, a name of up to 8
 characters, number of dimensions, the dimensions) and the elements in C order. All words are
-little-endian. Sizes in the data are checked before they are used. Imports numpy only.
+little-endian. Sizes in the data are checked before they are used; what is wrong is a ValueError.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import sys
@@ -16,8 +17,6 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["decode_buffer", "encode_buffer", "load", "read", "save", "write"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Arrays: TypeAlias = list[NDArray[Any]]
@@ -30,32 +29,20 @@ _CHUNK = struct.Struct("<8sq")
 _MAX_DIMENSIONS = 9
 
 long_to_short = {
-    "float16": "f2",
-    "float32": "f4",
-    "float64": "f8",
-    "int8": "i1",
-    "int16": "i2",
-    "int32": "i4",
-    "int64": "i8",
-    "uint8": "u1",
-    "uint16": "u2",
-    "uint32": "u4",
-    "uint64": "u8",
+    f"{kind}{8 * size}": f"{kind[0]}{size}"
+    for kind, sizes in (("float", (2, 4, 8)), ("int", (1, 2, 4, 8)), ("uint", (1, 2, 4, 8)))
+    for size in sizes
 }
 short_to_long = {short: long for long, short in long_to_short.items()}
 
 
 def bytelen(a: Any) -> int:
     """The number of bytes of an array or a bytes-like object."""
-    if hasattr(a, "nbytes"):
-        return int(a.nbytes)
-    if isinstance(a, bytes | bytearray):
-        return len(a)
-    raise ValueError(f"a {type(a).__name__} has no bytes: give an array or a bytes-like object")
+    return memoryview(bytedata(a)).nbytes
 
 
 def bytedata(a: Any) -> Any:
-    """The bytes of an array or a bytes-like object, without a copy where they lie in a row."""
+    """The bytes of an array or a bytes-like object, without a copy where they are contiguous."""
     if isinstance(a, bytes | bytearray | memoryview):
         return a
     if isinstance(a, np.ndarray):
@@ -66,12 +53,7 @@ def bytedata(a: Any) -> Any:
 
 
 def check_acceptable_input_type(data: Sequence[NDArray[Any]], allow64: bool) -> None:
-    """Raise ValueError for an array of a dtype that can't be stored, or of 64 bits if not allowed.
-
-    Args:
-        data: the arrays.
-        allow64: whether elements of 64 bits are allowed.
-    """
+    """Refuse arrays of a dtype that can't be stored, and of 64 bits unless `allow64`."""
     for array in data:
         _code(array)
         if not allow64 and array.dtype.itemsize == 8:
@@ -92,31 +74,22 @@ def unstr64(i: int) -> str:
 
 
 def check_infos(data: Arrays, infos: list[str], required_infos: Any = None) -> Any:
-    """Return the arrays; with `required_infos=True` also the names; or hold names to a list.
-
-    Raises:
-        ValueError: the names are not the required ones.
-    """
+    """The arrays; with True as the third argument also their names, with a list these names."""
     if required_infos is False or required_infos is None:
         return data
     if required_infos is True:
         return data, infos
-    if not isinstance(required_infos, tuple | list):
-        raise ValueError(  # noqa: TRY004 - WebDataset raises this
-            f"infos={required_infos!r}: True, False, or a list of names"
-        )
-    if list(required_infos) != infos:
-        raise ValueError(f"the arrays are named {infos}, and {list(required_infos)} are required")
+    if not isinstance(required_infos, tuple | list) or list(required_infos) != infos:
+        raise ValueError(f"the arrays are named {infos}, and {required_infos!r} are required")
     return data
 
 
 def _code(a: NDArray[Any]) -> str:
     """The stored name of an array's dtype."""
-    try:
-        return long_to_short[a.dtype.name]
-    except KeyError:
+    if a.dtype.name not in long_to_short:
         known = ", ".join(long_to_short)
-        raise ValueError(f"an array of {a.dtype} can't be stored as .ten: use {known}") from None
+        raise ValueError(f"an array of {a.dtype} can't be stored as .ten: use {known}")
+    return long_to_short[a.dtype.name]
 
 
 def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
@@ -129,11 +102,7 @@ def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
 
 
 def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
-    """Shape, dtype and name from a header chunk.
-
-    Raises:
-        ValueError: it is no header.
-    """
+    """Shape, dtype and name from a header chunk."""
     num_bytes = bytelen(h)
     if num_bytes % 8 or not 24 <= num_bytes <= 8 * (3 + _MAX_DIMENSIONS):
         raise ValueError(f"a header of {num_bytes} bytes: not an array in tenbin format")
@@ -162,11 +131,7 @@ def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[An
 
 
 def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
-    """Arrays from chunks; they are views of the chunks.
-
-    Raises:
-        ValueError: a chunk is missing, or shorter than its header says.
-    """
+    """Arrays from chunks; they are views of the chunks."""
     if len(l) % 2:
         raise ValueError(f"{len(l)} chunks: a header without its elements stands at the end")
     arrays, names = [], []
@@ -186,35 +151,23 @@ def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
 
 def roundup(n: int, k: int = 64) -> int:
     """The next multiple of `k`."""
-    return k * ((n + k - 1) // k)
+    return -(-n // k) * k
 
 
 def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741
     """Chunks one behind the other, each with magic word, length and padding."""
-    result = bytearray(sum(_CHUNK.size + roundup(bytelen(chunk)) for chunk in l))
-    offset = 0
+    stream = io.BytesIO()
     for chunk in l:
-        num_bytes = bytelen(chunk)
-        _CHUNK.pack_into(result, offset, magic_bytes, num_bytes)
-        offset += _CHUNK.size
-        if num_bytes:
-            result[offset : offset + num_bytes] = memoryview(chunk).cast("B")
-        offset += roundup(num_bytes)
-    return result
+        write_chunk(stream, chunk)
+    return bytearray(stream.getbuffer())
 
 
 def decode_chunks(buf: Buffer) -> list[Buffer]:
-    """Chunks from a buffer; slices of it.
-
-    Raises:
-        ValueError: a magic word is not there, or the buffer ends inside a chunk.
-    """
+    """Chunks from a buffer; slices of it."""
     result: list[Buffer] = []
     offset, total = 0, bytelen(buf)
     while offset < total:
-        if total - offset < _CHUNK.size:
-            raise ValueError(f"{total} bytes end inside the chunk header at byte {offset}")
-        num_bytes = _length(buf[offset : offset + _CHUNK.size], offset)
+        num_bytes = _length(buf[offset : offset + _CHUNK.size])
         offset += _CHUNK.size
         if num_bytes > total - offset:
             raise ValueError(
@@ -225,13 +178,13 @@ def decode_chunks(buf: Buffer) -> list[Buffer]:
     return result
 
 
-def _length(head: Buffer, offset: int) -> int:
+def _length(head: Buffer) -> int:
     """The length that the head of a chunk states."""
+    if len(head) < _CHUNK.size:
+        raise ValueError(f"the data end after {len(head)} bytes of the head of a chunk")
     word, num_bytes = _CHUNK.unpack(head)
-    if word != magic_bytes:
-        raise ValueError(f"byte {offset}: {word!r} stands where the magic word must be")
-    if num_bytes < 0:
-        raise ValueError(f"byte {offset}: a chunk of {num_bytes} bytes")
+    if word != magic_bytes or num_bytes < 0:
+        raise ValueError(f"{bytes(head)!r} where the magic word and a length must be")
     return int(num_bytes)
 
 
@@ -249,15 +202,7 @@ def encode_buffer(l: list[Any], infos: Sequence[str] | None = None) -> bytearray
 
 
 def decode_buffer(buf: Buffer, infos: Any = False) -> Any:
-    """Decode a list of arrays; they are views of the buffer.
-
-    Args:
-        buf: what `encode_buffer` gave.
-        infos: True to get `(arrays, names)`; a list to require these names.
-
-    Raises:
-        ValueError: the buffer is damaged, cut short, or no tenbin data.
-    """
+    """Decode a list of arrays, views of the buffer; for `infos` see `check_infos`."""
     return decode_list(decode_chunks(buf), infos=infos)
 
 
@@ -270,17 +215,11 @@ def write_chunk(stream: BinaryIO, buf: Any) -> None:
 
 
 def read_chunk(stream: BinaryIO) -> bytes | None:
-    """Read one chunk; None at the end of the stream.
-
-    Raises:
-        ValueError: the stream ends inside the chunk, or none begins here.
-    """
+    """Read one chunk; None at the end of the stream."""
     head = stream.read(_CHUNK.size)
     if not head:
         return None
-    if len(head) < _CHUNK.size:
-        raise ValueError("the stream ends inside the head of a chunk")
-    num_bytes = _length(head, 0)
+    num_bytes = _length(head)
     data = stream.read(num_bytes)
     if len(data) < num_bytes:
         raise ValueError(f"the stream ends after {len(data)} bytes of a chunk of {num_bytes}")
@@ -297,28 +236,25 @@ def write(stream: BinaryIO, l: Sequence[Any], infos: Sequence[str] | None = None
 def read(stream: BinaryIO, n: int = sys.maxsize, infos: Any = False) -> Any:
     """Read up to `n` arrays from a stream."""
     chunks: list[Buffer] = []
-    while len(chunks) < 2 * n:
-        header = read_chunk(stream)
-        if header is None:
-            break
-        data = read_chunk(stream)
-        if data is None:
-            raise ValueError("the stream ends between the header of an array and its elements")
-        chunks += [header, data]
+    while len(chunks) < 2 * n and (chunk := read_chunk(stream)) is not None:
+        chunks.append(chunk)
     return decode_list(chunks, infos=infos)
+
+
+def _check_name(fname: str, nocheck: bool) -> None:
+    if not nocheck and not fname.endswith(".ten"):
+        raise ValueError(f"{fname!r} does not end in .ten: name it so, or pass nocheck=True")
 
 
 def save(fname: str, *args: Any, infos: Sequence[str] | None = None, nocheck: bool = False) -> None:
     """Write arrays to a `.ten` file."""
-    if not nocheck and not fname.endswith(".ten"):
-        raise ValueError(f"{fname!r} does not end in .ten: name it so, or pass nocheck=True")
+    _check_name(fname, nocheck)
     with open(fname, "wb") as stream:
         write(stream, args, infos=infos)
 
 
 def load(fname: str, infos: Any = False, nocheck: bool = False) -> Any:
     """Read the arrays of a `.ten` file."""
-    if not nocheck and not fname.endswith(".ten"):
-        raise ValueError(f"{fname!r} does not end in .ten: name it so, or pass nocheck=True")
+    _check_name(fname, nocheck)
     with open(fname, "rb") as stream:
         return read(stream, infos=infos)

@@ -1,7 +1,6 @@
-"""WebDataset's helpers: the reader's place, repetition, marks for old names, the security switch.
+"""WebDataset's helpers: the reader, repetition, marks for old names, the security switch.
 
-Programs assign `enforce_security`, so it is looked at when it counts. Imports `shardwise.storage`
-for brace patterns.
+Programs assign `enforce_security`, so it is looked at when it counts.
 """
 
 from __future__ import annotations
@@ -21,31 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.compat.webdataset.environment import is_on
+from shardwise.compat.webdataset.readers import as_seed, find_reader
+from shardwise.plan.permute import mix
 from shardwise.storage.braces import expand_braces
-
-__all__ = [
-    "ObsoleteException",
-    "PipelineStage",
-    "compute_sample_weights",
-    "deprecated",
-    "enforce_security",
-    "fnmatch_with_braces",
-    "glob_with_braces",
-    "guess_batchsize",
-    "identity",
-    "is_iterable",
-    "lookup_sym",
-    "make_seed",
-    "obsolete",
-    "pytorch_worker_info",
-    "pytorch_worker_seed",
-    "repeatedly",
-    "repeatedly0",
-    "safe_eval",
-]
 
 # Whether pickles, shells and local files are refused. Programs assign it.
 enforce_security = is_on("WDS_SECURE")
+
+
+def refuse_unsafe(what: str) -> None:
+    """Raise `ValueError` if `enforce_security` is set."""
+    if enforce_security:
+        raise ValueError(
+            f"{what} is not allowed for security reasons when enforce_security is set."
+        )
 
 
 def glob_with_braces(pattern: str) -> list[str]:
@@ -59,13 +47,7 @@ def fnmatch_with_braces(filename: str, pattern: str) -> bool:
 
 
 def make_seed(*args: Any) -> int:
-    """Mix whole numbers and other values into one seed of 31 bits.
-
-    Whole numbers and text give the same seed in every process and on every machine.
-    """
-    from shardwise.compat.webdataset.run import as_seed
-    from shardwise.plan.permute import mix
-
+    """Mix numbers and other values into a seed of 31 bits, the same in every process."""
     return mix(*map(as_seed, args)) >> 33
 
 
@@ -88,11 +70,7 @@ def identity(x: Any) -> Any:
 
 
 def safe_eval(s: str, expr: str = "{}") -> Any:
-    """Look up a name of letters, digits and underscores in `expr`, by getattr and builtins only.
-
-    Raises:
-        ValueError: the text holds anything else.
-    """
+    """Evaluate `expr` with a name of letters, digits and underscores put in."""
     if re.fullmatch(r"[A-Za-z0-9_]*", s) is None:
         raise ValueError(f"safe_eval: {s!r} holds more than letters, digits and underscores")
     return eval(expr.format(s))  # noqa: S307 - the name is checked, the rest is the caller's
@@ -101,11 +79,8 @@ def safe_eval(s: str, expr: str = "{}") -> Any:
 def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
     """The first attribute `sym` of the modules (`.name` for those of this package), or None."""
     package = __name__.rpartition(".")[0]
-    for name in modules:
-        found = getattr(importlib.import_module(name, package=package), sym, None)
-        if found is not None:
-            return found
-    return None
+    values = (getattr(importlib.import_module(name, package), sym, None) for name in modules)
+    return next((value for value in values if value is not None), None)
 
 
 def repeatedly0(
@@ -128,10 +103,7 @@ def repeatedly(
     nsamples: int | None = None,
     batchsize: Callable[[Any], int] = guess_batchsize,
 ) -> Iterator[Any]:
-    """Iterate again and again, until so many epochs, batches or samples have gone by.
-
-    It also ends where an epoch is empty, since it would never end otherwise.
-    """
+    """Iterate until there were `nepochs`, `nbatches` or `nsamples`, or an empty epoch."""
     num_batches = num_samples = 0
     for epoch in itertools.count(1):
         before = num_batches
@@ -154,10 +126,8 @@ def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
     A group wins, then torch.distributed, then what the parent of this worker found, then the
     environment. It holds in workers that were spawned, too.
     """
-    from shardwise.compat.webdataset.place import find_place
-
-    place = find_place(group)
-    return place.rank, place.world_size, place.worker, place.num_workers
+    reader = find_reader(group)
+    return reader.rank, reader.world_size, reader.worker, reader.num_workers
 
 
 def pytorch_worker_seed(group: Any = None) -> int:
@@ -166,23 +136,27 @@ def pytorch_worker_seed(group: Any = None) -> int:
     return rank * max(1000, num_workers) + worker
 
 
-def deprecated(arg: Any = None) -> Any:
-    """Mark a function: calls give a DeprecationWarning. With or without a reason in brackets."""
-    if callable(arg):
-        return _warning(arg, None)
-    return lambda function: _warning(function, arg)
+def _marked(function: Callable[..., Any], on_call: Callable[[str], None]) -> Callable[..., Any]:
+    """A function that first calls another one with its name."""
 
-
-def _warning(function: Callable[..., Any], reason: str | None) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kw: Any) -> Any:
-        because = "" if reason is None else f": {reason}"
-        warnings.warn(
-            f"{function.__name__} is deprecated{because}", DeprecationWarning, stacklevel=2
-        )
+        on_call(function.__name__)
         return function(*args, **kw)
 
     return call
+
+
+def deprecated(arg: Any = None) -> Any:
+    """Mark a function: calls give a DeprecationWarning. With or without a reason in brackets."""
+    if not callable(arg):
+        return lambda function: _marked(function, functools.partial(_warn, reason=arg))
+    return _marked(arg, _warn)
+
+
+def _warn(name: str, reason: str | None = None) -> None:
+    because = "" if reason is None else f": {reason}"
+    warnings.warn(f"{name} is deprecated{because}", DeprecationWarning, stacklevel=3)
 
 
 class ObsoleteException(Exception):  # noqa: N818 - WebDataset's name
@@ -194,16 +168,14 @@ def obsolete(func: Callable[..., Any] | None = None, *, reason: str | None = Non
     if func is None:
         return functools.partial(obsolete, reason=reason)
 
-    @functools.wraps(func)
-    def call(*args: Any, **kw: Any) -> Any:
+    def refuse(name: str) -> None:
         if not is_on("ALLOW_OBSOLETE"):
             because = "" if reason is None else f" ({reason})"
             raise ObsoleteException(
-                f"{func.__name__} is obsolete{because}; set ALLOW_OBSOLETE=1 to use it still"
+                f"{name} is obsolete{because}; set ALLOW_OBSOLETE=1 to use it still"
             )
-        return func(*args, **kw)
 
-    return call
+    return _marked(func, refuse)
 
 
 def compute_sample_weights(n_w_pairs: Iterable[tuple[float, float]]) -> NDArray[np.float64]:

@@ -1,7 +1,4 @@
-"""Writing samples into a row of tar shards: `ShardWriter`, and the names of WebDataset's module.
-
-Imports this package.
-"""
+"""Writing samples into a row of tar shards: `ShardWriter`, and the names of WebDataset's module."""
 
 from __future__ import annotations
 
@@ -29,25 +26,6 @@ from shardwise.compat.webdataset.encoders import (
     torch_dumps,
 )
 from shardwise.compat.webdataset.tar_writer import TarWriter
-
-__all__ = [
-    "ShardWriter",
-    "TarWriter",
-    "add_handlers",
-    "bytestr",
-    "cbor_dumps",
-    "default_handlers",
-    "encode_based_on_extension",
-    "encode_based_on_extension1",
-    "imageencoder",
-    "make_encoder",
-    "make_handlers",
-    "mp_dumps",
-    "numpy_dumps",
-    "numpy_npz_dumps",
-    "tenbin_dumps",
-    "torch_dumps",
-]
 
 
 class ShardWriter:

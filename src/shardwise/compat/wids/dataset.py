@@ -3,8 +3,7 @@
 Local shards are read where they lie, through one tar source for all of them: a sample costs what
 it costs in `shardwise.tar`. Remote ones are read by byte ranges and kept in the cache directory,
 or copied to where `localname` says. Keeps I6: what the list says of a shard is held against it.
-Any thread may read, and the dataset pickles without open files. Imports torch, the tar source and
-this package.
+Any thread may read, and the dataset pickles without open files.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 from shardwise.storage.cache import CacheSettings
 from shardwise.storage.requests.event_loop import is_cut_off
-
-__all__ = ["ShardListDataset", "hash_dataset_name", "interpret_transformations"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -165,13 +162,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
             self._has_warned = True
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
-        """The opened shard of a sample, the sample's number there, and what the list says of it.
-
-        Raises:
-            IndexError: there is no such sample.
-            DataError: the shard is damaged, missing, or not what the list says.
-            StorageError: it can't be read.
-        """
+        """The opened shard of a sample, the sample's number there, and what the list says of it."""
         row, desc = self._locate(self._checked(index))
         return self.cache.get_shard(desc["url"]), row, desc
 
@@ -244,11 +235,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
 
 
 def interpret_transformations(transformations: Any) -> list[Transformation]:
-    """What `transformations=` means: a list of functions of a sample.
-
-    Raises:
-        TypeError: one is neither callable nor "PIL" nor "numpy".
-    """
+    """What `transformations=` means: a list of functions of a sample."""
     if transformations is None:
         return []
     if isinstance(transformations, str) or callable(transformations):

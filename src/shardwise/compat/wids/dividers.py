@@ -3,15 +3,12 @@
 Accelerate takes a prepared DataLoader's batches in turn, one for each rank, whatever sampler they
 come from: a sampler that has divided already would be divided a second time, and of 160 samples on
 4 ranks some 40 would be read. It tells the sampler nothing, so the sampler looks who is asking.
-Imports the standard library; looks at Accelerate where the program has imported it.
 """
 
 from __future__ import annotations
 
 import sys
 from types import FrameType
-
-__all__ = ["is_divided_by_caller"]
 
 # Their `batch_sampler` or loader takes turns between ranks.
 _DIVIDERS = ("BatchSamplerShard", "DataLoaderDispatcher")

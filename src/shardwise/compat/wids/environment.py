@@ -1,15 +1,10 @@
-"""The environment variable that wids programs set: where what is read of remote shards is kept.
-
-Imports storage only.
-"""
+"""The environment variable that wids programs set: where what is read of remote shards is kept."""
 
 from __future__ import annotations
 
 import os
 
 from shardwise.storage.user_dirs import user_cache_dir
-
-__all__ = ["default_cache_dir"]
 
 
 def default_cache_dir() -> str:

@@ -1,7 +1,6 @@
 """The shards of a list that lie on this machine: one source for all of them.
 
-Keeps I6: all are there, and as the list says, before the first sample is read. Imports the tar
-source, storage and this package.
+Keeps I6: all are there, and as the list says, before the first sample is read.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from shardwise.errors import MissingShardError
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import local_path
-
-__all__ = ["LocalShards"]
 
 
 class LocalShards:

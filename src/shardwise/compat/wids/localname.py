@@ -2,7 +2,6 @@
 
 A name is the shard's own with a hash of its whole URL in front of the extension, so that
 `train/000.tar` and `val/000.tar` do not meet. Directories are made when something is written.
-Imports this package only.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shardwise.compat.wids.environment import default_cache_dir
-
-__all__ = ["CacheLocalname", "DefaultLocalname", "hash_localname"]
 
 _SAFE_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 # The longest name that file systems take is 255 bytes; a lock and a temporary file add to it.

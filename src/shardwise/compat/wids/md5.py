@@ -6,15 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["compute_file_md5sum"]
-
 
 def compute_file_md5sum(fname: str | Path | BinaryIO, chunksize: int = 1 << 20) -> str:
-    """The MD5 of a file or open stream as 32 hex digits; a stream is read from its beginning.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """The MD5 of a file or open stream as 32 hex digits; a stream is read from its beginning."""
     if not isinstance(fname, str | Path):
         fname.seek(0)
         return _digest(fname, chunksize)

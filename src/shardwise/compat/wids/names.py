@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-__all__ = ["group_by_key", "splitname"]
-
 
 def splitname(fname: str) -> tuple[str, str]:
     """Key and extension of a member.
 
     >>> splitname("train.v2/0001.seg.png")
     ('train.v2/0001', '.seg.png')
-
-    Raises:
-        ValueError: the base name has no dot.
     """
     directory, slash, base = fname.rpartition("/")
     stem, dot, extension = base.partition(".")

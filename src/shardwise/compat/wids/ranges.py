@@ -1,7 +1,6 @@
 """Ranges of indices: what the samplers deal out, in chunks that lie together in the data.
 
-A line is a row of half-open ranges, read one after another. Pure; imports numpy and the plan's
-permutations.
+A line is a row of half-open ranges, read one after another.
 """
 
 from __future__ import annotations
@@ -12,11 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from shardwise.plan import Permutation, mix
-
-__all__ = [
-    "Range", "chunked", "cut", "indices", "intersect_range", "intersect_ranges", "iterate_ranges",
-    "lengths_to_ranges", "shuffled",
-]  # fmt: skip
 
 Range = tuple[int, int]
 
@@ -105,14 +99,7 @@ def iterate_ranges(
     indexshuffle: bool = True,
     shardshuffle: bool = True,
 ) -> Iterator[int]:
-    """The indices of ranges, in wids' order for a generator; the samplers here have one of theirs.
-
-    Args:
-        ranges: half-open.
-        rng: draws the order.
-        indexshuffle: whether the indices of a range are shuffled.
-        shardshuffle: whether the ranges are.
-    """
+    """The indices of ranges in wids' order for a generator; the samplers here have their own."""
     order = list(range(len(ranges)))
     if shardshuffle:
         rng.shuffle(order)

@@ -2,7 +2,7 @@
 
 Every sampler has a true length and `set_epoch`, and goes on to the next epoch by itself where
 nobody calls that. The divided one keeps I1 and I2: each rank gets the same number of indices, and
-all of them together cover the data. Imports torch, the ranks and this package.
+all of them together cover the data.
 """
 
 from __future__ import annotations
@@ -23,23 +23,12 @@ from shardwise.compat.wids.ranges import (
 )
 from shardwise.ranks import Ranks, discover
 
-__all__ = [
-    "ChunkedSampler",
-    "DistributedChunkedSampler",
-    "ShardListSampler",
-    "ShardedSampler",
-]
-
 
 class _RangeSampler(torch.utils.data.Sampler[int]):
     """Indices of ranges: the ranges in the order of the epoch, each one shuffled.
 
     The first epoch keeps the ranges in storage order unless `shufflefirst` is set. The same seed
     and epoch give the same order in every process.
-
-    Attributes:
-        ranges: half-open ranges of indices, in storage order.
-        epoch: the epoch of the iteration under way, or of the next one if there is none.
     """
 
     def __init__(
@@ -78,12 +67,6 @@ class _RangeSampler(torch.utils.data.Sampler[int]):
 class ShardListSampler(_RangeSampler):
     """Whole shards in another order each epoch, each one shuffled; not divided among ranks.
 
-    Args:
-        dataset: a `ShardListDataset`, for its `lengths`.
-        lengths: samples a shard, in place of the dataset's.
-        seed: makes another order.
-        shufflefirst: whether the first epoch changes the order of the shards, too.
-
     Example:
         >>> sampler = ShardListSampler(None, lengths=[3, 2])
         >>> len(sampler), sorted(sampler)
@@ -108,18 +91,7 @@ ShardedSampler = ShardListSampler
 
 
 class ChunkedSampler(_RangeSampler):
-    """Chunks of neighbours in another order each epoch, each one shuffled; not divided.
-
-    Args:
-        dataset: anything with a length.
-        dslength_per_replica: how many indices an epoch has, where that is not all: less leaves
-            some out, more begins again.
-        num_samples: the first so many samples, or those from one index to another; None for all.
-        chunksize: samples in a chunk.
-        seed: makes another order.
-        shuffle: False gives the indices in storage order, in every epoch.
-        shufflefirst: whether the first epoch changes the order of the chunks, too.
-    """
+    """Chunks of neighbours in another order each epoch, each one shuffled; not divided."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """One shard of wids: its samples by number; and the shards that were used last.
 
 Local shards are read where they lie. What a list says of a shard is held against it when it is
-opened (I6). Any thread may read; after a fork the child opens its own. Imports the tar source,
-storage and this package.
+opened (I6). Any thread may read; after a fork the child opens its own.
 """
 
 from __future__ import annotations
@@ -26,15 +25,6 @@ from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
 
-__all__ = [
-    "IndexedTarSamples",
-    "LRUShards",
-    "compute_num_samples",
-    "open_copy",
-    "parts_of",
-    "samples_of",
-]
-
 
 def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
     """Samples as wids has them: ".jpg" and so on, each a stream of bytes, and "__key__"."""
@@ -55,23 +45,6 @@ class IndexedTarSamples:
 
     A sample is a dict: a stream of bytes a field, named by the extension with its dot (in lower
     case), and "__key__".
-
-    Args:
-        path: a local file.
-        stream: an open file, in place of `path`; it must be one with a name.
-        md5sum: what the file must hash to; reads it once.
-        expected_size: how many samples it must hold.
-        use_mmap: nothing: the file is read by byte ranges, without a map.
-        index_file: nothing: the index is `shardwise.tar`'s.
-
-    Attributes:
-        path: the file or URL.
-        source: what it is read through, and maybe other shards too.
-        first: the number of its first sample there.
-
-    Raises:
-        DataError: the file is damaged, or not what was expected.
-        StorageError: it can't be read.
     """
 
     def __init__(
@@ -158,12 +131,7 @@ def compute_num_samples(fname: str | os.PathLike[str]) -> int:
 def open_copy(
     url: str, path: str, *, num_bytes: int | None = None, num_samples: int | None = None
 ) -> IndexedTarSamples:
-    """A remote shard by way of a copy, which is made unless it is there.
-
-    Raises:
-        DataError: it is damaged, missing, or has not as many bytes and samples as it must have.
-        StorageError: it can't be read.
-    """
+    """A remote shard by way of a copy, which is made unless it is there."""
     fetch(url, path, num_bytes=num_bytes)
     # Ahead of time and without a word: nobody could have indexed the copy before.
     (result,) = build_indexes([path], jobs=1, accept_unfinished=True)
@@ -173,20 +141,7 @@ def open_copy(
 
 
 class LRUShards:
-    """The shards that were used last, opened; remote ones are copied here first.
-
-    Args:
-        lru_size: shards that stay open.
-        keep: whether copies stay when others need their room.
-        localname: gives the path of the copy of a remote shard.
-        opener: opens a shard, given its URL; None for one by one, as `localname` says.
-        ready: gives a shard that is open already, given its URL, else None; it must not wait.
-
-    Attributes:
-        accesses: calls of `get_shard` in this process.
-        misses: those that had to open the shard.
-        last_missed: whether the last one was such.
-    """
+    """The shards that were used last, opened; remote ones are copied here first."""
 
     def __init__(
         self,
@@ -227,12 +182,7 @@ class LRUShards:
             self.lru.clear()
 
     def get_shard(self, url: str) -> IndexedTarSamples:
-        """The opened shard of a URL.
-
-        Raises:
-            DataError: the shard is damaged, missing, or not what its list says.
-            StorageError: it can't be read or copied.
-        """
+        """The opened shard of a URL."""
         guard = self._own_guard()
         found = self._look(guard, url, counts=True)
         if found is not None:

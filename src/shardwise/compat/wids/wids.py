@@ -27,34 +27,3 @@ from shardwise.compat.wids.wids_lru import LRUCache
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar
 from shardwise.compat.wids.wids_specs import load_dsdesc_and_resolve, urldir
 from shardwise.compat.wids.wids_tar import TarFileReader, find_index_file
-
-__all__ = [
-    "CacheLocalname",
-    "ChunkedSampler",
-    "DefaultLocalname",
-    "DistributedChunkedSampler",
-    "IndexedTarSamples",
-    "LRUCache",
-    "LRUShards",
-    "MMIndexedTar",
-    "ShardListDataset",
-    "ShardListSampler",
-    "ShardedSampler",
-    "TarFileReader",
-    "compute_file_md5sum",
-    "compute_num_samples",
-    "default_decoder",
-    "download_and_open",
-    "find_index_file",
-    "group_by_key",
-    "hash_dataset_name",
-    "hash_localname",
-    "interpret_transformations",
-    "intersect_range",
-    "intersect_ranges",
-    "iterate_ranges",
-    "lengths_to_ranges",
-    "load_dsdesc_and_resolve",
-    "splitname",
-    "urldir",
-]

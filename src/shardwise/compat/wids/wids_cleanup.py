@@ -1,7 +1,6 @@
 """Keeping a directory small: the files that were changed last stay.
 
-It works on a pattern that the user names, and removes whatever matches it. Imports the standard
-library only.
+It works on a pattern that the user names, and removes whatever matches it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO
 
-__all__ = ["ExclusiveLock", "create_cleanup_background_process", "keep_most_recent_files"]
-
 
 def keep_most_recent_files(
     pattern: str,
@@ -24,14 +21,7 @@ def keep_most_recent_files(
     maxfiles: int = 1000,
     debug: bool = False,  # noqa: ARG001 - nothing is printed
 ) -> None:
-    """Remove the oldest of the files that match a glob, until few and small enough are left.
-
-    Args:
-        pattern: the glob.
-        maxsize: most bytes of all files that stay.
-        maxfiles: most files that stay.
-        debug: nothing.
-    """
+    """Remove the oldest of the files that match a glob, until few and small enough are left."""
     found = []
     for name in glob.glob(pattern):  # noqa: PTH207 - a pattern as the user writes it
         try:
@@ -47,11 +37,7 @@ def keep_most_recent_files(
 
 
 class ExclusiveLock:
-    """A lock between processes that is taken or not, without waiting.
-
-    Args:
-        lockfile: the lock's file; made if need be, and left where it is.
-    """
+    """A lock between processes that is taken or not, without waiting."""
 
     def __init__(self, lockfile: str | os.PathLike[str]) -> None:
         self.lockfile = os.fspath(lockfile)

@@ -2,7 +2,7 @@
 
 Pickles are left alone unless they are asked for by name: loading one runs whatever it says.
 Errors name the sample and the field (I6). Pillow, torch and others are imported when a field needs
-them. Imports `shardwise.errors`.
+them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DataError, MissingExtraError
-
-__all__ = [
-    "check_keys",
-    "decode_all_gz",
-    "decode_basic",
-    "decode_images_to_numpy",
-    "decode_images_to_pil",
-    "default_decoder",
-]
 
 Sample = dict[str, Any]
 
@@ -49,18 +40,7 @@ def default_decoder(
     gz_update_key: bool = False,
     unpickle: bool = False,
 ) -> Sample:
-    """Decode a sample: `decode_all_gz`, `decode_basic`, then images.
-
-    Args:
-        sample: fields as bytes or streams.
-        format: what images become: "PIL" or "numpy"; True, as in wids, None and False leave them.
-        gz_update_key: whether ".txt.gz" becomes ".txt".
-        unpickle: whether ".pkl" and ".pickle" are loaded.
-
-    Raises:
-        DataError: a field can't be decoded, or holds a pickle.
-        ValueError: there is no such format, or a field's name has no dot in front.
-    """
+    """Decode a sample: `decode_all_gz`, `decode_basic`, then images."""
     decoders = {"pil": decode_images_to_pil, "numpy": decode_images_to_numpy}
     name = format.lower() if isinstance(format, str) else None
     if name is not None and name not in decoders:

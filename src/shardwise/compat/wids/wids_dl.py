@@ -2,7 +2,7 @@
 
 Keeps I6 and I8: a copy gets its name when it has the length that the store states, so a copy that
 is there is whole; a killed download leaves a hidden file that nobody reads. Locks are the
-kernel's and end with their holder. No command is ever run. Imports storage and this package.
+kernel's and end with their holder. No command is ever run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from shardwise.errors import DataError, StorageError
 from shardwise.storage import atomic_write
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["ULockFile", "download_and_open", "download_file", "fetch", "recent_downloads"]
-
 _CHUNK_BYTES = 8 << 20
 
 Handler = Callable[[str, str], object]
@@ -34,9 +32,6 @@ class ULockFile:
     """A lock between processes, held inside a `with` block.
 
     The file stays: removing it would let two processes hold two locks of one name.
-
-    Args:
-        path: the lock's file; made if need be.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -61,19 +56,7 @@ def download_file(
     handlers: Mapping[str, Handler] | None = None,
     verbose: bool = False,  # noqa: ARG001 - nothing is printed
 ) -> str:
-    """Copy a file, remote or local, over what is at `local`; gives back `local`.
-
-    Args:
-        remote: a path or URL.
-        local: the path of the copy. Its directory is made if need be.
-        handlers: functions of your own for schemes, as `handler(remote, path)`.
-        verbose: nothing.
-
-    Raises:
-        MissingShardError: the file is not there.
-        StorageError: it can't be read, or its URL is a command (`pipe:`).
-        TypeError: a handler is a text: commands are not run.
-    """
+    """Copy a file, remote or local, over what is at `local`; gives back `local`."""
     scheme = scheme_of(remote)
     handler = (handlers or {}).get(scheme)
     if isinstance(handler, str):
@@ -111,17 +94,7 @@ def fetch(
     handlers: Mapping[str, Handler] | None = None,
     num_bytes: int | None = None,
 ) -> str:
-    """Copy a file unless its copy is there already; of several processes one copies.
-
-    Args:
-        remote: a path or URL.
-        local: the path of the copy.
-        handlers: as for `download_file`.
-        num_bytes: the length that the file must have; None for whatever the store states.
-
-    Raises:
-        DataError: the file has another length.
-    """
+    """Copy a file unless its copy is there already; of several processes one copies."""
     path = Path(local)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,10 +118,5 @@ def download_and_open(
     handlers: Mapping[str, Handler] | None = None,
     verbose: bool = False,  # noqa: ARG001 - nothing is printed
 ) -> IO[Any]:
-    """Copy a file unless its copy is there already, and open the copy.
-
-    Raises:
-        MissingShardError: the file is not there.
-        StorageError: it can't be read.
-    """
+    """Copy a file unless its copy is there already, and open the copy."""
     return open(fetch(remote, local, handlers=handlers), mode)

@@ -1,7 +1,7 @@
 """The command `widsindex`: makes, changes and shows wids' indexes in JSON.
 
 Counts come from the shards' headers, so nothing is copied; an index is written whole or not at
-all. Imports click, storage and this package.
+all.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import atomic_write, expand, is_local, local_path
 from shardwise.storage.urls import scheme_of
-
-__all__ = ["main", "make_index", "widsindex"]
 
 
 class _Commands(click.Group):
@@ -57,20 +55,7 @@ def make_index(
     base: str | None = None,
     md5: bool | None = None,
 ) -> dict[str, Any]:
-    """An index of shards, sorted by URL.
-
-    Args:
-        urls: the shards: paths, URLs, brace patterns, globs.
-        directory: where the index will lie: paths are written relative to it.
-        name: the data set's name.
-        info: what it is.
-        base: what the URLs will be relative to; they are then written as they are given.
-        md5: whether to hash the shards, which reads them whole; None hashes local ones.
-
-    Raises:
-        DataError: a shard is damaged.
-        MissingShardError: a shard is not there.
-    """
+    """An index of shards, sorted by URL."""
     shards = expand(urls)
     listed = []
     for url, shard in zip(

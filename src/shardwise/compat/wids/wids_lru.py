@@ -1,7 +1,4 @@
-"""wids' `LRUCache`: a dict of bounded size that forgets what was used longest ago.
-
-Imports the standard library only.
-"""
+"""wids' `LRUCache`: a dict of bounded size that forgets what was used longest ago."""
 
 from __future__ import annotations
 
@@ -9,18 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from typing import Any
 
-__all__ = ["LRUCache"]
-
 
 class LRUCache:
     """At most `capacity` entries; reading or writing one makes it the newest.
 
     Not safe in threads by itself. Keys that are not there read as None.
-
-    Args:
-        capacity: entries, at least 1.
-        release_handler: called as `release_handler(key, value)` with each entry that leaves: when
-            it is the oldest, is deleted, or `clear` is called.
     """
 
     def __init__(

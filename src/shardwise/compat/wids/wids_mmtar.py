@@ -1,7 +1,7 @@
 """wids' `MMIndexedTar`: the members of a tar file by number or name.
 
 Names of any length and any dialect of tar are right, and damage is an error (I6). Members are
-read by byte ranges: there is no map of the file. Imports the tar scanner and storage.
+read by byte ranges: there is no map of the file.
 """
 
 from __future__ import annotations
@@ -19,24 +19,11 @@ from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile, local_path
 
-__all__ = ["MMIndexedTar", "keep_while_reading"]
-
 
 class MMIndexedTar:
     """The regular files in a tar file, in their order; indexed by number or by name.
 
     Of several members of one name, the name means the last, as when the tar is unpacked.
-
-    Args:
-        fname: a path, or an open file with a name.
-        index_file: nothing; the members are found anew.
-        verbose: nothing.
-        cleanup_callback: called as `callback(path, descriptor, phase)` with the phase "start" when
-            the file is opened and "end" when it is closed.
-
-    Raises:
-        DataError: the file is damaged, cut short or no tar.
-        MissingShardError: it is not there.
     """
 
     def __init__(
@@ -108,17 +95,7 @@ def _members(file: LocalFile) -> Iterator[tuple[str, int, int]]:
 
 
 def keep_while_reading(fname: str, fd: int, phase: str, delay: float = 0.0) -> None:
-    """A `cleanup_callback` that removes a file when its last reader closes it.
-
-    Args:
-        fname: the file.
-        fd: a descriptor of it, on which readers hold a shared lock.
-        phase: "start" or "end".
-        delay: must be 0.
-
-    Raises:
-        ValueError: another phase, or a delay.
-    """
+    """A `cleanup_callback` that removes a file when its last reader closes it."""
     if delay:
         raise ValueError(f"delay={delay}: files are removed at once, or not at all")
     if fd < 0 or fname is None:

@@ -6,7 +6,7 @@
 
 A shard's URL is taken from, in this order: `base=` of the call, the index's own "base", the
 directory of the index. These files come from elsewhere: what they say is held against the shards
-when these are opened. Imports storage.
+when these are opened.
 """
 
 from __future__ import annotations
@@ -20,16 +20,6 @@ from urllib.parse import urlsplit, urlunsplit
 from shardwise.errors import DataError
 from shardwise.storage import is_local, open_file
 from shardwise.storage.urls import scheme_of
-
-__all__ = [
-    "check_shards",
-    "load_dsdesc_and_resolve",
-    "load_remote_dsdesc_raw",
-    "rebase_shardlist",
-    "resolve_dsdesc",
-    "urldir",
-    "urlmerge",
-]
 
 KIND = "wids-shard-index-v1"
 
@@ -65,11 +55,7 @@ def urlmerge(base: str, url: str) -> str:
 
 
 def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
-    """A list of dicts that each have a "url" and a whole number "nsamples".
-
-    Raises:
-        DataError: it is something else.
-    """
+    """A list of dicts that each have a "url" and a whole number "nsamples"."""
     if not isinstance(shards, list):
         raise DataError(f"a list of shards must be a list, not {shards!r:.80}", url=url)
     for number, shard in enumerate(shards):
@@ -88,15 +74,7 @@ def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
 
 
 def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
-    """An index as it is written.
-
-    Args:
-        source: a path, a URL or an open file.
-
-    Raises:
-        MissingShardError: it is not there.
-        DataError: it is no JSON object.
-    """
+    """An index as it is written."""
     if isinstance(source, str):
         url: str | None = source
         text: str | bytes
@@ -138,18 +116,7 @@ def resolve_dsdesc(
     base: str | None = None,
     directory: str | None = None,
 ) -> dict[str, Any]:
-    """An index whose "shardlist" names all shards, also those of the indexes that it refers to.
-
-    Args:
-        dsdesc: the index.
-        options: entries that take the place of the index's own.
-        base: what shards are relative to, before the index's own "base".
-        directory: what they are relative to where neither says anything.
-
-    Raises:
-        DataError: it is none, of another version, without shards, or refers to an index that
-            refers to another one.
-    """
+    """An index whose "shardlist" names all shards, also those of the indexes that it refers to."""
     index = {**dsdesc, **(options or {})}
     if index.get("wids_version") != 1:
         raise DataError(f"wids_version is {index.get('wids_version')!r}: version 1 is read")

@@ -1,4 +1,4 @@
-"""wids' `TarFileReader`: the members of a tar file by number. Imports `wids_mmtar`."""
+"""wids' `TarFileReader`: the members of a tar file by number."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import IO, Any
 
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar
 
-__all__ = ["TarFileReader", "find_index_file"]
-
 
 def find_index_file(file: str | os.PathLike[str]) -> str:
     """Where wids kept a pickled index of a tar file. It is neither read nor written here."""
@@ -16,13 +14,7 @@ def find_index_file(file: str | os.PathLike[str]) -> str:
 
 
 class TarFileReader(MMIndexedTar):
-    """The regular files in a tar file, in their order.
-
-    Args:
-        file: a path, or an open file with a name.
-        index_file: nothing; the members are found anew, and no pickle is read.
-        verbose: nothing.
-    """
+    """The regular files in a tar file, in their order."""
 
     def __init__(
         self,

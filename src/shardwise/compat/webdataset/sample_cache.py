@@ -1,7 +1,6 @@
 """Stages that keep the samples that pass, for later epochs: in memory, or in an LMDB database.
 
-What is kept is used only once a whole pass has been kept. Imports this package; lmdb when it is
-asked for.
+What is kept is used only once a whole pass has been kept.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from shardwise.compat.webdataset.readers import find_reader
 from shardwise.compat.webdataset.utils import PipelineStage
-
-__all__ = ["Cached", "LMDBCached"]
 
 
 class Cached(PipelineStage):
@@ -39,12 +37,6 @@ class LMDBCached(PipelineStage):
     """Keeps all samples in an LMDB database; once it is complete they come from there.
 
     Each reader (rank and worker) has keys of its own, so that several can share a database.
-
-    Args:
-        fname: the database.
-        map_size: bytes it may grow to.
-        pickler: a module with `dumps` and `loads`. Pickles run any code: use databases you trust.
-        chunksize: samples written at once.
     """
 
     def __init__(
@@ -105,10 +97,8 @@ class LMDBCached(PipelineStage):
             transaction.put(self._end(), b"1")
 
     def _prefix(self) -> str:
-        from shardwise.compat.webdataset.place import find_place
-
-        place = find_place()
-        return f"s{place.rank}.{place.world_size}.{place.worker}.{place.num_workers}/"
+        reader = find_reader()
+        return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
 
     def _end(self) -> bytes:
         return ("_" + self._prefix()).encode()

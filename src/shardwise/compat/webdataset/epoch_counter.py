@@ -3,7 +3,7 @@
 Workers of torch's DataLoader are often started anew for every epoch, from a dataset that knows
 nothing of the epochs before. So the count lies in anonymous shared memory: workers that were
 started together see the same epoch, those of the next generation the next one. No lock is needed,
-and there is no name that a killed process could leave behind. Imports torch.
+and there is no name that a killed process could leave behind.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from torch.utils.data import get_worker_info
 
 from shardwise.plan.permute import mix
 
-__all__ = ["Clock", "SharedCells"]
-
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
+# The cells: the epoch behind the last one and a mark of who began that (0 for the main process,
+# else the workers' common seed); how often the epoch was set, and to which; whether the pipeline
+# has warned.
+_WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
 
 
-class SharedCells:
-    """Whole numbers of 64 bits that worker processes share; any other copy has its own."""
+class SharedIntegers:
+    """Integers of 64 bits that worker processes share; any other copy has its own."""
 
     def __init__(self, values: list[int]) -> None:
         self._cells: Any = RawArray("q", values)
@@ -39,27 +41,25 @@ class SharedCells:
         if get_spawning_popen() is not None:
             # A worker process is being started: the memory itself goes along.
             return _shared, (self._cells,)
-        return SharedCells, (list(self._cells),)
+        return SharedIntegers, (list(self._cells),)
 
 
-def _shared(cells: Any) -> SharedCells:
-    found = SharedCells.__new__(SharedCells)
-    found._cells = cells
-    return found
+def _shared(cells: Any) -> SharedIntegers:
+    shared = SharedIntegers.__new__(SharedIntegers)
+    shared._cells = cells
+    return shared
 
 
-class Clock:
-    """Counts the epochs that have begun, over generations of workers.
-
-    One cell holds the last epoch that began (plus one, so that 0 is none) and a mark of who began
-    it: 0 for the main process, else the workers' common seed.
-    """
+class EpochCounter:
+    """Counts the epochs that have begun, over generations of workers."""
 
     def __init__(self, next_epoch: int = 0) -> None:
-        # The word, how often the epoch was set, and to what; whether `is_first_call` was called.
-        self._cells = SharedCells([next_epoch, 0, next_epoch, 0])
-        self._mine: tuple[int, int] | None = None
-        self._seen_sets = 0
+        self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0])
+        self._begin_here()
+
+    def _begin_here(self) -> None:
+        self._own_mark: tuple[int, int] | None = None
+        self._seen_sets = self._cells[_NUM_SETS]
         self._epoch = -1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -67,35 +67,33 @@ class Clock:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._cells = state["_cells"]
-        self._mine = None
-        self._seen_sets = self._cells[1]
-        self._epoch = -1
+        self._begin_here()
 
-    def copy(self) -> Clock:
-        """A clock of its own that shows the same."""
-        return Clock(self.next_epoch)
+    def copy(self) -> EpochCounter:
+        """A counter of its own with the same count."""
+        return EpochCounter(self.next_epoch)
 
     @property
     def next_epoch(self) -> int:
         """The epoch that begins next, as far as this process can see."""
-        return self._cells[0] & _EPOCH_MASK
+        return self._cells[_WORD] & _EPOCH_MASK
 
     @property
-    def worker_began(self) -> bool:
+    def was_begun_by_worker(self) -> bool:
         """Whether the last epoch was begun by workers."""
-        return bool(self._cells[0] >> _EPOCH_BITS)
+        return bool(self._cells[_WORD] >> _EPOCH_BITS)
 
-    def is_first_call(self) -> bool:
-        """True once, in all processes that share this clock."""
-        is_first = not self._cells[3]
-        self._cells[3] = 1
+    def is_first_warning(self) -> bool:
+        """True once, in all processes that share this counter."""
+        is_first = not self._cells[_HAS_WARNED]
+        self._cells[_HAS_WARNED] = 1
         return is_first
 
     def set(self, epoch: int) -> None:
         """Have this epoch begin next, also in workers that live already."""
-        self._cells[2] = epoch
-        self._cells[1] = self._cells[1] + 1
-        self._cells[0] = epoch
+        self._cells[_SET_TO] = epoch
+        self._cells[_NUM_SETS] = self._cells[_NUM_SETS] + 1
+        self._cells[_WORD] = epoch
 
     def begin(self) -> int:
         """The epoch that begins now."""
@@ -105,16 +103,16 @@ class Clock:
         else:
             # Workers that were started together have seeds that follow one another.
             mark = mix(info.seed - info.id) >> (_EPOCH_BITS + 1) | 1
-            if self._mine == (os.getpid(), mark):
+            if self._own_mark == (os.getpid(), mark):
                 # A worker that lives on from epoch to epoch.
-                was_set = self._cells[1] != self._seen_sets
-                epoch = self._cells[2] if was_set else self._epoch + 1
+                was_set = self._cells[_NUM_SETS] != self._seen_sets
+                epoch = self._cells[_SET_TO] if was_set else self._epoch + 1
             else:
-                word = self._cells[0]
-                began = word >> _EPOCH_BITS == mark
-                epoch = (word & _EPOCH_MASK) - began
-            self._mine = os.getpid(), mark
-        self._seen_sets = self._cells[1]
+                word = self._cells[_WORD]
+                was_begun = word >> _EPOCH_BITS == mark
+                epoch = (word & _EPOCH_MASK) - was_begun
+            self._own_mark = os.getpid(), mark
+        self._seen_sets = self._cells[_NUM_SETS]
         self._epoch = epoch
-        self._cells[0] = mark << _EPOCH_BITS | (epoch + 1)
+        self._cells[_WORD] = mark << _EPOCH_BITS | (epoch + 1)
         return epoch

@@ -1,0 +1,128 @@
+"""Which reader this is, and which pass it builds: what the random numbers of a stage depend on.
+
+Keeps I10 for pipelines that run in workers of torch's DataLoader: ranks are found in the process
+that iterates the loader, and travel in the pickled pipeline to workers that were not forked, which
+have no process group. `WORKER` and `NUM_WORKERS` in the environment stand for a worker, as in
+WebDataset. Stages take their keys when they are built, so that one seed drives everything and each
+pass has an order of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from shardwise.compat.webdataset.environment import variable
+from shardwise.plan.permute import mix
+from shardwise.ranks import Ranks, discover, explicit_ranks
+
+# The ranks that a pipeline brought into this worker process: for stages that are plain functions.
+INHERITED_RANKS: ContextVar[Ranks | None] = ContextVar("shardwise_compat_ranks", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One of `world_size * num_workers` readers."""
+
+    rank: int = 0
+    world_size: int = 1
+    worker: int = 0
+    num_workers: int = 1
+
+
+@dataclass
+class Pass:
+    """A pass through a pipeline while it is built.
+
+    Attributes:
+        seed: the pipeline's.
+        number: which pass, counted from 0.
+        reader: who reads it.
+        rotation: by how many readers the shares are rotated.
+        num_keyed: how many stages have taken a key.
+    """
+
+    seed: int
+    number: int
+    reader: Reader
+    rotation: int = 0
+    num_keyed: int = 0
+
+
+CURRENT_PASS: ContextVar[Pass | None] = ContextVar("shardwise_compat_pass", default=None)
+
+
+def in_worker() -> bool:
+    """Whether this process is a worker of torch's DataLoader."""
+    return get_worker_info() is not None
+
+
+def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
+    """Rank and world size, as WebDataset knows them: not what srun or mpirun say by themselves.
+
+    Args:
+        group: a process group or one dimension of a device mesh; it wins over everything.
+        inherited: what was found in the process that this one was started from.
+    """
+    if group is not None:
+        return discover(group=group)
+    found = explicit_ranks()
+    inherited = inherited or (INHERITED_RANKS.get() if in_worker() else None)
+    # A process group is the truth; environment variables of a worker may be of any age.
+    if inherited is None or found.source == "torch.distributed":
+        return found
+    return inherited if in_worker() or found.source == "default" else found
+
+
+def find_reader(group: Any = None, inherited: Ranks | None = None) -> Reader:
+    """The reader that this process is."""
+    ranks = find_ranks(group, inherited)
+    worker, num_workers = variable("WORKER"), variable("NUM_WORKERS")
+    if worker is not None and num_workers is not None:
+        return Reader(ranks.rank, ranks.world_size, int(worker), int(num_workers))
+    info = get_worker_info()
+    if info is None:
+        return Reader(ranks.rank, ranks.world_size)
+    return Reader(ranks.rank, ranks.world_size, info.id, info.num_workers)
+
+
+def as_seed(seed: Any) -> int:
+    """A whole number for any seed that `random.Random` would take."""
+    if isinstance(seed, int):
+        return int(seed)
+    text = seed if isinstance(seed, str) else repr(seed)
+    try:
+        return int(text)
+    except ValueError:
+        return int.from_bytes(text.encode(), "little")
+
+
+def generator(seed: Any = None, *, each_reader: bool = False) -> random.Random:
+    """A generator for a stage that is being built; see `generator_maker`."""
+    return generator_maker(seed)(each_reader)
+
+
+def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
+    """A function that makes the generator of a stage that is being built.
+
+    It is called with whether each reader gets numbers of its own: shards must be shuffled alike
+    everywhere before they are divided. Outside of a pipeline the generator is seeded with `seed`,
+    or by the system.
+    """
+    current = CURRENT_PASS.get()
+    if current is None:
+        return lambda _: random.Random(None if seed is None else as_seed(seed))  # noqa: S311
+    own = () if seed is None else (as_seed(seed),)
+    current.num_keyed += 1
+    words = (current.seed, current.number, current.num_keyed, *own)
+    reader = (current.reader.rank, current.reader.worker)
+
+    def make(each_reader: bool) -> random.Random:
+        return random.Random(mix(*words, *reader) if each_reader else mix(*words))  # noqa: S311
+
+    return make
