@@ -351,8 +351,12 @@ def test_a_file_that_another_thread_reads_a_little_later_is_not_fetched_again():
         ahead = ReadAhead(256 << 20, 8)
         names = ["a", "b", "c", "d"]
         sources, next_one = in_turn(*names, size=size)
-        for name in ("a", "c", "b", "d"):
-            await read_all(ahead, sources, name, next_one, size=size)
+        await read_all(ahead, sources, "a", next_one, size=size)
+        then, middle = partial(next_one, "c"), 1 << 20
+        await read(ahead, sources["c"], 0, middle, name="c", then=then, size=size)
+        await read_all(ahead, sources, "b", next_one, size=size)
+        await read(ahead, sources["c"], middle, size, name="c", then=then, size=size)
+        await read_all(ahead, sources, "d", next_one, size=size)
         assert sources["b"].asked
         assert all(sources[name].asks_nothing_twice() for name in names)
 
