@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -64,11 +65,11 @@ def content(start, stop):
     return repeated[first : first + stop - start]
 
 
-async def read(ahead, source, start, stop, *, name="f", then=lambda: None):
+async def read(ahead, source, start, stop, *, name="f", then=lambda: None, size=SIZE):
     """Read a range as a file does; the bytes, and what was read directly."""
     buffer = bytearray(stop - start)
     pieces, rest = await ahead.read(
-        Readable(name, SIZE, source.fetch, then), [Span(start, stop, 0)]
+        Readable(name, size, source.fetch, then), [Span(start, stop, 0)]
     )
     copy_pieces(pieces, memoryview(buffer))
     for span in rest:
@@ -268,7 +269,7 @@ def test_a_file_that_is_closed_holds_no_memory():
     asyncio.run(work())
 
 
-def in_turn(*names):
+def in_turn(*names, size=SIZE):
     """Files that are expected to be read one after the other; each comes from a source."""
     sources = {name: Source() for name in names}
 
@@ -277,16 +278,19 @@ def in_turn(*names):
         if at == len(names):
             return None
         then = names[at]
-        return Readable(then, SIZE, sources[then].fetch, lambda: next_one(then))
+        return Readable(then, size, sources[then].fetch, lambda: next_one(then))
 
     return sources, next_one
 
 
-async def read_all(ahead, sources, name, next_one):
+async def read_all(ahead, sources, name, next_one, size=SIZE):
     step = 1 << 20
-    for start in range(0, SIZE, step):
-        end = min(start + step, SIZE)
-        await read(ahead, sources[name], start, end, name=name, then=lambda: next_one(name))
+    for start in range(0, size, step):
+        end = min(start + step, size)
+        then = partial(next_one, name)
+        await read(ahead, sources[name], start, end, name=name, then=then, size=size)
+    # A request that was just begun asks at the event loop's next turn.
+    await asyncio.sleep(0)
 
 
 def test_the_file_that_comes_next_is_on_its_way_before_this_one_ends():
@@ -320,5 +324,40 @@ def test_files_that_are_not_read_as_expected_are_soon_left_alone():
         assert not any(asked[3:])
         # One block of each file that was read: its first bytes were read past it.
         assert ahead.num_bytes <= 6 * BLOCK_BYTES
+
+    asyncio.run(work())
+
+
+def test_every_second_file_is_a_wrong_guess_however_far_ahead_is_read():
+    async def work():
+        # Short files: what is read ahead covers several of them from the start.
+        size = 16 << 20
+        ahead = ReadAhead(256 << 20, 8)
+        names = [f"{i}" for i in range(12)]
+        sources, next_one = in_turn(*names, size=size)
+        for name in names[::2]:
+            await read_all(ahead, sources, name, next_one, size=size)
+        asked = [bool(sources[name].asked) for name in names[1::2]]
+        assert asked[0]
+        assert not any(asked[4:])
+        assert ahead.num_bytes <= 6 * BLOCK_BYTES
+
+    asyncio.run(work())
+
+
+def test_a_file_that_another_thread_reads_a_little_later_is_not_fetched_again():
+    async def work():
+        size = 16 << 20
+        ahead = ReadAhead(256 << 20, 8)
+        names = ["a", "b", "c", "d"]
+        sources, next_one = in_turn(*names, size=size)
+        await read_all(ahead, sources, "a", next_one, size=size)
+        then, middle = partial(next_one, "c"), 1 << 20
+        await read(ahead, sources["c"], 0, middle, name="c", then=then, size=size)
+        await read_all(ahead, sources, "b", next_one, size=size)
+        await read(ahead, sources["c"], middle, size, name="c", then=then, size=size)
+        await read_all(ahead, sources, "d", next_one, size=size)
+        assert sources["b"].asked
+        assert sources["b"].asks_nothing_twice()
 
     asyncio.run(work())

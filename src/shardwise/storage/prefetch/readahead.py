@@ -34,8 +34,7 @@ _MOST_FILES = 4096
 # windows are read range by range.
 _WORTH = 0.3
 _REST = 1024
-# So many times in turn another file than the expected one was read next: no more is fetched of
-# files that are only expected, until one is read again.
+# After two wrong guesses in a row, stop prefetching guessed files until a guess is right.
 _MOST_WRONG = 2
 
 
@@ -104,9 +103,12 @@ class ReadAhead:
         self._resting = 0
         # A part is left for what was read, and is in use.
         self._flow = Flow(limit_bytes * 3 // 4, most_requests)
-        # The files that are expected after the one that is read, and how often that was wrong.
+        # Files guessed to be read next, in that order, and the wrong guesses in a row.
         self._expected: list[str] = []
         self._num_wrong = 0
+        # Guessed files that a reader left out. Another thread may yet read them: their blocks stay
+        # until the memory is needed or guessing is given up.
+        self._skipped: list[str] = []
 
     @property
     def num_bytes(self) -> int:
@@ -185,9 +187,13 @@ class ReadAhead:
     def forget(self, name: str) -> None:
         """Drop what is held of a file."""
         self._files.pop(name, None)
-        if name in self._expected:
-            self._expected.remove(name)
+        self._unguess(name)
         self._blocks.forget(name)
+
+    def _unguess(self, name: str) -> None:
+        for names in (self._expected, self._skipped):
+            if name in names:
+                names.remove(name)
 
     def _go_on(self, source: Readable, *, is_late: bool = False) -> None:
         """Begin to fetch what is behind the place where a file is being read.
@@ -272,13 +278,23 @@ class ReadAhead:
         if file.is_met:
             return
         file.is_met = True
-        if source.name in self._expected:
-            self._expected.remove(source.name)
-            self._num_wrong = 0
-        elif self._expected:
+        name, expected = source.name, self._expected
+        if name in self._skipped:
+            self._skipped.remove(name)
+        elif name in expected:
+            at = expected.index(name)
+            self._skipped += expected[:at]
+            del expected[: at + 1]
+            self._num_wrong = self._num_wrong + 1 if at else 0
+        elif expected:
             self._num_wrong += 1
-            for name in list(self._expected):
-                self.forget(name)
+            self._forget_all(expected)
+        if self._num_wrong >= _MOST_WRONG:
+            self._forget_all(self._skipped)
+
+    def _forget_all(self, names: list[str]) -> None:
+        for name in list(names):
+            self.forget(name)
 
     def _start(
         self, source: Readable, numbers: range, *, begin: int, is_wanted: bool = False
@@ -317,7 +333,7 @@ class ReadAhead:
 
     def _is_over(self, block: Block) -> bool:
         """Whether a block was read, or left out, by what reads its file in sequence."""
-        if block.unread < block.num_bytes:
+        if block.unread < block.num_bytes or block.key[0] in self._skipped:
             return True
         file = self._files.get(block.key[0])
         return file is None or (file.is_sequential and block.stop <= file.pattern.begin)
@@ -341,9 +357,8 @@ class ReadAhead:
         self.forget(name)
         begun = self._files[name] = _Ahead(follows)
         if len(self._files) > _MOST_FILES:
-            gone, _ = self._files.popitem(last=False)
-            if gone in self._expected:
-                self._expected.remove(gone)
+            oldest, _ = self._files.popitem(last=False)
+            self._unguess(oldest)
         return begun
 
 
