@@ -289,7 +289,7 @@ def test_what_is_no_decoder_is_refused():
 def test_samples_that_are_only_read_are_light():
     whole = Dataset(MemorySource(numbered_samples(40)))
     mean = whole.manifest.shards[0].num_bytes / 40
-    assert whole.light_row_bytes == mean
-    assert whole.select("cls").decode(cls=int).light_row_bytes == mean
-    assert whole.decode(cls=lambda data: int(bytes(data))).light_row_bytes is None
-    assert whole.map(dict).light_row_bytes is None
+    assert whole.cost.row_bytes == mean
+    assert whole.select("cls").decode(cls=int).cost.row_bytes == mean
+    assert whole.decode(cls=lambda data: int(bytes(data))).cost.row_bytes is None
+    assert whole.map(dict).cost.row_bytes is None

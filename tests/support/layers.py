@@ -26,6 +26,8 @@ LEVELS = {
     "codecs": 2,
     "collate": 2,
     "epoch_sampler": 2,
+    # What a dataset is to the loader.
+    "samples": 2,
     "sources": 3,
     "dataset": 4,
     "formats": 5,
@@ -49,7 +51,10 @@ USERS_OF = {
 # Who reaches up, once a program uses torch or a framework: inside a function only.
 LATE = {("loader", "integrations"), ("torch", "integrations")}
 # What the parts of one format or one family of codecs share, and who may know them all.
-SHARED = {"sources": {"tables.arrow", "manifest", "protocol"}, "codecs": {"protocol"}}
+SHARED = {
+    "sources": {"tables.arrow", "manifest", "per_process", "protocol"},
+    "codecs": {"protocol"},
+}
 KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
 IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.

@@ -15,12 +15,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column, Columns, Layout, PayloadColumn, values_of
+from shardwise.columns import BytesColumn, Column, Columns, PayloadColumn, values_of
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError
-from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source
+from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
 
 __all__ = ["ConcatSource", "concat"]
 
@@ -90,10 +89,10 @@ def _difference(one: Dataset, other: Dataset) -> str | None:
 def _form(dataset: Dataset, name: str) -> str:
     """What a source has of a field."""
     source = dataset.source
-    layout: Layout | None = getattr(source, "layouts", {}).get(name)
+    layout = traits_of(source).layouts.get(name)
     if layout is not None:
         return f"{layout[1]} {list(layout[0])}"
-    return "values" if name in _values(source) else "bytes"
+    return "values" if name in value_fields_of(source) else "bytes"
 
 
 class ConcatSource:
@@ -107,10 +106,6 @@ class ConcatSource:
     def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
         self.sources = tuple(sources)
         self.fields = fields
-        self.value_fields = _values(sources[0]) & set(fields)
-        self.holds_objects = all(_trait(source, "holds_objects") for source in sources)
-        self.asks_a_store = any(_trait(source, "asks_a_store") for source in sources)
-        self.counts_waits = all(_trait(source, "counts_waits") for source in sources)
 
     def __repr__(self) -> str:
         return f"concat({', '.join(map(repr, self.sources))})"
@@ -121,21 +116,23 @@ class ConcatSource:
         kinds = {source.default_shuffle for source in self.sources}
         return "window" if "window" in kinds else "full"
 
-    @property
-    def window_shape(self) -> WindowShape | None:
-        """The shape with the largest window."""
-        shapes = [getattr(source, "window_shape", None) for source in self.sources]
-        return max((s for s in shapes if s is not None), key=lambda s: s.window, default=None)
-
     @cached_property
-    def layouts(self) -> dict[str, Layout]:
-        """Those that all sources agree on."""
-        first, *others = [getattr(source, "layouts", {}) for source in self.sources]
-        return {
-            name: layout
-            for name, layout in first.items()
-            if name in self.fields and all(other.get(name) == layout for other in others)
-        }
+    def traits(self) -> SourceTraits:
+        """The layouts on which all sources agree, and the largest window."""
+        every = [traits_of(source) for source in self.sources]
+        shapes = [traits.window_shape for traits in every if traits.window_shape is not None]
+        return SourceTraits(
+            value_fields=set(value_fields_of(self.sources[0])).intersection(self.fields),
+            layouts={
+                name: layout
+                for name, layout in every[0].layouts.items()
+                if name in self.fields and all(t.layouts.get(name) == layout for t in every)
+            },
+            holds_objects=all(traits.holds_objects for traits in every),
+            random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
+            counts_waits=all(traits.counts_waits for traits in every),
+            window_shape=max(shapes, key=lambda shape: shape.window, default=None),
+        )
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -198,14 +195,3 @@ def _joined(columns: list[Column], order: NDArray[np.intp]) -> Column:
     values = [value for column in columns for value in values_of(column)]
     ordered = [values[place] for place in order]
     return PayloadColumn(ordered) if isinstance(first, BytesColumn) else ordered
-
-
-def _trait(source: Source, name: str) -> bool:
-    return bool(getattr(source, name, False))
-
-
-def _values(source: Source) -> set[str]:
-    """The fields of a source that are values, not bytes."""
-    if _trait(source, "holds_objects"):
-        return set(source.fields)
-    return set(getattr(source, "value_fields", ()))

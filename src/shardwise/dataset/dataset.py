@@ -33,7 +33,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.hints import DECODE_HINT, call_for, hint_for
 from shardwise.markup import table
 from shardwise.plan import WindowShape
-from shardwise.sources.protocol import Source
+from shardwise.sources.protocol import Source, value_fields_of
 
 __all__ = ["Dataset"]
 
@@ -127,8 +127,7 @@ class Dataset(LoadedSamples):
     @property
     def window_shape(self) -> WindowShape | None:
         """How a window shuffle goes through the shards; None for the default way."""
-        shape: WindowShape | None = getattr(self._source, "window_shape", None)
-        return shape
+        return self._traits.window_shape
 
     # Other datasets made from it.
 
@@ -155,7 +154,7 @@ class Dataset(LoadedSamples):
         """
         if specs:
             raise TypeError(DECODE_HINT)
-        values = self._values
+        values = value_fields_of(self._source)
         source, recipe, fields = self._source, self._recipe, self.fields
         if not decoders:
             return Dataset(source, _recipe=recipe.decode_by_default(fields, values=values))
@@ -277,7 +276,7 @@ class Dataset(LoadedSamples):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         num_samples = len(self)
         # Objects gain nothing from being read together, and may be large.
-        most = 1 if self._holds_objects else _MAX_BLOCK_ROWS
+        most = 1 if self._traits.holds_objects else _MAX_BLOCK_ROWS
         at, rows = 0, min(most, _FIRST_BLOCK_ROWS)
         while at < num_samples:
             block = self._read(np.arange(at, min(at + rows, num_samples), dtype=np.int64))
@@ -291,7 +290,7 @@ class Dataset(LoadedSamples):
     @property
     def _parts(self) -> tuple[str, ...]:
         """Fields that are not read yet, and may be named."""
-        return () if self._recipe.selected is not None else getattr(self._source, "parts", ())
+        return () if self._recipe.selected is not None else self._traits.parts
 
     @cached_property
     def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:

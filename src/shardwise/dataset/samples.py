@@ -7,10 +7,10 @@ and the plan's mixer; never torch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +29,12 @@ from shardwise.dataset.map_function import columns_of
 from shardwise.dataset.subset import checked_ids
 from shardwise.dataset.transforms import Recipe
 from shardwise.errors import DataError
+from shardwise.samples import LoadCost, StageTimes
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source
+from shardwise.sources.protocol import Source, SourceTraits, traits_of
 
 __all__ = ["LoadedSamples"]
-
-
-class _StageStats(Protocol):
-    """Who counts the seconds of `LoadedSamples.load`."""
-
-    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        """Count what "read", "decode" or "transform" took, and the bytes read."""
-        ...
 
 
 class LoadedSamples:
@@ -96,63 +89,31 @@ class LoadedSamples:
 
     def layout(self) -> dict[str, Layout]:
         """Shape and dtype of the fields that `load` can decode straight into the rows of `out`."""
-        if self._recipe.transforms or self._holds_objects:
+        if self.is_mapped or self._traits.holds_objects:
             return {}
         layouts = {field.name: in_place(field) for field in self._fields}
         return {name: layout for name, layout in layouts.items() if layout is not None}
 
     @cached_property
-    def light_row_bytes(self) -> float | None:
-        """Mean bytes of a sample in storage, if reading is all it costs; None where it costs more.
+    def cost(self) -> LoadCost:
+        """What loading a sample costs; see there.
 
-        So it is where every field stays bytes or is decoded by whole columns, without a `map()`.
+        What a source of Python objects runs is unknown, and does not count as the user's function.
         """
-        if self._recipe.transforms or self._holds_objects:
-            return None
-        decoders = self._decoders
-        if not all(hasattr(decoder, "decode_column") for decoder in decoders):
-            return None
-        manifest = self.manifest
-        num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-        # A source may not know: its samples may be of any size.
-        return num_bytes / max(1, manifest.num_samples) if num_bytes else None
+        traits, row_bytes = self._traits, self._row_bytes()
+        runs_python = self.is_mapped or any(map(is_plain_function, self._decoders))
+        return LoadCost(
+            row_bytes=row_bytes,
+            runs_python=runs_python and not traits.holds_objects,
+            one_thread_suffices=traits.counts_waits and row_bytes is not None,
+            random_reads_are_requests=traits.random_reads_are_requests,
+            batch_is_one_request=traits.read_is_one_request,
+        )
 
     @property
     def is_mapped(self) -> bool:
         """Whether a `map()` makes the samples, whose fields are known from samples only."""
         return bool(self._recipe.transforms)
-
-    @property
-    def asks_a_store(self) -> bool:
-        """Whether a sample out of order is a request to a store."""
-        return getattr(self.source, "asks_a_store", False)
-
-    @property
-    def reads_at_once(self) -> bool:
-        """Whether the samples of a batch are one request to a store, if they are read together."""
-        return getattr(self.source, "reads_at_once", False)
-
-    @property
-    def one_thread_will_do(self) -> bool:
-        """Whether one thread loads as quickly as several, unless reads have to wait.
-
-        So it is where a sample costs nothing but Python's part of reading it, which no two threads
-        do at a time, and where storage counts the reads that wait.
-        """
-        counts_waits = getattr(self.source, "counts_waits", False)
-        return counts_waits and self.light_row_bytes is not None
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether functions of the user's run for each sample: they hold the GIL, as a rule.
-
-        They are a `map()`, and decoders that are plain functions. What a source of Python objects
-        does is not known, and does not count.
-        """
-        decoders = self._decoders
-        return not self._holds_objects and (
-            bool(self._recipe.transforms) or any(map(is_plain_function, decoders))
-        )
 
     def load(
         self,
@@ -161,7 +122,7 @@ class LoadedSamples:
         epoch: int = 0,
         seed: int = 0,
         out: Mapping[str, NDArray[Any]] | None = None,
-        stats: _StageStats | None = None,
+        stats: StageTimes | None = None,
     ) -> dict[str, Sequence[Any]]:
         """Read, decode and transform samples: a column a field. Several threads may call it.
 
@@ -210,22 +171,23 @@ class LoadedSamples:
 
     # Inner parts.
 
-    @property
-    def _holds_objects(self) -> bool:
-        """Whether the source's samples are objects, which are had one by one."""
-        return bool(getattr(self._source, "holds_objects", False))
+    @cached_property
+    def _traits(self) -> SourceTraits:
+        return traits_of(self._source)
 
-    @property
-    def _values(self) -> Collection[str]:
-        """The fields whose columns are values, not bytes."""
-        if self._holds_objects:
-            return self._source.fields
-        values: Collection[str] = getattr(self._source, "value_fields", ())
-        return values
+    def _row_bytes(self) -> float | None:
+        """Mean stored bytes of a sample, if its fields stay bytes or are decoded by columns."""
+        columnar = all(hasattr(decoder, "decode_column") for decoder in self._decoders)
+        if self.is_mapped or self._traits.holds_objects or not columnar:
+            return None
+        manifest = self.manifest
+        num_bytes = sum(shard.num_bytes for shard in manifest.shards)
+        # 0: the source does not know its samples' sizes.
+        return num_bytes / max(1, manifest.num_samples) if num_bytes else None
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
-        return self._recipe.fields(self.fields, getattr(self._source, "layouts", {}))
+        return self._recipe.fields(self.fields, self._traits.layouts)
 
     @property
     def _decoders(self) -> list[Callable[[Any], Any]]:
@@ -253,7 +215,7 @@ class LoadedSamples:
                 rows = np.flatnonzero(source_ids == error.index)
                 error.index = int(ids[rows[0]]) if len(rows) else None
             raise
-        if self._holds_objects:
+        if self._traits.holds_objects:
             # A program that writes into what it gets must not change the dataset for the next
             # epoch, or for this worker alone.
             own = columns.fields if self._recipe.transforms else self._recipe.decoders

@@ -61,7 +61,7 @@ def choose_executor(
     if executor is None:
         executor = "inline" if num_threads == 0 else "threads"
         is_open = num_workers is None and num_threads is None and cores > 1
-        if num_workers or (is_open and maker.dataset.runs_python and _travels(maker)):
+        if num_workers or (is_open and maker.dataset.cost.runs_python and _travels(maker)):
             executor = "processes"
     if executor != "processes" and num_workers:
         raise ValueError(
@@ -97,9 +97,9 @@ def choose_executor(
         return InlineExecutor(maker)
     if num_threads == 0:
         raise ValueError("executor='threads' needs num_threads of 1 or more, or None")
-    is_fixed = num_threads is not None or not maker.dataset.one_thread_will_do
+    is_fixed = num_threads is not None or not maker.dataset.cost.one_thread_suffices
     # Threads that wait for replies need no core.
-    chosen = _STORE_THREADS if maker.dataset.reads_at_once else min(_MAX_THREADS, cores)
+    chosen = _STORE_THREADS if maker.dataset.cost.batch_is_one_request else min(_MAX_THREADS, cores)
     num_threads = num_threads or chosen
     return ThreadExecutor(
         maker,

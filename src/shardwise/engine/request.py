@@ -6,7 +6,7 @@ make it anywhere, in pieces, in any order. Imports numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardwise.engine.concurrency import Hands
 from shardwise.engine.stats.stages import Stages
 
-__all__ = ["Batch", "Executor", "Samples", "Work"]
+__all__ = ["Batch", "Executor", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,54 +62,6 @@ class Batch:
     pieces: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
     num_ready: int | None = None
     parts: list[Batch] = field(default_factory=list)
-
-
-class Samples(Protocol):
-    """What the engine needs of a dataset."""
-
-    def __len__(self) -> int:
-        """How many samples there are."""
-        ...
-
-    def layout(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of the fields that can be decoded straight into a batch's rows."""
-        ...
-
-    def load(
-        self,
-        ids: NDArray[np.int64],
-        *,
-        epoch: int = 0,
-        seed: int = 0,
-        out: Mapping[str, NDArray[Any]] | None = None,
-        stats: Stages | None = None,
-    ) -> Mapping[str, Sequence[Any]]:
-        """Read, decode and transform samples: a column a field, "__key__" among them."""
-        ...
-
-    @property
-    def light_row_bytes(self) -> float | None:
-        """Mean bytes of a sample in storage, if reading is all it costs; else None."""
-        ...
-
-    @property
-    def reads_at_once(self) -> bool:
-        """Whether the samples of a batch are one request to a store, if they are read together."""
-        ...
-
-    @property
-    def one_thread_will_do(self) -> bool:
-        """Whether one thread loads as quickly as several, unless reads have to wait."""
-        ...
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether functions of the user's run for each sample, which hold the GIL."""
-        ...
-
-    def describe(self, index: int) -> str:
-        """Where a sample lies, for messages."""
-        ...
 
 
 class Executor(Protocol):

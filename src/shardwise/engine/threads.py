@@ -169,8 +169,8 @@ class ThreadExecutor:
         ranges = piece_ranges(
             len(work.ids),
             self._num_active,
-            light_row_bytes=self.maker.dataset.light_row_bytes,
-            reads_at_once=self.maker.dataset.reads_at_once,
+            light_row_bytes=self.maker.dataset.cost.row_bytes,
+            reads_at_once=self.maker.dataset.cost.batch_is_one_request,
         )
         pieces = [
             (start, pool.submit(self.maker.fill, draft, start, stop)) for start, stop in ranges

@@ -15,6 +15,7 @@ from shardwise.engine.batch.ragged import Ragged, mask_of
 from shardwise.hints import call_for
 from shardwise.loader.remainder import default_remainder
 from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.samples import Samples
 
 __all__ = [
     "as_dataset",
@@ -28,7 +29,7 @@ __all__ = [
 _OUTPUTS = ("torch", "numpy")
 
 
-def as_dataset(data: Any) -> Dataset:
+def as_dataset(data: Any) -> Samples:
     """A dataset as it is; anything else with a length and items by `sw.wrap`.
 
     Raises:
@@ -36,7 +37,7 @@ def as_dataset(data: Any) -> Dataset:
     """
     kind = type(data)
     if isinstance(data, Dataset) or (hasattr(kind, "load") and hasattr(kind, "layout")):
-        return cast("Dataset", data)
+        return cast("Samples", data)
     call = call_for(data)
     if call is not None:
         raise TypeError(f"a path is no dataset yet: use sw.DataLoader({call})")
@@ -63,7 +64,7 @@ def as_dataset(data: Any) -> Dataset:
 
 
 def plan_for(
-    dataset: Dataset,
+    dataset: Samples,
     *,
     batch_size: int,
     world_size: int,
@@ -99,7 +100,7 @@ def plan_for(
 
 def checked_names(
     as_tuple: Sequence[str] | None,
-    dataset: Dataset,
+    dataset: Samples,
     *,
     remainder: Remainder,
     ragged: Ragged,

@@ -238,7 +238,9 @@ class DataLoader:
         # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
         is_plain = collate is None and on_error == "raise"
         # Out of order, each sample of a store is a request: no batch should wait for others'.
-        is_plain = is_plain and (is_in_order(self._plan) or not self.dataset.asks_a_store)
+        is_plain = is_plain and (
+            is_in_order(self._plan) or not self.dataset.cost.random_reads_are_requests
+        )
         self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
         self._epoch = 0
         self._start = 0

@@ -1,46 +1,35 @@
-"""What a source is: the one protocol between formats and the dataset."""
+"""What a source is: the one protocol between formats and the dataset, and a source's traits."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns
+from shardwise.columns import Columns, Layout
+from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 
-__all__ = ["Source"]
+__all__ = ["Source", "SourceTraits", "traits_of", "value_fields_of"]
 
 
 @runtime_checkable
 class Source(Protocol):
     """Samples in storage, by id.
 
-    Columns hold stored bytes, as a `BytesColumn`, unless the source says otherwise by members that
-    are read where they are there:
+    Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
+    say otherwise. Two more members are optional:
 
-    - `value_fields`, names: these fields are values, which decoders get as they are. Their columns
-      are arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
-    - `layouts`, name -> (shape, dtype): value fields whose columns are such arrays wherever no
-      sample lacks the field. They are copied into a batch as they are, with no work a row.
-    - `parts`, names: fields beside `fields` that are read only where they are named, such as
-      "image.bytes" of a field "image": `select` and `decode` take them.
     - `undecoded(names)`: a source of the same samples that holds these fields as they are stored,
       for decoders of bytes, where its own values are decoded already.
-    - `holds_objects`, True: all fields are values, and nothing is gained by reading several samples
-      together.
-    - `asks_a_store`, True: a sample out of order is a request to a store.
-    - `reads_at_once`, True: all samples of one `read` are one request to that store, so that a
-      batch should be read by one call, and several batches at a time.
-    - `counts_waits`, True: it reads by `shardwise.storage`, which counts reads that had to wait;
-      besides, reading costs Python's time only.
-    - `window_shape`, a `WindowShape`: how a window shuffle goes through the shards, for a source
-      that reads them in large pieces; it depends on the manifest alone.
+    - `read_sample(id, fields)`: one sample, in less time than `read` takes for one.
 
-    A source opens files lazily, once a process, and pickles without them; `read` may be called by
-    several threads at once and after a fork. The conformance kit
-    `shardwise.testing.check_source` holds a new one to this.
+    A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
+    pickles without them; `read` may be called by several threads at once and after a fork. The
+    conformance kit `shardwise.testing.check_source` holds a new one to this.
     """
 
     @property
@@ -50,7 +39,7 @@ class Source(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """The ordered shards with exact counts; found at the first use."""
+        """The ordered shards with exact counts; read at the first use."""
         ...
 
     @property
@@ -73,3 +62,64 @@ class Source(Protocol):
             StorageError: bytes could not be read.
         """
         ...
+
+
+@dataclass(frozen=True)
+class SourceTraits:
+    """What a source holds beside stored bytes, and what reading it costs.
+
+    Attributes:
+        value_fields: fields that hold values, which decoders get as they are. Their columns are
+            arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
+        layouts: name -> (shape, dtype) of a row: value fields whose columns are arrays wherever no
+            sample lacks the field. They are copied into a batch with no work a row.
+        parts: fields beside `fields` that are read only where they are named, such as
+            "image.bytes" of a field "image": `select` and `decode` take them.
+        holds_objects: all fields are Python objects, which are read one by one.
+        random_reads_are_requests: reading one sample out of order costs a remote request.
+        read_is_one_request: all samples of one `read` are one remote request. A batch is read by
+            one call then, and several batches at a time.
+        counts_waits: it reads by `shardwise.storage`, which counts the reads that had to wait. The
+            rest of a read holds the GIL, so a second thread gains nothing until reads wait.
+        window_shape: lanes and window of a window shuffle, for a source that reads shards in large
+            pieces; it depends on the manifest alone. None for the default.
+    """
+
+    value_fields: Collection[str] = ()
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    holds_objects: bool = False
+    random_reads_are_requests: bool = False
+    read_is_one_request: bool = False
+    counts_waits: bool = False
+    window_shape: WindowShape | None = None
+
+
+# Traits of sources written before `traits`: a member of the source, and the trait that it is.
+_MEMBERS = {
+    "value_fields": "value_fields",
+    "layouts": "layouts",
+    "parts": "parts",
+    "holds_objects": "holds_objects",
+    "asks_a_store": "random_reads_are_requests",
+    "reads_at_once": "read_is_one_request",
+    "counts_waits": "counts_waits",
+    "window_shape": "window_shape",
+}
+
+
+def traits_of(source: Source) -> SourceTraits:
+    """The traits of a source: its `traits`, else what its members of these names say."""
+    traits = getattr(source, "traits", None)
+    if isinstance(traits, SourceTraits):
+        return traits
+    members: dict[str, Any] = {
+        trait: getattr(source, name) for name, trait in _MEMBERS.items() if hasattr(source, name)
+    }
+    return SourceTraits(**members)
+
+
+def value_fields_of(source: Source) -> Collection[str]:
+    """The fields of a source whose columns are values, not stored bytes."""
+    traits = traits_of(source)
+    return source.fields if traits.holds_objects else traits.value_fields

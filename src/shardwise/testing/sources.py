@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import Column
-from shardwise.sources.protocol import Source
+from shardwise.sources.protocol import Source, traits_of, value_fields_of
 
 __all__ = ["check_source"]
 
@@ -169,13 +169,13 @@ def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None)
 
 def _check_form(source: Source, name: str, column: Column) -> None:
     """Hold a column to what the source says of the field."""
-    layout = getattr(source, "layouts", {}).get(name)
+    layout = traits_of(source).layouts.get(name)
     if layout is not None and all(value is not None for value in column):
         assert isinstance(column, np.ndarray), f"{name!r} has a layout and is no array"
         found = (column.shape[1:], column.dtype)
         assert found == (tuple(layout[0]), layout[1]), f"{name!r} is {found}, not {layout}"
     if layout is not None:
-        assert name in source.value_fields, f"{name!r} has a layout: it is a value field"  # type: ignore[attr-defined]
+        assert name in value_fields_of(source), f"{name!r} has a layout: it is a value field"
 
 
 def _plain(value: Any) -> Any:

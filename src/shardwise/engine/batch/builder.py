@@ -19,10 +19,11 @@ from shardwise.collate import collate as collate_columns
 from shardwise.collate import join, named
 from shardwise.engine.batch.partial_batch import Draft, Piece, loose_columns, parts_of
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
-from shardwise.engine.request import Batch, Samples, Work
+from shardwise.engine.request import Batch, Work
 from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError
 from shardwise.plan.permute import mix
+from shardwise.samples import Samples
 
 __all__ = ["ON_ERROR", "BatchMaker", "OnError"]
 

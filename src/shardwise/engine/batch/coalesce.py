@@ -14,8 +14,9 @@ from itertools import chain, islice
 
 import numpy as np
 
-from shardwise.engine.request import Batch, Executor, Samples, Work
+from shardwise.engine.request import Batch, Executor, Work
 from shardwise.errors import DataError, StorageError
+from shardwise.samples import Samples
 
 __all__ = ["batches_in_groups", "group_size"]
 
@@ -26,7 +27,7 @@ _MAX_BYTES = 4 << 20
 
 def group_size(samples: Samples, batch_size: int) -> int:
     """How many batches of so many samples are worth making at a time; 1 for one by one."""
-    row_bytes = samples.light_row_bytes
+    row_bytes = samples.cost.row_bytes
     if row_bytes is None:
         return 1
     rows = min(_MAX_ROWS, _MAX_BYTES / max(row_bytes, 1.0))

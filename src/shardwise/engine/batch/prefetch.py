@@ -7,8 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shardwise.engine.request import Samples, Work
+from shardwise.engine.request import Work
 from shardwise.errors import StallError
+from shardwise.samples import Samples
 from shardwise.storage import outages
 
 __all__ = ["piece_ranges", "stall_error", "window_size"]

@@ -163,8 +163,8 @@ class ProcessExecutor:
         pieces = piece_ranges(
             num_rows,
             self.num_workers * self.num_threads,
-            light_row_bytes=self.maker.dataset.light_row_bytes,
-            reads_at_once=self.maker.dataset.reads_at_once,
+            light_row_bytes=self.maker.dataset.cost.row_bytes,
+            reads_at_once=self.maker.dataset.cost.batch_is_one_request,
         )
         for start, stop in pieces:
             piece = Work(work.epoch, work.step, work.ids[start:stop])

@@ -13,10 +13,11 @@ from typing import Any
 from shardwise.engine.concurrency import Hands
 from shardwise.engine.request import Batch
 from shardwise.engine.stats.bottleneck import verdict
-from shardwise.engine.stats.shard_times import Sharded, ShardTimes
+from shardwise.engine.stats.shard_times import ShardTimes
 from shardwise.engine.stats.stages import Stages
 from shardwise.engine.stats.storage_counts import StorageCounts
 from shardwise.plan import Plan
+from shardwise.samples import Samples
 
 __all__ = ["Counts"]
 
@@ -31,7 +32,7 @@ class Counts:
         pin_memory: whether batches are copied into page-locked memory when they are handed out.
     """
 
-    def __init__(self, dataset: Sharded, *, pin_memory: bool = False) -> None:
+    def __init__(self, dataset: Samples, *, pin_memory: bool = False) -> None:
         self._pin_memory = pin_memory
         # The process that has handed out a batch: the first one imports torch there.
         self._warm_pid: int | None = None

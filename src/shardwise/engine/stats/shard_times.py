@@ -8,14 +8,15 @@ stands out less. Costs two microseconds a piece and 16 bytes a shard. Imports nu
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.samples import Samples
 from shardwise.shown import shown
 
-__all__ = ["Sharded", "ShardTimes"]
+__all__ = ["ShardTimes"]
 
 # Pieces are kept until there are this many, and then looked up in one go.
 _MAX_PIECES = 256
@@ -23,23 +24,10 @@ _MAX_PIECES = 256
 _MAX_LOOKED_UP = 8
 
 
-class Sharded(Protocol):
-    """What is asked of a dataset."""
-
-    @property
-    def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard, in the order of the ids."""
-        ...
-
-    def url_of(self, index: int) -> str:
-        """The url of the shard that holds a sample."""
-        ...
-
-
 class ShardTimes:
     """Sums by shard; nothing where there is only one shard to compare."""
 
-    def __init__(self, dataset: Sharded) -> None:
+    def __init__(self, dataset: Samples) -> None:
         self._dataset = dataset
         self._pieces: list[tuple[NDArray[np.int64], float]] = []
         self._ends: NDArray[np.int64] | None = None

@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
-from shardwise.columns import BytesColumn, Column, Columns, Layout
+from shardwise.columns import BytesColumn, Column, Columns
 from shardwise.errors import DataError, StaleIndexError, StorageError
 from shardwise.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.listing import Listing
 from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import SourceTraits
 from shardwise.storage import FileStat, StorageOptions, is_local, local_path, open_file
 
 __all__ = ["FilesSource"]
@@ -79,17 +81,11 @@ class FilesSource:
         self._suffixes = None if suffixes is None else tuple(suffixes)
         self._field = field
         self._storage = storage
-        self._found: tuple[Listing, Manifest] | None = None
-        self._opening = _Opening()
+        self._listed: tuple[Listing, Manifest] | None = None
+        self._lock: PerProcess[threading.Lock] = PerProcess()
 
     def __repr__(self) -> str:
         return f"FilesSource({shown(self.url)!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opening": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_opening": _Opening()}
 
     @property
     def listing(self) -> Listing:
@@ -117,18 +113,15 @@ class FilesSource:
         return (self.listing.field, *self.listing.columns)
 
     @property
-    def value_fields(self) -> frozenset[str]:
-        """All fields but that with the bytes."""
-        return frozenset(self.listing.columns)
-
-    @property
-    def layouts(self) -> dict[str, Layout]:
-        """Shape and dtype of the fields that are numbers."""
-        return {
+    def traits(self) -> SourceTraits:
+        """All fields but that with the bytes are values; those that are numbers have a layout."""
+        columns = self.listing.columns
+        layouts = {
             name: (column.shape[1:], column.dtype)
-            for name, column in self.listing.columns.items()
+            for name, column in columns.items()
             if isinstance(column, np.ndarray) and column.dtype.kind != "O"
         }
+        return SourceTraits(value_fields=frozenset(columns), layouts=layouts)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read files; see the protocol.
@@ -199,17 +192,13 @@ class FilesSource:
             raise
 
     def _open(self) -> tuple[Listing, Manifest]:
-        found = self._found
-        if found is not None:
-            return found
-        if self._opening.pid != os.getpid():
-            # Forked while another thread was listing: its lock would never be free here.
-            self._opening = _Opening()
-        with self._opening.lock:
-            if self._found is None:
+        if self._listed is not None:
+            return self._listed
+        with self._lock.get(threading.Lock):
+            if self._listed is None:
                 listing = self._list()
-                self._found = listing, _manifest(listing)
-            return self._found
+                self._listed = listing, _manifest(listing)
+            return self._listed
 
     def _list(self) -> Listing:
         if self._is_list:
@@ -266,11 +255,3 @@ def _manifest(listing: Listing) -> Manifest:
 
 def _are_texts(values: Any) -> bool:
     return isinstance(values, Collection) and all(isinstance(value, str) for value in values)
-
-
-class _Opening:
-    """The lock that lets one thread of a process list the files."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.pid = os.getpid()

@@ -7,8 +7,6 @@ the way (images, audio) or structs, it is a map-style dataset like others.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, Layout
+from shardwise.columns import Columns
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow.columns import (
     Held,
     check_names,
@@ -128,19 +128,14 @@ class HuggingFaceSource:
         self.manifest = Manifest(f"wrap {dataset._fingerprint}", shards)
         schema = dataset.data.schema
         self.fields = tuple(name for name in field_types(schema) if name != _KEY)
-        self.value_fields = value_fields(schema) - {_KEY}
-        self.layouts: dict[str, Layout] = layouts(schema)
+        self.traits = SourceTraits(
+            value_fields=value_fields(schema) - {_KEY}, layouts=layouts(schema)
+        )
         self._has_keys = _KEY in schema.names
-        self._process = _Process()
+        self._table: PerProcess[_Table] = PerProcess()
 
     def __repr__(self) -> str:
         return f"HuggingFaceSource({self.manifest.num_samples} rows)"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_process": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_process": _Process()}
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Take rows; see the protocol.
@@ -158,7 +153,7 @@ class HuggingFaceSource:
             index = int(ids[place])
             return DataError(message, url=url, key=str(index), field=name, index=index)
 
-        table = self._table()
+        table = self._table.get(lambda: _Table(self.dataset))
         columns: dict[str, Any]
         if len(ids):
             batches, rows = table.locate(ids)
@@ -171,16 +166,6 @@ class HuggingFaceSource:
             columns = {name: column.take(slice(None)) for name, column in empty.items()}
         found = columns.pop(_KEY) if self._has_keys else ids.tolist()
         return Columns(ids, list(map(str, found)), columns)
-
-    def _table(self) -> _Table:
-        here = self._process
-        if here.pid != os.getpid():
-            # Forked while another thread was at it: its lock would never be free here.
-            here = self._process = _Process()
-        with here.lock:
-            if here.table is None:
-                here.table = _Table(self.dataset)
-            return here.table
 
 
 class _Table:
@@ -213,12 +198,3 @@ class _Table:
                 # Two threads may both make it: the same.
                 held[name] = convert(self._batches[batch].column(name))
         return held
-
-
-class _Process:
-    """What one process has looked at."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.table: _Table | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,8 @@ from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Columns
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import (
@@ -60,7 +63,6 @@ class TarSource:
     """
 
     default_shuffle: Literal["window"] = "window"
-    counts_waits = True
 
     def __init__(
         self,
@@ -77,27 +79,21 @@ class TarSource:
         self._store = IndexStore(directory, storage, accept_unfinished)
         self._pool = FilePool(options=storage)
         self._reader: Reader | None = None
-        self._opening = _Opening()
+        self._lock: PerProcess[threading.Lock] = PerProcess()
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} shards" if len(self.urls) > 1 else ""
         return f"TarSource({shown(self.urls[0])!r}{more})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opening": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_opening": _Opening()}
-
-    @property
-    def asks_a_store(self) -> bool:
-        """Whether samples out of order are requests: the shards are remote, without a cache."""
-        return self._pool.options.cache is None and not all(map(is_local, self.urls))
-
-    @property
-    def reads_at_once(self) -> bool:
-        """Whether the store takes the ranges of a whole batch by one request."""
-        return self.asks_a_store and all(map(takes_many_ranges, self.urls))
+    @cached_property
+    def traits(self) -> SourceTraits:
+        """Remote shards without a cache cost requests; some stores take many ranges by one."""
+        is_remote = self._pool.options.cache is None and not all(map(is_local, self.urls))
+        return SourceTraits(
+            counts_waits=True,
+            random_reads_are_requests=is_remote,
+            read_is_one_request=is_remote and all(map(takes_many_ranges, self.urls)),
+        )
 
     @property
     def manifest(self) -> Manifest:
@@ -124,11 +120,7 @@ class TarSource:
         """The reader of the opened shards."""
         if self._reader is not None:
             return self._reader
-        opening = self._opening
-        if opening.pid != os.getpid():
-            # Forked while another thread was opening: its lock would never be free here.
-            opening = self._opening = _Opening()
-        with opening.lock:
+        with self._lock.get(threading.Lock):
             if self._reader is None:
                 shards = open_shards(self.urls, store=self._store)
                 for url, stat in shards.pins():
@@ -199,16 +191,6 @@ def _columns_of_one(
 
 
 _START = np.zeros(1, np.int64)
-
-
-class _Opening:
-    """The lock that lets one thread of a process open the shards."""
-
-    __slots__ = ("lock", "pid")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.pid = os.getpid()
 
 
 def _list(

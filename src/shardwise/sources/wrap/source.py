@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.errors import DataError, MissingExtraError, StorageError
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.wrap.identity import identity_of
 
 __all__ = ["WrapSource"]
@@ -51,7 +52,7 @@ class WrapSource:
     """
 
     # Decoders are applied to objects as they are; nothing is laid out in bytes.
-    holds_objects = True
+    traits = SourceTraits(holds_objects=True)
     default_shuffle: Literal["full"] = "full"
 
     def __init__(

@@ -119,7 +119,7 @@ def test_blobs_come_as_bytes(tmp_path, kind):
         {"__key__": k, "id": i, "img": b} for i, (k, b) in enumerate(zip(keys, BLOBS, strict=True))
     ]
     source = LanceSource(path)
-    assert source.value_fields.intersection(source.fields) == {"id"}
+    assert source.traits.value_fields.intersection(source.fields) == {"id"}
     check_source(source, expected=rows)
     found = sw.lance(path, filter="id > 2", columns=("img",)).decode(img=len)
     assert [sample["img"] for sample in found] == [256 * 400, 1]

@@ -47,7 +47,7 @@ def test_a_window_shuffle_decodes_each_row_group_once(
 ):
     path = write_groups(tmp_path / "a.parquet", [200] * 40)
     source = ParquetSource(path)
-    lanes, window = source.window_shape
+    lanes, window = source.traits.window_shape
     assert (lanes, window) == (4, 200)
     # Two row groups a lane, and what is read ahead; not nearly the 40 that there are. A row group
     # takes some 22 kB.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow import columns as arrow
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ KEY = "__key__"
 _RESERVED = ("__index__", "__valid__")
 # What Lance knows of a row beside its columns.
 _ROW_FIELDS = (pa.field("_rowid", pa.uint64()), pa.field("_rowaddr", pa.uint64()))
+
+# A lane's window is a run of rows, which Lance reads at once; 128 lanes mix a batch well.
+_WINDOW = WindowShape(lanes=128, window=1024)
 
 
 class TableForm:
@@ -43,11 +48,14 @@ class TableForm:
         self.fields = tuple(types)
         every = arrow.field_types(schema, parts=True)
         self.types = {name: kind for name, kind in every.items() if name != KEY}
-        self.parts = tuple(name for name in self.types if name not in types)
         self.blobs = about.blobs
-        self.values = arrow.value_fields(schema) - {KEY}
         layouts = arrow.layouts(schema)
-        self.layouts = {name: layouts[name] for name in self.types if name in layouts}
+        self.traits = SourceTraits(
+            value_fields=arrow.value_fields(schema) - {KEY},
+            layouts={name: layouts[name] for name in self.types if name in layouts},
+            parts=tuple(name for name in self.types if name not in types),
+            window_shape=_WINDOW,
+        )
         self.no_rows = arrow.no_rows(schema)
         # Lance tells the parts of a struct by dots: where one has a dot itself, all are read.
         whole = {field.name for field in about.schema if _has_dots(field.type)}

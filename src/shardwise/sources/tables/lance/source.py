@@ -7,20 +7,20 @@ and pyarrow only where a table is opened.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Columns, Layout
+from shardwise.columns import BytesColumn, Columns
 from shardwise.errors import DataError, MissingShardError, StorageError
-from shardwise.plan import WindowShape
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.lance.selection import TablePlan
 from shardwise.storage import StorageOptions
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import LanceTable
 
 __all__ = ["LanceSource"]
-
-# A lane's window is a run of rows, which Lance reads at once; 128 places mix a batch well.
-_WINDOW = WindowShape(lanes=128, window=1024)
 
 
 class LanceSource:
@@ -60,7 +57,6 @@ class LanceSource:
     """
 
     default_shuffle: Literal["window"] = "window"
-    window_shape = _WINDOW
 
     def __init__(
         self,
@@ -81,8 +77,7 @@ class LanceSource:
         self._storage = StorageOptions.of(storage)
         self._memory_bytes = memory_bytes
         self._plan: TablePlan | None = None
-        self._here: _Here | None = None
-        self._opening = _Opening()
+        self._here: PerProcess[_Here] = PerProcess()
 
     def __repr__(self) -> str:
         version = self._version if self._plan is None else self._plan.about.version
@@ -92,12 +87,8 @@ class LanceSource:
         return f"LanceSource({shown(self.uri)!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_here": None, "_opening": None}
-        state.pop("_form", None)  # it follows from the plan
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_opening": _Opening()}
+        # Follows from the plan.
+        return {name: value for name, value in self.__dict__.items() if name != "_form"}
 
     @property
     def manifest(self) -> Manifest:
@@ -124,19 +115,9 @@ class LanceSource:
         return self._form.fields
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Fields that are read only when they are named: "_rowid", "image.bytes"."""
-        return self._form.parts
-
-    @property
-    def value_fields(self) -> frozenset[str]:
-        """The fields whose columns are values; the other ones hold bytes."""
-        return self._form.values
-
-    @property
-    def layouts(self) -> dict[str, Layout]:
-        """Shape and dtype of a row of the fields that have a fixed one."""
-        return self._form.layouts
+    def traits(self) -> SourceTraits:
+        """Parts are "_rowid" and the like, and "image.bytes"; windows suit Lance's runs of rows."""
+        return self._form.traits
 
     @cached_property
     def _form(self) -> TableForm:
@@ -226,20 +207,11 @@ class LanceSource:
     # Opening, once a process.
 
     def _open(self) -> _Here:
-        here = self._here
-        if here is not None and here.pid == os.getpid():
-            return here
-        opening = self._opening
-        if opening.pid != os.getpid():
-            # Forked while another thread was opening: its lock would never be free here.
-            opening = self._opening = _Opening()
-        with opening.lock:
-            here = self._here
-            if here is None or here.pid != os.getpid():
-                # What was inherited is kept: Lance's own parts may not even be let go of here.
-                table = self._table()
-                here = self._here = _Here(table, self._cache(table), inherited=here)
-            return here
+        return self._here.get(self._open_here)
+
+    def _open_here(self) -> _Here:
+        table = self._table()
+        return _Here(table, self._cache(table))
 
     def _table(self) -> LanceTable | ForkedTable:
         from shardwise.sources.tables.lance.table import LanceTable, is_usable_here
@@ -285,26 +257,12 @@ class LanceSource:
         return BlockCache(take, num_rows=num_rows, max_bytes=self._memory_bytes)
 
 
+@dataclass(frozen=True)
 class _Here:
     """What belongs to one process: the open table, and rows that it keeps."""
 
-    def __init__(
-        self, table: LanceTable | ForkedTable, cache: BlockCache, *, inherited: _Here | None
-    ) -> None:
-        self.table = table
-        self.cache = cache
-        self.pid = os.getpid()
-        self._inherited = inherited
-
-
-class _Opening:
-    """The lock that lets one thread of a process open the table."""
-
-    __slots__ = ("lock", "pid")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.pid = os.getpid()
+    table: LanceTable | ForkedTable
+    cache: BlockCache
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, str]:

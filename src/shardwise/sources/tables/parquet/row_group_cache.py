@@ -7,11 +7,12 @@ with none. Imports the standard library only.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from shardwise.sources.per_process import PerProcess
 
 __all__ = ["Decoded"]
 
@@ -33,13 +34,14 @@ class Decoded(Generic[T]):
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._kept: _Kept[T] = _Kept()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Decoded, (self.max_bytes,)
+        self._here: PerProcess[_Kept[T]] = PerProcess()
 
     def __len__(self) -> int:
         return len(self._kept.ready)
+
+    @property
+    def _kept(self) -> _Kept[T]:
+        return self._here.get(_Kept)
 
     @property
     def num_bytes(self) -> int:
@@ -56,12 +58,9 @@ class Decoded(Generic[T]):
         """
         kept = self._kept
         ready = kept.ready.get(key)
-        if ready is not None and kept.pid == os.getpid():
+        if ready is not None:
             ready.used = next(kept.clock)
             return ready.value
-        if kept.pid != os.getpid():
-            # A lock that another thread held at the fork would never be free in the child.
-            kept = self._kept = _Kept()
         with kept.lock:
             ready = kept.ready.get(key)
             if ready is not None:
@@ -109,7 +108,6 @@ class _Kept(Generic[T]):
     """What one process keeps; what is ready is looked up without the lock."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.lock = threading.Lock()
         self.clock = itertools.count()
         self.ready: dict[Hashable, _Ready[T]] = {}

@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, Layout
+from shardwise.columns import Columns
 from shardwise.errors import DataError
-from shardwise.plan import WindowShape
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow.columns import (
     Held,
     check_names,
@@ -89,17 +90,12 @@ class ParquetSource:
         self._pool = FilePool(options=storage)
         self._tables: Tables | None = None
         self._groups: Decoded[dict[str, Held]] = Decoded(memory_bytes)
-        self._process = _Process()
+        self._lock: PerProcess[threading.Lock] = PerProcess()
+        self._files: PerProcess[dict[int, TableFile]] = PerProcess()
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
         return f"ParquetSource({shown(self.urls[0])!r}{more})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_process": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_process": _Process()}
 
     @property
     def tables(self) -> Tables:
@@ -127,24 +123,9 @@ class ParquetSource:
         return self.tables.fields
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Fields that are read only when they are named: "image.bytes" of the field "image"."""
-        return self.tables.parts
-
-    @property
-    def value_fields(self) -> frozenset[str]:
-        """The fields that are values: all but the binary ones."""
-        return self.tables.value_fields
-
-    @property
-    def layouts(self) -> dict[str, Layout]:
-        """Shape and dtype of the fields that are arrays."""
-        return self.tables.layouts
-
-    @property
-    def window_shape(self) -> WindowShape:
-        """How a window shuffle goes through the row groups."""
-        return self.tables.window_shape
+    def traits(self) -> SourceTraits:
+        """All fields but the binary ones are values; the window shuffle suits the row groups."""
+        return self.tables.traits
 
     def expand(self, names: Sequence[str]) -> tuple[str, ...]:
         """Fields by name; a struct's name stands for all its fields.
@@ -152,7 +133,7 @@ class ParquetSource:
         Raises:
             DataError: (also a ValueError) there is no such column; it names those there are.
         """
-        return expand_names(names, (*self.fields, *self.parts), url=self.urls[0])
+        return expand_names(names, (*self.fields, *self.traits.parts), url=self.urls[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Take rows; only the columns asked for are read. Any thread may call this.
@@ -170,10 +151,10 @@ class ParquetSource:
         ids = np.asarray(ids, dtype=np.int64)
         names = tables.fields if fields is None else tuple(fields)
         if fields is not None:
-            check_names(names, (*tables.fields, *tables.parts), url=self.urls[0])
+            check_names(names, (*tables.fields, *tables.traits.parts), url=self.urls[0])
         tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
-        stored = tuple(name for name in (*tables.stored, *tables.parts) if name in names)
+        stored = tuple(name for name in (*tables.stored, *tables.traits.parts) if name in names)
         if tables.has_keys:
             stored += (KEY,)
         columns: dict[str, Any] = {}
@@ -244,7 +225,7 @@ class ParquetSource:
         return self._groups.get((group, names), decode)
 
     def _file(self, number: int) -> TableFile:
-        files = self._here().files
+        files = self._files.get(dict)
         file = files.get(number)
         if file is None:
             tables = self.tables
@@ -264,23 +245,8 @@ class ParquetSource:
         stems, files = tables.stems, tables.file_of[groups].tolist()
         return [f"{stems[file]}:{row}" for file, row in zip(files, in_file, strict=True)]
 
-    def _here(self) -> _Process:
-        if self._process.pid != os.getpid():
-            # Forked while another thread held the lock: it would never be free here.
-            self._process = _Process()
-        return self._process
-
     def _open(self) -> Tables:
-        with self._here().lock:
+        with self._lock.get(threading.Lock):
             if self._tables is None:
                 self._tables = open_tables(self.urls, self._pool, self._options)
             return self._tables
-
-
-class _Process:
-    """What one process has open."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.files: dict[int, TableFile] = {}

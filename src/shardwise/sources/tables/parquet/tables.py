@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardwise.columns import Layout
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
 from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow.columns import fills_of, layouts, number_dtype, value_fields
 from shardwise.sources.tables.parquet.arrow_file import ArrowFile
 from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, fields_of
@@ -51,15 +51,12 @@ class Tables:
         group_of: int64 `[groups]`, its number in there.
         first_rows: int64 `[groups]`, the row of the file that it begins with.
         stored: the fields that the files hold.
-        parts: fields that are read only when they are named.
         casts: the types of `schema=`; a file may have no such column.
         fills: what stands for a null, a field.
         partitions: the fields that the directories' names make.
-        layouts: shape and dtype of the fields that are arrays.
-        value_fields: the fields that are values.
+        traits: the fields that are values, arrays or parts, and the window shuffle's shape.
         has_keys: whether a column has the samples' keys.
         schema: all fields, with the types that they have in the end.
-        window_shape: how a window shuffle goes through the row groups.
         mapped: whether the files are mapped, so that any row is as near as another.
     """
 
@@ -70,15 +67,12 @@ class Tables:
     group_of: NDArray[np.int64]
     first_rows: NDArray[np.int64]
     stored: tuple[str, ...]
-    parts: tuple[str, ...]
     casts: dict[str, pa.DataType]
     fills: dict[str, Any]
     partitions: tuple[Partition, ...]
-    layouts: dict[str, Layout]
-    value_fields: frozenset[str]
+    traits: SourceTraits
     has_keys: bool
     schema: pa.Schema
-    window_shape: WindowShape
     mapped: bool
 
     @functools.cached_property
@@ -137,15 +131,17 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         group_of=np.concatenate([np.arange(count) for count in counts]),
         first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
         stored=found.stored,
-        parts=found.parts,
         casts=found.casts,
         fills=fills_of(options.fill, {k: v for k, v in found.types.items() if k != KEY}),
         partitions=tuple(_cast(dirs[name], found.types[name]) for name in found.partitions),
-        layouts={k: v for k, v in layouts(schema).items() if k != KEY},
-        value_fields=value_fields(schema) - {KEY},
+        traits=SourceTraits(
+            value_fields=value_fields(schema) - {KEY},
+            layouts={k: v for k, v in layouts(schema).items() if k != KEY},
+            parts=found.parts,
+            window_shape=_window_shape(shards),
+        ),
         has_keys=KEY in found.types,
         schema=schema,
-        window_shape=_window_shape(shards),
         mapped=mapped == {True},
     )
 

@@ -1,0 +1,118 @@
+"""What a dataset is to the loader and the engine: one protocol, and what loading costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Layout
+from shardwise.plan import WindowShape
+
+__all__ = ["LoadCost", "Samples", "StageTimes"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCost:
+    """What loading a sample costs. Threads and rows a task follow from it, and no value does.
+
+    Attributes:
+        row_bytes: mean stored bytes of a sample where reading is all that it costs; None where it
+            costs more, or the bytes are unknown.
+        runs_python: functions of the user's run for each sample, which hold the GIL.
+        one_thread_suffices: one thread loads as quickly as several, unless reads have to wait.
+        random_reads_are_requests: reading one sample out of order costs a remote request.
+        batch_is_one_request: the samples of a batch are one remote request if read together.
+    """
+
+    row_bytes: float | None = None
+    runs_python: bool = False
+    one_thread_suffices: bool = False
+    random_reads_are_requests: bool = False
+    batch_is_one_request: bool = False
+
+
+class StageTimes(Protocol):
+    """A counter of the seconds of `Samples.load`."""
+
+    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
+        """Count the seconds of "read", "decode" or "transform", and the bytes read."""
+        ...
+
+
+class Samples(Protocol):
+    """Samples by index, as columns of a batch; `shardwise.Dataset` is one."""
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a batch; of samples from a `map()` those before it."""
+        ...
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the fields of a batch are known from loaded samples only."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Which samples these are, in which order: part of every state."""
+        ...
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """What `shuffle=True` means."""
+        ...
+
+    @property
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples a shard, int64 `[shards]`, in the order of the ids."""
+        ...
+
+    @property
+    def window_shape(self) -> WindowShape | None:
+        """Lanes and window of a window shuffle; None for the default."""
+        ...
+
+    @property
+    def cost(self) -> LoadCost:
+        """What loading a sample costs."""
+        ...
+
+    def url_of(self, index: int) -> str:
+        """The url of the shard that holds a sample."""
+        ...
+
+    def describe(self, index: int) -> str:
+        """Where a sample lies, for messages."""
+        ...
+
+    def layout(self) -> Mapping[str, Layout]:
+        """Shape and dtype of the fields that can be decoded straight into a batch's rows."""
+        ...
+
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        stats: StageTimes | None = None,
+    ) -> Mapping[str, Sequence[Any]]:
+        """Read, decode and transform samples: a column a field, "__key__" among them.
+
+        Args:
+            ids: int64 `[rows]`, each in [0, len(self)), in any order.
+            epoch: with `seed` and the sample, keys the randomness of transforms.
+            seed: see `epoch`.
+            out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
+            stats: counts the seconds of the stages, and the bytes read.
+        """
+        ...
