@@ -155,7 +155,7 @@ def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path,
 @pytest.mark.parametrize(
     ("env", "splitter"),
     [
-        pytest.param(SRUN, "None", id="srun-None"),
+        pytest.param(SRUN, "None", id="srun-None", marks=pytest.mark.long),
         pytest.param(TORCHRUN, "own", id="torchrun-own"),
         pytest.param(SRUN, "own", id="srun-own", marks=pytest.mark.long),
         pytest.param(TORCHRUN, "None", id="torchrun-None", marks=pytest.mark.long),

@@ -174,7 +174,7 @@ def test_misses_of_local_shards_cost_nothing_and_are_no_warning(shards, caplog):
 # With torch
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_read_every_sample_once(shards, method):
     dataset = wids.ShardListDataset(shards)
     dataset[0]

@@ -119,7 +119,7 @@ def test_a_missing_index_is_an_error(server):
         wids.ShardListDataset(f"{server.url}/none.json")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_read_what_their_parent_has_read_before(server, tmp_path, method):
     dataset = wids.ShardListDataset(f"{server.url}/index.json", cache_dir=str(tmp_path / "cache"))
     assert dataset[0]["__key__"] == sample_key(0)

@@ -16,12 +16,12 @@ from tests.support.torchrun import torchrun
 PROGRAM = Path(__file__).parent / "programs" / "torch_workers.py"
 GLOBAL_BATCH, SEED = 64, 5
 # Two ranks, the number of workers of torch's DataLoader, their start method, and how often.
-TASKS = [
-    {"start": "fork", "workers": 2, "runs": 2},
+FORKED = [{"start": "fork", "workers": 2, "runs": 2}, {"start": None, "workers": 0, "runs": 1}]
+ALL = [
+    *FORKED,
     {"start": "fork", "workers": 3, "runs": 1},
     {"start": "spawn", "workers": 2, "runs": 1},
     {"start": "forkserver", "workers": 1, "runs": 1},
-    {"start": None, "workers": 0, "runs": 1},
 ]
 
 
@@ -30,7 +30,10 @@ def table(tmp_path_factory):
     return make_table(tmp_path_factory.mktemp("tables") / "rows.lance")
 
 
-def test_torchs_workers_of_two_ranks_give_the_one_order_however_they_are_started(table, tmp_path):
+@pytest.mark.parametrize(
+    "tasks", [FORKED, pytest.param(ALL, marks=pytest.mark.long)], ids=["forked", "all"]
+)
+def test_torchs_workers_of_two_ranks_give_the_one_order(table, tmp_path, tasks):
     loader = sw.DataLoader(
         sw.lance(table, columns=("id",)),
         batch_size=GLOBAL_BATCH,
@@ -44,12 +47,12 @@ def test_torchs_workers_of_two_ranks_give_the_one_order_however_they_are_started
     )
     reference = [batch["id"].tolist() for batch in loader]
     assert sorted(i for step in reference for i in step) == list(range(NUM_ROWS))
-    torchrun(PROGRAM, table, tmp_path, json.dumps(TASKS), nproc=2, timeout=280)
+    torchrun(PROGRAM, table, tmp_path, json.dumps(tasks), nproc=2, timeout=280)
     ranks = [
         [json.loads(line) for line in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()]
         for rank in range(2)
     ]
-    assert len(ranks[0]) == len(ranks[1]) == sum(task["runs"] for task in TASKS)
+    assert len(ranks[0]) == len(ranks[1]) == sum(task["runs"] for task in tasks)
     for one, other in zip(*ranks, strict=True):
         steps = one["steps"], other["steps"]
         assert len(steps[0]) == len(steps[1]) == len(reference), one["task"]
