@@ -94,11 +94,6 @@ class ShardSet:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_checked": set(), "_mapped": {}, "_unsaved": {}, "_tables": {}}
 
-    @property
-    def num_samples(self) -> int:
-        """Samples in all shards."""
-        return self.manifest.num_samples
-
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """The URL of each remote shard, and the version that the indexes are of."""
         for shard, stat in zip(self.manifest.shards, self._stats, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.sources.tar.index.shard_index import missing_mark
+from shardwise.sources.tar.index.shard_index import Keys, missing_mark
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import Fields, split_names
@@ -154,11 +154,8 @@ class SampleTable:
         return columns
 
     def _key(self, columns: dict[str, NDArray[Any]], row: int) -> str:
-        if "key_ends" in columns:
-            start, end = (int(columns["key_ends"][row - 1]) if row else 0), columns["key_ends"][row]
-        else:
-            start, end = row * (self.key_length or 0), (row + 1) * (self.key_length or 0)
-        return columns["keys"][start:end].tobytes().decode("utf-8", "surrogateescape")
+        keys = Keys(columns["keys"], columns.get("key_ends"), self.key_length, self.num_samples)
+        return keys.one(row)
 
     def _refuse_repeats(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any]) -> None:
         """Raise if two samples have one key."""
