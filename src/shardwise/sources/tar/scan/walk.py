@@ -41,7 +41,7 @@ from shardwise.storage import File
 __all__ = ["HeaderRun", "HeaderScan", "Scan", "shown"]
 
 _DENSE_READ_BYTES = 1 << 20
-# The first time a header can't be read in a block, so many are read one by one.
+# Headers read one by one before the first block is tried again.
 _FIRST_SPARSE_HEADERS = 64
 # Longer extended headers hold no names: a file's path has at most 4096 bytes.
 _MAX_EXTENDED_BYTES = 1 << 20
