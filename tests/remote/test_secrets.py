@@ -115,7 +115,7 @@ def test_an_index_with_a_query_in_its_name_is_read_and_renamed_when_it_is_refres
 ):
     url = f"{server.url}/train-000.tar{QUERY}"
     built = build_index(url)
-    assert built.name == "train-000.tar"
+    assert built.header.name == "train-000.tar"
     folder = private / "index"
     (result,) = build_indexes(url, index=folder, digests=True)
     made = ShardIndex.load(result.path)
@@ -125,7 +125,7 @@ def test_an_index_with_a_query_in_its_name_is_read_and_renamed_when_it_is_refres
     (result,) = build_indexes(url, index=folder)
     assert (result.status, result.error) == ("built", None)
     found = ShardIndex.load(result.path)
-    assert (found.name, found.header.has_digests) == ("train-000.tar", True)
+    assert (found.header.name, found.header.has_digests) == ("train-000.tar", True)
     assert found.to_bytes() == made.to_bytes()
     assert "CANARY" not in repr(result)
     scan(private, printed=b"")

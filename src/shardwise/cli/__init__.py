@@ -121,7 +121,7 @@ def _show_traceback(ctx: click.Context, error: BaseException | None) -> None:
 
 
 def _let_go_of_closed_pipes() -> None:
-    """Point closed streams at nothing, or the interpreter complains when it flushes them."""
+    """Point closed streams at /dev/null, or the interpreter's last flush prints an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

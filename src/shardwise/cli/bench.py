@@ -26,14 +26,14 @@ from shardwise.codecs.images import Image
 __all__ = ["bench"]
 
 _DEFAULT_S = 5.0
-# How often the batches that are ready are counted: seldom enough to cost nothing.
-_LOOK_S = 0.05
+# Seconds between two counts of the batches that are ready: 20 a second cost nothing.
+_SAMPLING_S = 0.05
 _STAGES = ("read", "decode", "transform", "collate", "hand over")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a run of the loader gave.
+class Run:
+    """The measurements of one run of the loader.
 
     Attributes:
         first_s: seconds until the first batch, which is not part of what follows.
@@ -61,7 +61,7 @@ class Measured:
     help="auto: by the fields' names; those without a default decoder stay bytes.",
 )
 @click.option(
-    "--image-size", type=click.IntRange(min=1), help="Decode images to squares of so many pixels."
+    "--image-size", type=click.IntRange(min=1), help="Decode images to squares of N x N pixels."
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--num-workers", type=click.IntRange(min=0), help="Processes.  [default: none]")
@@ -72,11 +72,11 @@ class Measured:
 @click.option(
     "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
 )
-@click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option("--batches", type=click.IntRange(min=1), help="Stop after N batches.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Stop after so many seconds.  [default: 5, without --batches]",
+    help="Stop after N seconds.  [default: 5, without --batches]",
 )
 @click.option(
     "--plot",
@@ -130,7 +130,7 @@ def bench(
         open_s = time.perf_counter() - began
     total, unit = (batches, "batches") if batches else (seconds or 0.0, "s")
     with loader, progress("loading", total, unit=unit) as report:
-        measured = _measure(loader, batches, seconds, report)
+        run = _measure(loader, batches, seconds, report)
     document = {
         "num_shards": len(data.source.manifest.shards),
         "num_samples": len(data),
@@ -140,10 +140,10 @@ def bench(
         "batch_size": batch_size,
         "shuffle": shuffle,
         "open_s": open_s,
-        **_describe(measured),
+        **_describe(run),
     }
     if plot is not None:
-        draw(plot, document, measured.marks, measured.ready)
+        draw(plot, document, run.marks, run.ready)
     if as_json:
         write_document(document)
     else:
@@ -174,13 +174,13 @@ def _measure(
     max_batches: int | None,
     max_seconds: float | None,
     report: Callable[[float], None],
-) -> Measured:
-    """Take batches until one of the limits is reached; `report` is told as the bar counts."""
+) -> Run:
+    """Load batches up to one of the limits; `report` gets batches or seconds, as the bar counts."""
     began = time.perf_counter()
     marks = []
     ready: list[tuple[float, float]] = []
-    num_asked = 0
-    last_asked, last_ready = 0, 0.0
+    num_requests = 0
+    last_requests, last_ready = 0, 0.0
     with closing(_epochs(loader)) as batches:
         next(batches)
         start = time.perf_counter()
@@ -189,17 +189,18 @@ def _measure(
             passed = time.perf_counter() - start
             marks.append((passed, len(batch["__index__"])))
             report(len(marks) if max_batches else passed)
-            # An epoch's first batch was not asked for while others were being made.
-            num_asked += step > 0
-            if passed - (ready[-1][0] if ready else 0.0) >= _LOOK_S and num_asked > last_asked:
-                # A mean over the run so far: what was added since the last look is this stretch's.
-                total = loader.stats()["queue_depth"] * num_asked
-                ready.append((passed, max(0.0, total - last_ready) / (num_asked - last_asked)))
-                last_asked, last_ready = num_asked, total
+            # No batch could be ready before an epoch's first one.
+            num_requests += step > 0
+            num_new = num_requests - last_requests
+            if passed - (ready[-1][0] if ready else 0.0) >= _SAMPLING_S and num_new:
+                # The statistic is a mean over the run: the difference of sums is this stretch's.
+                total = loader.stats()["queue_depth"] * num_requests
+                ready.append((passed, max(0.0, total - last_ready) / num_new))
+                last_requests, last_ready = num_requests, total
             if len(marks) == max_batches or (max_seconds is not None and passed >= max_seconds):
                 break
         passed = time.perf_counter() - start
-        return Measured(start - began, loader.stats(), passed, marks, ready)
+        return Run(start - began, loader.stats(), passed, marks, ready)
 
 
 def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None, None]:
@@ -208,19 +209,19 @@ def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None
         yield from enumerate(loader)
 
 
-def _describe(measured: Measured) -> dict[str, Any]:
+def _describe(run: Run) -> dict[str, Any]:
     """The run as JSON."""
-    stats = measured.stats
+    stats = run.stats
     stages = {name: stats["seconds"][name] for name in _STAGES if name in stats["seconds"]}
     busy = sum(stages.values()) or 1.0
     return {
         **{name: stats[name] for name in ("executor", "num_workers", "num_threads")},
-        "first_batch_s": measured.first_s,
-        "seconds": measured.seconds,
+        "first_batch_s": run.first_s,
+        "seconds": run.seconds,
         "num_batches": stats["batches"],
         "num_samples_loaded": stats["samples"],
-        "samples_per_s": stats["samples"] / measured.seconds,
-        "bytes_per_s": stats["bytes"] / measured.seconds,
+        "samples_per_s": stats["samples"] / run.seconds,
+        "bytes_per_s": stats["bytes"] / run.seconds,
         "stages": [
             {"name": name, "seconds": seconds, "share": seconds / busy}
             for name, seconds in stages.items()

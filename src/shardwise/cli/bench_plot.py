@@ -15,17 +15,17 @@ from shardwise.errors import MissingExtraError
 
 __all__ = ["draw", "drawable"]
 
-# Windows a run, for the rate: long enough to hold several batches, short enough to show a stall.
+# The rate is over a twelfth of the run: several batches long, and short enough to show a stall.
 _WINDOWS = 12
 _POINTS = 200
 
 
 def drawable(path: Path) -> None:
-    """Check that a picture can be drawn into this file, before there is one.
+    """Check that a picture can be drawn into a file, before the run.
 
     Raises:
-        MissingExtraError: matplotlib is not there.
-        ValueError: it knows no format of this name, or the directory is not there.
+        MissingExtraError: matplotlib is not installed.
+        ValueError: matplotlib has no such format, or the directory does not exist.
     """
     known = sorted(_figure().canvas.get_supported_filetypes())
     if path.suffix.removeprefix(".").lower() not in known:
@@ -53,8 +53,10 @@ def draw(
     bars = by_stage.subplots()
     names = [stage["name"] for stage in document["stages"]][::-1]
     seconds = [stage["seconds"] for stage in document["stages"]][::-1]
-    drawn = bars.barh(names, seconds)
-    bars.bar_label(drawn, [f" {100 * stage['share']:.0f} %" for stage in document["stages"]][::-1])
+    rectangles = bars.barh(names, seconds)
+    bars.bar_label(
+        rectangles, [f" {100 * stage['share']:.0f} %" for stage in document["stages"]][::-1]
+    )
     bars.margins(x=0.15)
     bars.set_xlabel("busy seconds, over all threads")
     rate, queue = over_time.subplots(2, 1, sharex=True, height_ratios=[2, 1])

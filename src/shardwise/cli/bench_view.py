@@ -1,4 +1,4 @@
-"""What `shardwise bench` shows: rates, a bar for each stage, slow shards, the verdict."""
+"""The report of `shardwise bench`: rates, a bar for each stage, slow shards, the verdict."""
 
 from __future__ import annotations
 

@@ -47,13 +47,13 @@ def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> flo
     "--older-than",
     metavar="AGE",
     callback=_age,
-    help="With --clean: only blocks that were not used for so long: 30m, 12h, 7d, 2w.",
+    help="With --clean: only blocks that were not used for this long: 30m, 12h, 7d, 2w.",
 )
 @common_options
 def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bool) -> None:
     """Show what is kept of remote files in the cache in DIR, or remove it.
 
-    DIR is what was given as `cache=`. Processes may be using the cache: what they are reading
+    DIR is the loader's `cache=`. Processes may be using the cache: what they are reading
     stays. Only files that the cache wrote are removed. Exit code 1 if there is no cache.
     """
     if older_than is not None and not is_clean:
@@ -68,34 +68,32 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
             _show(document)
         return
     before_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
-    done = clean_cache(directory, before_ns=before_ns)
+    removed = clean_cache(directory, before_ns=before_ns)
     if as_json:
-        write_document({"directory": str(directory), **asdict(done)})
+        write_document({"directory": str(directory), **asdict(removed)})
         return
-    write_line(
-        f"removed {plural(done.num_blocks, 'block')} and {plural(done.num_parts, 'leftover')}: "
-        f"{format_bytes(done.num_bytes)}"
-    )
-    if done.num_in_use:
-        write_line(f"{plural(done.num_in_use, 'block')} stayed: in use")
+    blocks, leftovers = plural(removed.num_blocks, "block"), plural(removed.num_parts, "leftover")
+    write_line(f"removed {blocks} and {leftovers}: {format_bytes(removed.num_bytes)}")
+    if removed.num_in_use:
+        write_line(f"{plural(removed.num_in_use, 'block')} stayed: in use")
 
 
 def _describe(directory: Path) -> dict[str, Any]:
     """What the cache holds, as JSON."""
-    seen = survey(directory)
-    books = seen.books
+    contents = survey(directory)
+    books = contents.books
     return {
         "directory": str(directory),
-        "num_bytes": seen.num_bytes,
+        "num_bytes": contents.num_bytes,
         "max_bytes": books.max_bytes,
-        "num_blocks": seen.num_blocks,
-        "num_unreadable": seen.num_unreadable,
-        "num_parts": seen.num_parts,
+        "num_blocks": contents.num_blocks,
+        "num_unreadable": contents.num_unreadable,
+        "num_parts": contents.num_parts,
         "hits": books.hits,
         "misses": books.misses,
         "evictions": books.evictions,
         "damaged": books.damaged,
-        "files": [_describe_file(asdict(file)) for file in seen.files],
+        "files": [_describe_file(asdict(file)) for file in contents.files],
     }
 
 

@@ -1,4 +1,4 @@
-"""What URLS name, as a dataset: tar shards, tables or folders, told by the names.
+"""URLS to a dataset: of tar shards, tables or folders, by the names.
 
 Tar shards are what the commands are about; `info`, `plan` and `bench` take the rest as well. The
 library is imported when data are opened.

@@ -15,6 +15,7 @@ from shardwise.cli.output import format_count, plural, progress, write_document,
 from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards
 from shardwise.sources.tar.check.examine import ShardReport, examine_shard
+from shardwise.sources.tar.check.oddities import Oddities
 from shardwise.sources.tar.check.problem import Problem
 from shardwise.sources.tar.index.acceptance import unfinished
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -54,22 +55,22 @@ def doctor(
     with usage_errors():
         shards = list_shards(urls)
     store = IndexStore(index)
-    reports = []
+    complete: list[Oddities] = []
     findings: list[Finding] = []
     with progress("examining", len(shards)) as show_done:
         for done, url in enumerate(shards, 1):
             report = examine_shard(url, store=store)
             findings += _findings(report, accept_unfinished=accept_unfinished)
-            # The comparison needs counts alone: indexes may hold files open.
-            report.saved = report.built = None
-            reports.append(report)
+            # Counts up to a damaged header say nothing of the shard.
+            if report.oddities.is_complete:
+                complete.append(report.oddities)
             show_done(done)
-    findings += [Finding(problem, is_error=False) for problem in _compare(reports)]
+    findings += [Finding(problem, is_error=False) for problem in _compare(complete)]
     findings.sort(key=lambda finding: not finding.is_error)
     num_errors = sum(finding.is_error for finding in findings)
     document = {
         "num_shards": len(shards),
-        "num_samples": sum(report.oddities.num_samples for report in reports),
+        "num_samples": sum(shard.num_samples for shard in complete),
         "num_errors": num_errors,
         "num_oddities": len(findings) - num_errors,
         "findings": [
@@ -114,9 +115,9 @@ def _index_problem(url: str, state: str) -> Problem:
     return Problem(url, f"the index is {state}", _INDEX_HINTS[state])
 
 
-def _compare(reports: Sequence[ShardReport]) -> Iterator[Problem]:
+def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:
     """What is odd about the shards beside each other."""
-    filled = [report.oddities for report in reports if report.oddities.num_samples]
+    filled = [shard for shard in shards if shard.num_samples]
     for field in dict.fromkeys(field for shard in filled for field in shard.fields):
         without = [shard.url for shard in filled if field not in shard.fields]
         if without:

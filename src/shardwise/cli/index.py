@@ -46,7 +46,7 @@ def index(
 ) -> None:
     """Build the index of each shard, or refresh those that do not fit their shard any more.
 
-    What is fresh is left as it is. Each index appears whole when its shard is done, so a run that
+    Fresh indexes stay as they are. Each index appears whole when its shard is done, so a run that
     is stopped goes on from there the next time. Exit code 1 if a shard failed.
     """
     require_tar(urls, "index")
@@ -64,10 +64,10 @@ def index(
             progress=lambda done, _total, _url: report(done),
         )
     seconds = time.perf_counter() - begin
-    described = [_describe(result) for result in results]
-    totals = _sum_up(described, seconds)
+    documents = [_describe(result) for result in results]
+    totals = _sum_up(documents, seconds)
     if as_json:
-        write_document({**totals, "shards": described})
+        write_document({**totals, "shards": documents})
     else:
         _show(totals, results)
     if totals["num_failed"]:
@@ -84,37 +84,37 @@ def _describe(result: BuildResult) -> dict[str, Any]:
     }
     if result.error is not None:
         return {**document, "error": str(result.error)}
-    made, index_bytes = read_index(result.path)
-    rows = np.arange(made.num_samples)
+    index, index_bytes = read_index(result.path)
+    rows = np.arange(index.num_samples)
     return {
         **document,
-        "fields": list(made.fields),
+        "fields": list(index.fields),
         "num_members": sum(
-            int(np.count_nonzero(made.locate(field, rows)[1] >= 0)) for field in made.fields
+            int(np.count_nonzero(index.locate(field, rows)[1] >= 0)) for field in index.fields
         ),
-        "num_bytes": made.num_bytes,
+        "num_bytes": index.num_bytes,
         "index_bytes": index_bytes,
         **({"note": result.note} if result.note else {}),
     }
 
 
-def _sum_up(described: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """The run as a whole; the rate counts what was built now."""
+def _sum_up(documents: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """The run as a whole; the rate counts the indexes that were built, not the fresh ones."""
     by_status = {
-        status: [shard for shard in described if shard["status"] == status]
+        status: [shard for shard in documents if shard["status"] == status]
         for status in ("built", "fresh", "failed")
     }
-    good = [*by_status["built"], *by_status["fresh"]]
+    indexed = [*by_status["built"], *by_status["fresh"]]
     num_members = sum(shard["num_members"] for shard in by_status["built"])
     return {
-        "num_shards": len(described),
+        "num_shards": len(documents),
         **{f"num_{status}": len(shards) for status, shards in by_status.items()},
-        "num_samples": sum(shard["num_samples"] for shard in good),
+        "num_samples": sum(shard["num_samples"] for shard in indexed),
         "fields": list(
-            dict.fromkeys(name for shard in described for name in shard.get("fields", []))
+            dict.fromkeys(name for shard in documents for name in shard.get("fields", []))
         ),
-        "num_bytes": sum(shard["num_bytes"] for shard in good),
-        "index_bytes": sum(shard["index_bytes"] for shard in good),
+        "num_bytes": sum(shard["num_bytes"] for shard in indexed),
+        "index_bytes": sum(shard["index_bytes"] for shard in indexed),
         "num_members_built": num_members,
         "seconds": round(seconds, 6),
         "members_per_s": round(num_members / seconds, 1),

@@ -22,7 +22,7 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.shards import SeenShard, list_shards, look_at
+from shardwise.cli.shards import IndexedShard, list_shards, open_shard
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.storage.user_dirs import user_cache_dir
 
@@ -63,12 +63,12 @@ def info(
     with progress("looking", len(names)) as report:
         for done, url in enumerate(names, 1):
             # One index at a time: each may hold a file open.
-            seen = look_at(url, index, accept_unfinished=accept_unfinished)
-            shards.append(_describe_shard(seen))
-            rows = np.arange(seen.index.num_samples)
-            for field in seen.index.fields:
-                sizes.setdefault(field, []).append(seen.index.locate(field, rows)[1])
-            ignored.update(seen.index.header.ignored)
+            shard = open_shard(url, index, accept_unfinished=accept_unfinished)
+            shards.append(_describe_shard(shard))
+            rows = np.arange(shard.index.num_samples)
+            for field in shard.index.fields:
+                sizes.setdefault(field, []).append(shard.index.locate(field, rows)[1])
+            ignored.update(shard.index.header.ignored)
             report(done)
     manifest = Manifest(
         "tar", [Shard(shard["url"], shard["num_samples"], shard["num_bytes"]) for shard in shards]
@@ -85,7 +85,7 @@ def info(
             "num_bytes": sum(shard["index_bytes"] or 0 for shard in shards),
             "num_with_digests": sum(shard["has_digests"] for shard in shards),
         },
-        "fields": [_describe_field(field, found) for field, found in sizes.items()],
+        "fields": [_describe_field(field, parts) for field, parts in sizes.items()],
         "ignored_members": dict(ignored),
         "shards": shards,
     }
@@ -101,7 +101,7 @@ def info(
 
 
 def _show_data(data: Dataset, *, as_json: bool) -> None:
-    """Write what is known of data that are no tar shards."""
+    """Write counts and fields of data that are no tar shards."""
     manifest = data.source.manifest
     document: dict[str, Any] = {
         "num_shards": len(manifest.shards),
@@ -122,24 +122,24 @@ def _show_data(data: Dataset, *, as_json: bool) -> None:
     write_table(["parts", format_count(document["num_shards"])], rows)
 
 
-def _describe_shard(seen: SeenShard) -> dict[str, Any]:
+def _describe_shard(shard: IndexedShard) -> dict[str, Any]:
     """One shard as JSON."""
-    index = seen.index
+    index = shard.index
     return {
-        "url": seen.url,
+        "url": shard.url,
         "num_samples": index.num_samples,
         "num_bytes": index.num_bytes,
         "fields": list(index.fields),
-        "index": seen.index_path,
-        "index_state": seen.state,
-        "index_bytes": seen.index_bytes,
-        "has_digests": seen.state == "fresh" and index.header.has_digests,
+        "index": shard.index_path,
+        "index_state": shard.state,
+        "index_bytes": shard.index_bytes,
+        "has_digests": shard.state == "fresh" and index.header.has_digests,
     }
 
 
-def _describe_field(name: str, found: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
-    """One field as JSON: how many samples have it, and how large it is in these."""
-    sizes = np.concatenate(found)
+def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
+    """One field as JSON: the samples that have it, and its bytes in these."""
+    sizes = np.concatenate(parts)
     sizes = sizes[sizes >= 0]
     return {
         "name": name,
@@ -156,11 +156,13 @@ def _show(document: dict[str, Any]) -> None:
     index = document["index"]
     states = ", ".join(f"{count} {state}" for state, count in index["states"].items())
     digests = f", {index['num_with_digests']} with digests" if index["num_with_digests"] else ""
-    place = f"in {clean(index['directory'])}" if index["directory"] else _place(document["shards"])
+    where = _default_directory(document["shards"])
+    if index["directory"]:
+        where = f"in {clean(index['directory'])}"
     rows = [
         ["samples", format_count(document["num_samples"])],
         ["bytes", format_bytes(document["num_bytes"])],
-        ["index", f"{place}: {states}{digests} ({format_bytes(index['num_bytes'])})"],
+        ["index", f"{where}: {states}{digests} ({format_bytes(index['num_bytes'])})"],
         ["fingerprint", document["fingerprint"]],
     ]
     if document["ignored_members"]:
@@ -197,12 +199,12 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _num_unfit(states: Mapping[str, int]) -> int:
-    """How many shards have an index that reading refuses."""
+    """The number of shards with an index that reading refuses."""
     return states.get("stale", 0) + states.get("damaged", 0)
 
 
-def _place(shards: Sequence[dict[str, Any]]) -> str:
-    """Where indexes lie that were not put into a directory of the user's."""
+def _default_directory(shards: Sequence[dict[str, Any]]) -> str:
+    """Where indexes lie without `--index`."""
     own = str(user_cache_dir())
     return f"in {own}" if shards[0]["index"].startswith(own) else "beside the shards"
 

@@ -20,7 +20,7 @@ __all__ = [
     "usage_errors",
 ]
 
-# Where the context keeps what the user asked for, for the one place that shows errors.
+# Keys of click's context: errors are shown by the group, which has no command's arguments.
 JSON_KEY = "shardwise.json"
 TRACEBACK_KEY = "shardwise.traceback"
 

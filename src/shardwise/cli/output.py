@@ -1,4 +1,4 @@
-"""What the commands write: lines, tables and bars on a terminal, or one JSON document.
+"""The output of commands: lines, tables and bars on a terminal, or one JSON document.
 
 Standard output carries the result alone; progress and messages go to standard error. Where the
 output is no terminal it is plain text, uncut, without control codes. Whatever stands in the data
@@ -38,7 +38,7 @@ __all__ = [
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"
 PLAIN_WIDTH = 60
-# Wide enough that no table is cut where another program reads the output.
+# No table is cut where another program reads the output.
 UNCUT_WIDTH = 100_000
 
 
@@ -92,12 +92,12 @@ def write_line(text: str = "", *, error: bool = False) -> None:
 
 
 def write_document(document: Mapping[str, Any]) -> None:
-    """Write one JSON document: what a command prints with `--json`, and nothing beside it."""
+    """Write one JSON document, the whole output of a command with `--json`."""
     click.echo(json.dumps(_shown(document), indent=2, allow_nan=False))
 
 
 def _shown(value: Any) -> Any:
-    """A value of JSON, its URLs as they may be shown."""
+    """A value of JSON with masked URLs."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     width = None if sys.stdout.isatty() else UNCUT_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False)
-    # Columns side by side, without lines: what other programs read as well.
+    # Columns without lines, which other programs can read as well.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles:
         table.add_column(
@@ -128,7 +128,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(clean(shown(cell))) for cell in row))
-    # Captured, so that a closed pipe is met at one place: write_line.
+    # Captured, so that only write_line can meet a closed pipe.
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
@@ -136,9 +136,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def bar(shares: Sequence[float]) -> str:
-    """A character for each share in [0, 1]: blank for nothing at all, a full block for all.
-
-    What lies between is rounded to the nearest block, so that equal parts look equal.
+    """A character for each share in [0, 1]: blank for 0, full for 1, else the nearest block.
 
     >>> len(bar([0.0, 0.01, 1.0]))
     3
@@ -163,7 +161,7 @@ def bar_legend() -> tuple[str, str]:
 
 
 def bar_width(beside: int) -> int:
-    """How many characters a bar may have beside `beside` others on its line."""
+    """The width of a bar in characters, with `beside` others on its line."""
     if not sys.stdout.isatty():
         return PLAIN_WIDTH
     return max(8, min(PLAIN_WIDTH, get_terminal_size().columns - beside))
@@ -178,7 +176,7 @@ def _draws_blocks() -> bool:
 def progress(what: str, total: float, *, unit: str = "shards") -> Iterator[Callable[[float], None]]:
     """A progress bar on standard error; nothing where that is no terminal.
 
-    Yields a function that takes how many of `total` are done now, in all.
+    Yields a function of the amount that is done, of `total`.
     """
     if not sys.stderr.isatty():
         yield lambda _done: None
@@ -200,6 +198,6 @@ def progress(what: str, total: float, *, unit: str = "shards") -> Iterator[Calla
         else TextColumn(f"{{task.completed:.0f}}/{{task.total:.0f}} {unit}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(what, total=total)
-        yield lambda done: shown.update(task, completed=done)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda done: bars.update(task, completed=done)

@@ -58,7 +58,7 @@ MAX_CELLS = 4_000_000
     type=click.IntRange(min=0),
     default=200_000_000,
     show_default=True,
-    help="Prove nothing if there are more samples: a byte of memory and 0.3 us each.",
+    help="Prove nothing above this number of samples: a byte of memory and 0.3 us each.",
 )
 @shard_options
 @common_options
@@ -95,7 +95,7 @@ def plan(
     if remainder is None:
         remainder = "uneven" if shuffle == "none" else "drop"
     with usage_errors():
-        made = Plan(
+        planned = Plan(
             num_ids,
             batch_size=batch_size,
             world_size=world_size,
@@ -108,25 +108,25 @@ def plan(
     coverage, faults = None, []
     group_ends = _group_ends(sizes, world_size)
     if num_ids <= max_proof:
-        with progress("proving", made.num_steps * world_size, unit="batches") as report:
-            coverage = count_reads(made, epoch=epoch, group_ends=group_ends, report=report)
-        faults = coverage.faults(made)
+        with progress("proving", planned.num_steps * world_size, unit="batches") as report:
+            coverage = count_reads(planned, epoch=epoch, group_ends=group_ends, report=report)
+        faults = coverage.faults(planned)
     document: dict[str, Any] = {
         "num_samples": num_ids,
         "num_shards": len(sizes),
-        "epoch_samples": made.num_samples,
+        "epoch_samples": planned.num_samples,
         "world_size": world_size,
         "batch_size": batch_size,
-        "global_batch_size": made.global_batch_size,
+        "global_batch_size": planned.global_batch_size,
         "shuffle": shuffle,
         "seed": seed,
         "epoch": epoch,
         "epoch_size": epoch_size,
         "remainder": remainder,
-        "num_steps": made.num_steps,
-        "num_dropped": made.num_dropped,
-        "num_padded": made.num_padded,
-        "order": made.sampler.spec(),
+        "num_steps": planned.num_steps,
+        "num_dropped": planned.num_dropped,
+        "num_padded": planned.num_padded,
+        "order": planned.sampler.spec(),
     }
     if as_json:
         document["coverage"] = None if coverage is None else _describe(coverage, faults)

@@ -1,4 +1,4 @@
-"""What `shardwise plan` shows to people: the numbers, a row a rank, and the proof in a line."""
+"""The report of `shardwise plan`: the numbers, a row a rank, and the proof in a line."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
         for name in ("key", "field", "offset")
         if (value := getattr(problem, name)) is not None
     ]
-    place = f" ({', '.join(where)})" if where else ""
-    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{place}{more}"))
+    location = f" ({', '.join(where)})" if where else ""
+    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{location}{more}"))
     if problem.hint:
         write_line(clean(f"    {problem.hint}"))

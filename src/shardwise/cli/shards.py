@@ -1,6 +1,6 @@
-"""Shards as the commands meet them: what URLS name, and each shard with the state of its index.
+"""URLS to shards, and a shard with the state of its index.
 
-Looking changes nothing: an index that is missing or does not fit is made in memory and not saved.
+Nothing is changed: an index that is missing or does not fit is built in memory and not saved.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 
-__all__ = ["SeenShard", "list_shards", "look_at"]
+__all__ = ["IndexedShard", "list_shards", "open_shard"]
 
 
 @dataclass(frozen=True)
-class SeenShard:
-    """One shard and what is known of it.
+class IndexedShard:
+    """One shard with its index.
 
     Attributes:
         url: the shard.
-        index_path: where its index lies, or would lie.
+        index_path: where its index lies, or would be published.
         state: "fresh"; "missing", "stale" or "damaged" if the index can't be used as it is.
-        index: the index: from the file if it is fresh, else made for this look.
-        index_bytes: the size of the index as it is kept; None if it is missing.
+        index: the kept index if it is fresh, else one built in memory.
+        index_bytes: the size of the kept index; None if it is missing.
     """
 
     url: str
@@ -48,13 +48,13 @@ def list_shards(urls: Sequence[str]) -> list[str]:
         DataError: a shard list is malformed.
         ValueError: a shard is named twice.
     """
-    # Shard lists are the source's own matter; it also refuses compressed names, which commands
-    # rather report shard by shard.
+    # The source reads shard lists. It also refuses compressed names, which the commands report
+    # shard by shard.
     return list(TarSource(urls).urls) if any(map(is_shard_list, urls)) else expand_shards(urls)
 
 
-def look_at(url: str, index_dir: str | None, *, accept_unfinished: bool) -> SeenShard:
-    """Look at one shard and its index.
+def open_shard(url: str, index_dir: str | None, *, accept_unfinished: bool) -> IndexedShard:
+    """One shard with its index, which is built in memory unless the kept one is fresh.
 
     Raises:
         DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
@@ -70,11 +70,11 @@ def look_at(url: str, index_dir: str | None, *, accept_unfinished: bool) -> Seen
         index = build_index(url, accept_unfinished=accept_unfinished)
     elif not accept_unfinished:
         require_end(index.header, url)
-    return SeenShard(url, path, saved.state, index, num_bytes)
+    return IndexedShard(url, path, saved.state, index, num_bytes)
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
-    """The size of an index where it is kept."""
+    """The size of a kept index."""
     if index is None:
         return Path(path).stat().st_size if is_local(path) else None
     return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())

@@ -118,7 +118,7 @@ def _wrong_counts(urls: Sequence[str], counts: dict[str, Shard]) -> Iterator[Pro
 
 
 def _show_summary(document: dict[str, Any]) -> None:
-    """Write what was read, and what could not be told from it."""
+    """Write the totals, and which payloads could not be checked for lack of digests."""
     shards = plural(document["num_shards"], "shard")
     read = f"{format_bytes(document['num_bytes'])} in {document['seconds']:.2f} s"
     speed = f"{format_bytes(document['bytes_per_s'])}/s"

@@ -1,9 +1,8 @@
 """The manifest: ordered shards with exact counts, and the fingerprint of them.
 
 Sample ids are 0..N-1 in manifest order. The fingerprint depends on what the shards are called
-(base name), how many samples and bytes they hold, not on where they lie: a state taken from a
-local copy resumes on the bucket. Imports numpy and
-`shardwise.shown`.
+(base name), how many samples and bytes they hold, not on where they lie: a state saved on a local
+copy resumes on the bucket.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["Manifest", "Shard"]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard: where it lies, how many samples and bytes it holds."""
+    """One shard: its URL, and its counts of samples and bytes."""
 
     url: str
     num_samples: int
@@ -43,8 +42,8 @@ class Manifest:
         num_samples: their sum.
 
     Args:
-        kind: the format, and what else tells one dataset from another; a function if that is
-            dear: it is called when the fingerprint is asked for.
+        kind: the format, and what else distinguishes datasets; a function if that is slow: it is
+            called at the first use of the fingerprint.
         shards: the shards.
     """
 
@@ -63,14 +62,14 @@ class Manifest:
         for shard in self.shards:
             url = shard.url
             if url.startswith(("http://", "https://")):
-                # A signature in it is another one every day.
+                # A signature in the query changes every day.
                 url = url.partition("?")[0]
             name = url.rstrip("/").rpartition("/")[2]
             digest.update(f"{name}\0{shard.num_samples}\0{shard.num_bytes}\n".encode())
         return digest.hexdigest()[:16]
 
     def check(self, ids: NDArray[np.int64]) -> None:
-        """Refuse ids that are not samples'.
+        """Refuse ids outside of [0, num_samples).
 
         Raises:
             IndexError: one is not in [0, num_samples).
@@ -84,7 +83,8 @@ class Manifest:
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find samples by id: `(shard, row)`, each int64 of the shape of `ids`.
 
-        Ids must lie in [0, num_samples); empty shards are stepped over.
+        Ids must lie in [0, num_samples).
         """
+        # side="right" skips empty shards.
         shard = np.searchsorted(self.ends, ids, side="right")
         return shard, ids - (self.ends[shard] - self.sizes[shard])

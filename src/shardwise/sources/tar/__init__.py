@@ -1,6 +1,6 @@
 """WebDataset's tar shards: scanned by their headers, indexed, read by byte ranges.
 
-The way through it: `headers` and `chain` (arrays of headers), `scan` (a shard's headers),
-`members`, `names`, `samples`, `index` and `index_file`, `build`; then `shards` (all of a dataset),
-`ranges`, `reader`, `source`. `verify` and `doctor` look at shards closely. Imports nothing here.
+From a shard to samples: `scan` (headers to members, names and samples), `index` (built, kept and
+compared with the shard), `read` (ids to byte ranges to columns), `source`. `write` makes shards;
+`check` reports what is wrong or odd about them.
 """

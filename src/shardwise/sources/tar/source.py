@@ -39,17 +39,17 @@ __all__ = ["TarSource"]
 class TarSource:
     """Samples in tar shards, by id: the WebDataset format.
 
-    Members that stand together and have one key are a sample: the key is the directory and the
-    base name up to its first dot, the field what follows, in lower case. Members without extension
-    and directories, links and names of the form `__x__` are left out; the index counts them.
+    Adjacent members of one key are a sample: the key is the directory and the base name up to its
+    first dot, the field is the rest, in lower case. Members without extension and directories,
+    links and names of the form `__x__` are left out; the index counts them.
 
-    The first use of the manifest looks at every shard: an index that does not fit its shard is an
-    error, a shard without one is indexed then and there. One key may stand in two shards, as two
-    samples; within a shard that is an error.
+    The first use of the manifest opens every shard: an index that does not fit its shard is an
+    error, a shard without one is indexed at once. One key may stand in two shards, as two samples;
+    within a shard that is an error.
 
     Args:
         urls: what `shardwise.storage.expand` takes, or a shard list in JSON of wids, open_clip or
-            timm (`"index.json"`, `"info.json#train"`), whose counts are held against the shards.
+            timm (`"index.json"`, `"info.json#train"`), whose counts must be those of the shards.
         index: the directory of the index files; None for beside the shards. Indexes of remote
             shards have a copy on this machine; see `IndexStore`.
         storage: how remote shards are reached; None for the defaults.
@@ -59,7 +59,7 @@ class TarSource:
     Raises:
         MissingShardError: a pattern finds nothing, or an index without its shard.
         DataError: a shard is compressed, or the shard list is malformed.
-        ValueError: a shard is named twice, or nothing was named.
+        ValueError: a shard is named twice, or none is named.
     """
 
     default_shuffle: Literal["window"] = "window"
@@ -97,7 +97,7 @@ class TarSource:
 
     @property
     def manifest(self) -> Manifest:
-        """The ordered shards with exact counts; the first use looks at every shard.
+        """The ordered shards with exact counts; the first use opens every shard.
 
         Raises:
             StaleIndexError: a shard is not the one that its index was made from.
@@ -147,9 +147,9 @@ class TarSource:
         return reader.read_one(sample, reader.shards.fields if fields is None else fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; only the fields asked for are read.
+        """Read samples, and of these the requested fields only.
 
-        Payloads that lie close together are read by one call, in the order in which they lie. All
+        Payloads that lie close together are read by one call, in the order of their offsets. All
         columns share one buffer. Any thread may call this.
 
         Args:

@@ -23,11 +23,11 @@ class ShardReport:
 
     Attributes:
         url: the shard.
-        oddities: what the walk through the headers counted.
+        oddities: counts of the walk through the headers.
         saved: the index as it is kept; None where the shard can't be opened.
         built: an index of the headers as they are; None where the shard is damaged.
         damage: why there is no `built`.
-        problems: what `verify_shard` found wrong.
+        problems: everything wrong with the shard and its index; filled by `verify_shard`.
     """
 
     url: str

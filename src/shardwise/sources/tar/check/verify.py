@@ -124,7 +124,7 @@ def _payload_problems(
     options: StorageOptions | None,
     progress: Callable[[int], object] | None,
 ) -> Iterator[Problem]:
-    """Read all payloads: those that can't be read, or differ from their digests."""
+    """Read all payloads; yield those that can't be read, or differ from their digests."""
     try:
         file = open_uncached(url, options)
         for field, rows, digests in payload_digests(file, index, progress=progress):

@@ -246,7 +246,7 @@ class IndexStore:
                 )
         if index.path != path:
             try:
-                _save(index, path)
+                self.save(url, index)
             except OSError:
                 # Without the copy every process fetches the published index again.
                 if path == published or note:
@@ -259,7 +259,9 @@ class IndexStore:
         Raises:
             OSError: it can't be written.
         """
-        _save(index, self.path(url))
+        path = self.path(url)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        index.save(path)
 
     @property
     def command(self) -> str:
@@ -301,9 +303,3 @@ def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[Sha
     finally:
         file.close()
     return ShardIndex(*decode(data, path=path), path=path), len(data)
-
-
-def _save(index: ShardIndex, path: str) -> None:
-    """Publish an index, in a directory that need not exist yet."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    index.save(path)

@@ -84,9 +84,9 @@ class Reader:
         """
         shard, row = self.shards.locate(sample)
         index = self.shards.index(shard)
-        places = index.locate_one(names, row)
+        payloads = index.locate_one(names, row)
         begin, end, total = 1 << 62, 0, 0
-        for offset, size in places:
+        for offset, size in payloads:
             if size > 0:
                 total += size
                 begin = min(begin, offset)
@@ -99,7 +99,7 @@ class Reader:
             return None
         values: list[bytes | None] = [
             data[offset - begin : offset - begin + size] if size > 0 else None if size else b""
-            for offset, size in places
+            for offset, size in payloads
         ]
         if index.header.has_digests:
             for name, value in zip(names, values, strict=True):
@@ -162,9 +162,9 @@ class Reader:
                 keys[column] = index.keys.one(rows[column])
             if len(columns) < _FEW_ROWS:
                 for column in columns:
-                    places = index.locate_one(names, rows[column])
-                    for i, place in enumerate(places):
-                        offsets[i, column], sizes[i, column] = place
+                    payloads = index.locate_one(names, rows[column])
+                    for i, (offset, size) in enumerate(payloads):
+                        offsets[i, column], sizes[i, column] = offset, size
             else:
                 for i, name in enumerate(names):
                     if name in index.fields:

@@ -1,14 +1,11 @@
-"""The indexes of a dataset's shards: found, held against the shards, made where there are none.
+"""The indexes of a dataset's shards: loaded, compared with the shards, built where missing.
 
-Keeps I6: before the first sample is read, every shard is there and is the one that was indexed.
-Imports the standard library, numpy, `shardwise.errors`, `shardwise.storage`, the manifest and this
-package.
+Before the first sample is read, every shard is there and is the one that was indexed.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,23 +32,23 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("shardwise")
 
-# Looking at files on a network waits more than it works.
-_LOOK_THREADS = 16
-# Requests wait far more.
+# Threads that open shards: a stat on a network file system waits more than it computes.
+_LOCAL_THREADS = 16
+# Requests to a store wait longer.
 _REMOTE_THREADS = 64
-# Each follows the headers of a shard in many places at once.
+# Each remote scan has up to 64 requests in flight itself.
 _REMOTE_SCANS = 16
-# Sets of fields that are read side by side.
+# Sets of fields whose offset tables are kept, of at most 64 MiB each.
 _MAX_TABLES = 4
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What was found of one shard: its index's header, and the index where it has no file.
+class _OpenedShard:
+    """One shard as it was when the set was opened.
 
     Attributes:
-        header: the index's header.
-        stat: the shard, as it was then.
+        header: its index's header.
+        stat: the shard.
         index: the index, where it could not be saved.
     """
 
@@ -64,7 +61,7 @@ class ShardSet:
     """The shards of a dataset with their indexes, which are mapped when they are first used.
 
     It may be used by any thread and after a fork, and pickles without the indexes: another process
-    maps or makes them again, and holds them against what was found here.
+    maps or builds them again, and compares them with the shards as they were opened.
 
     Attributes:
         manifest: the shards with their counts.
@@ -72,8 +69,10 @@ class ShardSet:
         has_digests: whether a shard has digests of its payloads.
     """
 
-    def __init__(self, urls: Sequence[str], found: Sequence[_Found], store: IndexStore) -> None:
-        headers = [one.header for one in found]
+    def __init__(
+        self, urls: Sequence[str], opened: Sequence[_OpenedShard], store: IndexStore
+    ) -> None:
+        headers = [shard.header for shard in opened]
         self.manifest = Manifest(
             "tar",
             [Shard(u, h.num_samples, h.num_bytes) for u, h in zip(urls, headers, strict=True)],
@@ -81,7 +80,7 @@ class ShardSet:
         self.fields = tuple(dict.fromkeys(field for h in headers for field in h.fields))
         self._field_set = frozenset(self.fields)
         self._ends = list(accumulate(h.num_samples for h in headers))
-        self._stats = [one.stat for one in found]
+        self._stats = [shard.stat for shard in opened]
         self._store = store
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
@@ -89,16 +88,11 @@ class ShardSet:
         key_lengths = {h.key_length for h in headers if h.num_samples}
         self._key_length = key_lengths.pop() if len(key_lengths) == 1 else None
         self.has_digests = any(h.has_digests for h in headers)
-        # Those that could not be saved: they stay, for making them again takes long.
-        self._kept = {i: one.index for i, one in enumerate(found) if one.index is not None}
+        # Indexes that could not be saved: building them again would scan the shards again.
+        self._unsaved = {i: shard.index for i, shard in enumerate(opened) if shard.index}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_kept": {}, "_tables": {}}
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in all shards."""
-        return self.manifest.num_samples
+        return self.__dict__ | {"_checked": set(), "_mapped": {}, "_unsaved": {}, "_tables": {}}
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """The URL of each remote shard, and the version that the indexes are of."""
@@ -119,13 +113,13 @@ class ShardSet:
         """The index of one shard, by its number.
 
         Raises:
-            StaleIndexError: the shard or its index is not the one found when the set was opened.
+            StaleIndexError: the shard or its index is not the one that was opened.
             DataError: the index is damaged.
         """
-        found = self._mapped.get(shard)
-        if found is None:
-            found = self._kept.get(shard)
-        return self._load(shard) if found is None else found
+        index = self._mapped.get(shard)
+        if index is None:
+            index = self._unsaved.get(shard)
+        return self._load(shard) if index is None else index
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
         """Where these fields of all samples lie; None where it would exceed 64 MiB."""
@@ -146,22 +140,22 @@ class ShardSet:
         index = self._store.load(listed.url, opened, check=shard not in self._checked)
         if index is None:
             # It could not be saved, or was removed since.
-            index = self._kept[shard] = build_index(
+            index = self._unsaved[shard] = build_index(
                 listed.url,
                 options=self._store.options,
                 accept_unfinished=self._store.accept_unfinished,
             )
         else:
             while len(self._mapped) >= max_open_files():
-                # Another thread may be at the same: whichever comes first.
+                # With a default: another thread may evict the same index.
                 self._mapped.pop(next(iter(self._mapped)), None)
             self._mapped[shard] = index
-        # Where there are ETags, each read is of the version that was found.
+        # With an ETag, each read is pinned to the opened version.
         now = opened if opened.etag else self._store.stat(listed.url)
-        is_of_it = fits(index.header, listed.url, opened)
-        if now != opened or index.num_samples != listed.num_samples or not is_of_it:
+        has_changed = now != opened or not fits(index.header, listed.url, opened)
+        if has_changed or index.num_samples != listed.num_samples:
             self._mapped.pop(shard, None)
-            self._kept.pop(shard, None)
+            self._unsaved.pop(shard, None)
             raise StaleIndexError(
                 f"the shard was replaced while it was in use: {described(opened)} and "
                 f"{listed.num_samples} samples when it was opened, {described(now)} and "
@@ -173,7 +167,7 @@ class ShardSet:
 
 
 def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
-    """Find the indexes of shards, hold them against the shards, and make those that are missing.
+    """Load the indexes of shards, compare them with the shards, and build the missing ones.
 
     Args:
         urls: the shards.
@@ -187,30 +181,30 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> ShardSet:
         StorageError: something could not be read.
     """
     are_local = all(is_local(url) for url in urls)
-    most = _LOOK_THREADS if are_local else _REMOTE_THREADS
-    looks = _together(lambda url: _look(url, store), urls, most)
-    missing = [url for url, look in zip(urls, looks, strict=True) if look is None]
-    most = usable_cores() if are_local else _REMOTE_SCANS
-    made = iter(_make(missing, len(urls), store, most) if missing else ())
-    found = [next(made) if look is None else look for look in looks]
-    headers = [one.header for one in found]
+    num_threads = _LOCAL_THREADS if are_local else _REMOTE_THREADS
+    indexed = _in_threads(lambda url: _open_indexed(url, store), urls, num_threads)
+    missing = [url for url, shard in zip(urls, indexed, strict=True) if shard is None]
+    num_threads = usable_cores() if are_local else _REMOTE_SCANS
+    built = iter(_build(missing, len(urls), store, num_threads) if missing else ())
+    opened = [next(built) if shard is None else shard for shard in indexed]
+    headers = [shard.header for shard in opened]
     _refuse_nameless(urls, headers)
-    _say_what_has_no_end(urls, headers)
-    return ShardSet(urls, found, store)
+    _warn_of_no_end(urls, headers)
+    return ShardSet(urls, opened, store)
 
 
-def _together(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -> list[T]:
-    """Do something with each URL, in threads; the first one that fails ends it."""
+def _in_threads(work: Callable[[str], T], urls: Sequence[str], num_threads: int) -> list[T]:
+    """Call a function with each URL, in threads; the first error ends it."""
     pool = ThreadPoolExecutor(min(num_threads, len(urls)), thread_name_prefix="shardwise-open")
     try:
         return list(pool.map(work, urls))
     finally:
-        # What has not begun is not begun: the error is not to wait for all other shards.
+        # An error cancels the shards that have not begun, instead of waiting for them.
         pool.shutdown(cancel_futures=True)
 
 
 def _refuse_nameless(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
-    """Raise DataError where there are files, and all of their names give no field."""
+    """Raise DataError where there are members, and the name of none gives a field."""
     if any(header.num_samples for header in headers):
         return
     ignored = sum((Counter(header.ignored) for header in headers), Counter[str]())
@@ -223,7 +217,7 @@ def _refuse_nameless(urls: Sequence[str], headers: Sequence[IndexHeader]) -> Non
         )
 
 
-def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
+def _warn_of_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) -> None:
     endless = [url for url, header in zip(urls, headers, strict=True) if not header.has_end]
     if endless:
         _logger.warning(
@@ -233,20 +227,20 @@ def _say_what_has_no_end(urls: Sequence[str], headers: Sequence[IndexHeader]) ->
         )  # fmt: skip
 
 
-def _look(url: str, store: IndexStore) -> _Found | None:
-    """The header of a shard's index if it has one, held against the shard."""
+def _open_indexed(url: str, store: IndexStore) -> _OpenedShard | None:
+    """A shard with its index, which is compared with it; None where it has none."""
     stat = store.stat(url)
     header = store.find(url, stat)
     if header is None:
         return None
     if not store.accept_unfinished:
         require_end(header, url)
-    return _Found(header, stat)
+    return _OpenedShard(header, stat)
 
 
-def _make(
+def _build(
     urls: Sequence[str], num_shards: int, store: IndexStore, num_threads: int
-) -> list[_Found]:
+) -> list[_OpenedShard]:
     """Index shards now, in threads: most of the time goes into reading."""
     more = " ..." if len(urls) > 1 else ""
     _logger.warning(
@@ -254,26 +248,24 @@ def _make(
         "time",
         len(urls), num_shards, store.command, shown(urls[0]), more,
     )  # fmt: skip
-    unsaved: list[OSError] = []
-    lock = threading.Lock()
+    errors: list[OSError] = []
 
-    def make(url: str) -> _Found:
+    def build(url: str) -> _OpenedShard:
         index = build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
         header = index.header
         stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         try:
             store.save(url, index)
         except OSError as error:
-            with lock:
-                unsaved.append(error)
-            return _Found(header, stat, index)
-        return _Found(header, stat)
+            errors.append(error)
+            return _OpenedShard(header, stat, index)
+        return _OpenedShard(header, stat)
 
-    found = _together(make, urls, num_threads)
-    if unsaved:
+    opened = _in_threads(build, urls, num_threads)
+    if errors:
         _logger.warning(
             "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
             "every process; give a directory that can be written as index=...",
-            len(unsaved), len(urls), unsaved[0],
+            len(errors), len(urls), errors[0],
         )  # fmt: skip
-    return found
+    return opened

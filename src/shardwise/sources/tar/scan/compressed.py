@@ -1,6 +1,6 @@
 """Compressed shards and tables: refused, with the command that unpacks or the name that opens them.
 
-Single samples can't be read out of the middle of a compressed stream. Imports `shardwise.errors`.
+Single samples can't be read out of the middle of a compressed stream.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def refuse_compressed(url: str) -> None:
 
 
 def refuse_compressed_start(start: bytes, url: str) -> None:
-    """Raise `DataError` if a file that begins so is compressed or a table, whatever its name."""
+    """Raise `DataError` if a file's first bytes are of a compressed file or a table."""
     for magic, what in _MAGIC.items():
         if start.startswith(magic):
             raise _refusal(what, url)

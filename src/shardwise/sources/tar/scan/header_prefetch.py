@@ -59,7 +59,7 @@ _SPARSE_STRIDE = 20 << 10
 
 @dataclass(slots=True)
 class _Lane:
-    """A part of the shard: where its next window begins, and where the lane ends."""
+    """A part of the shard: where its next window begins, and where the part ends."""
 
     position: int
     end: int
@@ -140,7 +140,7 @@ class HeaderPrefetch(FileBytes):
         return None
 
     def _fetch(self, offset: int) -> bytes:
-        """The window at a place that was not guessed: guess from there on, or read it alone."""
+        """The window at an offset that was not guessed: guess from there on, or read it alone."""
         if offset < self._guessed_until:
             self._num_missed += 1
             if self._num_missed <= _MAX_MISSES:
@@ -156,20 +156,20 @@ class HeaderPrefetch(FileBytes):
         """Follow the chain from `begin`, and from where it can be entered in lanes behind."""
         size = self._lane_bytes
         stop = min(self._num_bytes, begin + size * self._num_lanes)
-        # A short rest is no lane of its own.
+        # A rest below half a lane belongs to the lane before.
         starts = [at for at in range(begin, stop, size) if at == begin or stop - at > size // 2]
         ends = [*starts[1:], stop]
         lanes = [_Lane(at, end) for at, end in zip(starts, ends, strict=True)]
         self._windows = {}
         self._guessed_until = stop
         self._enter(lanes[1:])
-        # Twice the rounds that lanes of such samples take: more says that these are others.
+        # At most twice the rounds that a lane of 128 samples takes: beyond, samples are smaller.
         for _ in range(2 * _LANE_SAMPLES + size // _MIN_LANE_BYTES):
             active = [lane for lane in lanes if lane.position < lane.end]
             if not active:
                 return
             self._step(active)
-        # What is left of them is guessed when the scan comes there.
+        # The rest of these lanes is guessed when the scan reaches it.
         self._guessed_until = min(lane.position for lane in active)
 
     def _step(self, lanes: list[_Lane]) -> None:
@@ -188,24 +188,24 @@ class HeaderPrefetch(FileBytes):
             self._width = sizes[min(len(sizes) - 1, int(_WIDE_ENOUGH * len(sizes)))]
 
     def _enter(self, lanes: list[_Lane]) -> None:
-        """Find a header near the beginning of each lane; a lane without one is given up."""
+        """Move each lane to a header near its beginning; lanes without one end."""
         for _ in range(_ENTRY_TRIES):
             if not lanes:
                 return
             remaining = []
             for lane, data in zip(lanes, self._read_at(lanes, _ENTRY_BYTES), strict=True):
-                place = _first_header(data)
-                if place is None:
+                entry = _first_header(data)
+                if entry is None:
                     lane.position += _ENTRY_BYTES
                     remaining.append(lane)
                 else:
-                    lane.position += place
+                    lane.position += entry
             lanes = [lane for lane in remaining if lane.position < lane.end]
         for lane in lanes:
             lane.position = lane.end
 
     def _read_at(self, lanes: list[_Lane], length: int) -> list[bytes]:
-        """The bytes at the places of lanes, by requests that are under way at the same time."""
+        """The bytes at the lanes' positions, by concurrent requests."""
         offsets = [lane.position for lane in lanes]
         sizes = [min(length, self._num_bytes - offset) for offset in offsets]
         ends = np.cumsum(sizes).tolist()
@@ -214,10 +214,10 @@ class HeaderPrefetch(FileBytes):
         return [bytes(buffer[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
     def _read_on(self, offset: int, length: int) -> None:
-        """Fill the block that is read ahead, from `offset` on."""
+        """Prefetch the next 8 MiB from `offset` on, by concurrent requests."""
         stop = min(self._num_bytes, offset + max(length, _DENSE_BLOCK * _DENSE_BLOCKS))
         known = self._dense_start + len(self._dense)
-        # The end of the block before may be read again: a member that did not fit in.
+        # The end of the block before is kept: a member that reached past it is read again.
         begin = known if self._dense_start <= offset < known else offset
         buffer = bytearray(stop - offset)
         buffer[: begin - offset] = memoryview(self._dense)[offset - self._dense_start :][
@@ -230,13 +230,13 @@ class HeaderPrefetch(FileBytes):
 
 
 def _first_header(data: bytes) -> int | None:
-    """Where the first block begins that can be a header."""
+    """The offset of the first block that can be a header."""
     blocks: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(data) // BLOCK * BLOCK)
     blocks = blocks.reshape(-1, BLOCK)
-    places = np.flatnonzero(has_magic(blocks))
-    if not len(places):
+    rows = np.flatnonzero(has_magic(blocks))
+    if not len(rows):
         return None
-    sound = places[checksums_hold(blocks[places])]
+    sound = rows[checksums_hold(blocks[rows])]
     return int(sound[0]) * BLOCK if len(sound) else None
 
 
@@ -244,16 +244,18 @@ def _follow(data: bytes) -> tuple[int | None, int]:
     """Follow the chain through a window.
 
     Returns:
-        Where the first header behind the window would be, from its beginning, and how wide the
-        window should have been: up to the last header before payloads that are worth passing over.
-        None where the chain ends.
+        The offset of the first header behind the window, and how wide the window should have been:
+        up to the last header before a payload that is worth passing over. None where the chain
+        ends.
     """
-    place = width = 0
-    while place + BLOCK <= len(data):
-        block = data[place : place + BLOCK]
+    offset = width = 0
+    while offset + BLOCK <= len(data):
+        block = data[offset : offset + BLOCK]
         size = parse_number(block[124:136])
         if block[257:262] != b"ustar" or size is None:
             return None, width
-        width = place + BLOCK
-        place += BLOCK + (0 if block[KIND] in WITHOUT_PAYLOAD else round_up(size))
-    return place, min(place + BLOCK, _MAX_WINDOW) if place <= _MAX_WINDOW - BLOCK else width
+        width = offset + BLOCK
+        offset += BLOCK + (0 if block[KIND] in WITHOUT_PAYLOAD else round_up(size))
+    if offset <= _MAX_WINDOW - BLOCK:
+        width = offset + BLOCK
+    return offset, width

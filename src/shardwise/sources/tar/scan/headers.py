@@ -1,8 +1,7 @@
 """Tar headers: 512-byte blocks to numbers and names, a whole array of them at once.
 
-Keeps I6: every header's checksum is verified before anything it says is believed. Formats: POSIX
-USTAR and PAX (IEEE Std 1003.1, "pax - Extended Header"), GNU (base-256 numbers, long names) and
-the old V7. Pure functions of bytes; imports numpy only.
+A header's checksum is verified before its fields are used. Formats: POSIX USTAR and PAX (IEEE Std
+1003.1, "pax - Extended Header"), GNU (base-256 numbers, long names) and the old V7.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
 
 BLOCK = 512
 
-# Where the parts of a header lie.
+# The fields of a header.
 _NAME = slice(0, 100)
 _SIZE = slice(124, 136)
 _CHECKSUM = slice(148, 156)
@@ -43,9 +42,9 @@ def has_magic(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Which of uint8 `[n, 512]` blocks carry the word "ustar", as all headers since 1988 do."""
     start = _MAGIC.start
     words = blocks[:, start : start + 4].view("<u4")[:, 0]
-    found: NDArray[np.bool_] = words == int.from_bytes(b"usta", "little")
-    found &= blocks[:, start + 4] == ord("r")
-    return found
+    is_magic: NDArray[np.bool_] = words == int.from_bytes(b"usta", "little")
+    is_magic &= blocks[:, start + 4] == ord("r")
+    return is_magic
 
 
 def checksums_hold(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -55,10 +54,10 @@ def checksums_hold(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     is_plain &= (end == 0) | (end == ord(" "))
     field = blocks[:, _CHECKSUM].sum(axis=1, dtype=np.uint32)
     sums = blocks.sum(axis=1, dtype=np.uint32) - field + np.uint32(_SPACES)
-    held: NDArray[np.bool_] = is_plain & (sums == stated)
-    for row in np.flatnonzero(~held):
-        held[row] = _checksum_holds(blocks[row].tobytes())
-    return held
+    is_sound: NDArray[np.bool_] = is_plain & (sums == stated)
+    for row in np.flatnonzero(~is_sound):
+        is_sound[row] = _checksum_holds(blocks[row].tobytes())
+    return is_sound
 
 
 def _checksum_holds(block: bytes) -> bool:
@@ -84,7 +83,7 @@ def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.boo
     """Octal numbers of full width: `(values, whether all of it are digits)`."""
     values = digits - np.uint8(ord("0"))
     is_digit = values < 8
-    # All at once is much cheaper than row by row, and nearly always enough.
+    # One call for all rows is much faster than one a row, and nearly always enough.
     is_plain: NDArray[np.bool_] = (
         np.ones(len(digits), np.bool_)
         if is_digit.all()
@@ -96,9 +95,9 @@ def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.boo
 
 
 def parse_number(field: bytes) -> int | None:
-    """A number in any notation that is in use: octal digits with padding, or GNU's base 256.
+    """A number in either notation: octal digits with padding, or GNU's base 256.
 
-    None if it is none, is negative, or is beyond 2**62.
+    None if it is malformed, negative, or beyond 2**62.
     """
     if field and field[0] & 0x80:
         number = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
@@ -119,7 +118,7 @@ def stored_names(
         The names as uint8 `[n, width]` with zeros behind them, their lengths, and the rows whose
         name has a prefix in another field: for those, call `read_name`.
     """
-    # Most names are far shorter than the field: only the words that some name uses are looked at.
+    # Most names are far shorter than the field: only words that some name uses are copied.
     used = np.flatnonzero(np.bitwise_or.reduce(blocks[:, :104].view("<u8"), axis=0)[:12])
     width = 8 * int(used[-1]) + 8 if len(used) else 8
     if blocks[:, 96 : _NAME.stop].any():

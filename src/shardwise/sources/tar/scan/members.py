@@ -61,7 +61,7 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
 
     Args:
         scan: the walk through the headers.
-        ignored: what is no regular file is counted here, by what it is.
+        ignored: counts what is no regular file, by what it is.
 
     Raises:
         DataError: the shard is damaged or cut short.
@@ -97,22 +97,22 @@ def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes])
     Args:
         run: the run.
         rows: the rows that are members.
-        long_names: names that take the place of those in the headers, by the run's row.
+        long_names: names that replace those in the headers, by the run's row.
     """
     blocks = run.blocks if len(rows) == len(run.blocks) else run.blocks[rows]
     names, lengths, prefixed = stored_names(blocks)
-    found = {int(row): read_name(blocks[row].tobytes()) for row in prefixed}
-    found.update(zip(np.searchsorted(rows, list(long_names)), long_names.values(), strict=True))
-    longest = max([names.shape[1], *map(len, found.values())])
+    # Names that are not, or not only, in the headers' name field, by row of the result.
+    others = {int(row): read_name(blocks[row].tobytes()) for row in prefixed}
+    others.update(zip(np.searchsorted(rows, list(long_names)), long_names.values(), strict=True))
+    longest = max([names.shape[1], *map(len, others.values())])
     padded = names
     if longest > names.shape[1] or longest % 8:
         padded = np.zeros((len(names), -(-longest // 8) * 8), np.uint8)
         padded[:, : names.shape[1]] = names
-    if found:
-        places = list(found)
-        packed = np.array(list(found.values()), dtype=f"S{padded.shape[1]}")
-        padded[places] = packed.view(np.uint8).reshape(len(places), -1)
-        lengths[places] = [len(name) for name in found.values()]
+    if others:
+        packed = np.array(list(others.values()), dtype=f"S{padded.shape[1]}")
+        padded[list(others)] = packed.view(np.uint8).reshape(len(others), -1)
+        lengths[list(others)] = [len(name) for name in others.values()]
     return Members(padded, lengths, run.positions[rows] + BLOCK, run.sizes[rows])
 
 
@@ -120,13 +120,13 @@ def _long_names(run: HeaderRun, is_regular: NDArray[np.bool_], url: str) -> dict
     """The names that extended headers give, by the row of the regular file that has them."""
     kinds = run.blocks[:, KIND]
     names: dict[int, bytes] = {}
-    # An extended header speaks of the next header that is not one itself.
+    # An extended header is about the next header that is not extended.
     others = np.flatnonzero(~IS_EXTENDED[kinds])
     about = others[np.searchsorted(others, list(run.extended))]
     for (row, payload), member in zip(run.extended.items(), about.tolist(), strict=True):
         name = _stated_name(int(kinds[row]), payload, url, int(run.positions[row]))
         if name and is_regular[member]:
-            # Of several, the first one counts, as for the standard library.
+            # The first of several names counts, as in the standard library.
             names.setdefault(member, name)
     return names
 

@@ -1,4 +1,4 @@
-"""WebDataset's rule for names: what is the key, what is the field.
+"""WebDataset's rule for names: which part is the key, and which the field.
 
 The key is the directory and the base name up to its first dot, the field what follows that dot,
 in lower case: `train/0001.seg.PNG` is the field `seg.png` of the sample `train/0001`. Members whose
@@ -7,8 +7,6 @@ name gives no key and field are left out and counted, by why:
 - "no extension": no dot in the base name, or nothing behind it;
 - "hidden": the base name begins with a dot, such as the `._*` files of macOS;
 - "metadata": the base name or a directory is of the form `__x__`, and so is kept for programs.
-
-Imports numpy only.
 """
 
 from __future__ import annotations
@@ -24,10 +22,9 @@ __all__ = ["MAX_FIELDS", "MAX_NAME", "Fields", "split_names"]
 _METADATA = re.compile(rb"(^|/)__[^/]*__($|/)")
 # More distinct fields than this in one shard mean that keys hold dots.
 MAX_FIELDS = 1024
-# The longest path that Linux knows, in bytes; more is no file's name, and would cost memory for all
-# others.
+# Linux's longest path, in bytes. A longer name would widen the array of all names.
 MAX_NAME = 4096
-# So many fields are looked for one by one, which is fast; the rest through a dict.
+# Up to 16 fields, one comparison of arrays each is faster than a dict look-up a row.
 _USUAL_FIELDS = 16
 
 
@@ -75,10 +72,10 @@ def split_names(
 
 
 class Fields:
-    """The fields met so far, numbered in the order in which they come.
+    """The fields so far, numbered by first appearance.
 
     Attributes:
-        names: their names.
+        names: the fields.
     """
 
     def __init__(self) -> None:

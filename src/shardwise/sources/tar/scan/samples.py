@@ -1,8 +1,7 @@
 """Members to samples: members that stand together and share a key are the fields of one sample.
 
-Keeps I6: a sample is never made of a part of its members. Two members for one field, or members of
-one key that stand apart, are errors. What is kept while a shard is scanned is about 10 bytes a
-member, besides the keys. Imports numpy, `shardwise.errors` and the members and names.
+A sample is never made of a part of its members: two members for one field, or members of one key
+that stand apart, are errors. A scan keeps about 10 bytes a member, besides the keys.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.sources.tar.index.shard_index import missing_mark
+from shardwise.sources.tar.index.shard_index import Keys, missing_mark
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import Fields, split_names
 
 __all__ = ["SampleTable", "narrow"]
 
-_BLOCK_BITS = 9
-
-# A table of so many cells, most of them empty, is a mistake in the names and no data set.
+# Above 50 million empty cells of samples x fields, the names are a mistake, and no data set's.
 _MAX_EMPTY_CELLS = 50_000_000
 
 
@@ -54,11 +51,11 @@ class SampleTable:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields met so far."""
+        """The fields so far, by first appearance."""
         return tuple(self._fields.names)
 
     def add(self, members: Members) -> None:
-        """Take up the next members.
+        """Add the next members.
 
         Raises:
             DataError: there are too many different fields.
@@ -82,7 +79,7 @@ class SampleTable:
             is_first[1:] |= word[1:] != word[:-1]
         is_first[0] = keys[0, : dots[0]].tobytes() != self._last_key
         self._last_key = keys[-1, : dots[-1]].tobytes()
-        self._blocks.append(narrow(offsets >> _BLOCK_BITS))
+        self._blocks.append(narrow(offsets // BLOCK))
         self._sizes.append(narrow(sizes))
         self._numbers.append(narrow(numbers))
         self._is_first.append(is_first)
@@ -116,11 +113,11 @@ class SampleTable:
                 url=self.url,
             )
         columns = self._key_columns()
-        is_first = _joined(self._is_first, np.bool_)
+        is_first = _concatenate(self._is_first, np.bool_)
         samples = np.cumsum(is_first, dtype=np.int64) - 1
-        blocks = _joined(self._blocks, np.uint64)
-        sizes = _joined(self._sizes, np.uint64)
-        numbers = _joined(self._numbers, np.uint8)
+        blocks = _concatenate(self._blocks, np.uint64)
+        sizes = _concatenate(self._sizes, np.uint64)
+        numbers = _concatenate(self._numbers, np.uint8)
         self._refuse_repeats(columns, blocks)
         starts = blocks[is_first]
         optional = set()
@@ -132,14 +129,14 @@ class SampleTable:
                 self._refuse_two(columns, twice, field, int(blocks[rows[owners == twice][1]]))
             offset = np.zeros(self.num_samples, starts.dtype)
             offset[owners] = blocks[rows] - starts[owners]
-            size = sizes[rows]
+            size = narrow(sizes[rows])
             if len(rows) < self.num_samples:
                 optional.add(field)
                 if not has_end and len(rows) == self.num_samples - 1 != int(owners[-1]):
                     self._refuse_half(columns, field)
                 size = _with_gaps(size, owners, self.num_samples)
-            columns[f"offset:{field}"] = _shrunk(narrow(offset))
-            columns[f"size:{field}"] = _shrunk(size if field in optional else narrow(size))
+            columns[f"offset:{field}"] = _shrink(narrow(offset))
+            columns[f"size:{field}"] = _shrink(size)
         columns["starts"] = narrow(starts)
         return columns, frozenset(optional)
 
@@ -150,40 +147,37 @@ class SampleTable:
         return lengths.pop() if len(lengths) == 1 else 0 if not lengths else None
 
     def _key_columns(self) -> dict[str, NDArray[Any]]:
-        columns: dict[str, NDArray[Any]] = {"keys": _joined(self._keys, np.uint8)}
+        columns: dict[str, NDArray[Any]] = {"keys": _concatenate(self._keys, np.uint8)}
         if self.key_length is None:
-            ends = np.cumsum(_joined(self._key_lengths, np.uint8), dtype=np.int64)
+            ends = np.cumsum(_concatenate(self._key_lengths, np.uint8), dtype=np.int64)
             columns["key_ends"] = narrow(ends)
         return columns
 
     def _key(self, columns: dict[str, NDArray[Any]], row: int) -> str:
-        if "key_ends" in columns:
-            start, end = (int(columns["key_ends"][row - 1]) if row else 0), columns["key_ends"][row]
-        else:
-            start, end = row * (self.key_length or 0), (row + 1) * (self.key_length or 0)
-        return columns["keys"][start:end].tobytes().decode("utf-8", "surrogateescape")
+        keys = Keys(columns["keys"], columns.get("key_ends"), self.key_length, self.num_samples)
+        return keys.one(row)
 
     def _refuse_repeats(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any]) -> None:
         """Raise if two samples have one key."""
-        hashes = _joined(self._hashes, np.uint64)
+        hashes = _concatenate(self._hashes, np.uint64)
         ordered = np.sort(hashes)
         suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-        seen: dict[str, int] = {}
+        first_rows: dict[str, int] = {}
         for row in np.flatnonzero(np.isin(hashes, suspects)).tolist() if len(suspects) else ():
             key = self._key(columns, row)
-            if key in seen:
-                firsts = np.flatnonzero(_joined(self._is_first, np.bool_))
-                offset, earlier = (int(blocks[firsts[r]]) * BLOCK for r in (row, seen[key]))
+            if key in first_rows:
+                firsts = np.flatnonzero(_concatenate(self._is_first, np.bool_))
+                offset, earlier = (int(blocks[firsts[r]]) * BLOCK for r in (row, first_rows[key]))
                 raise DataError(
                     "members of one key stand apart in the shard (an earlier one has its payload "
                     f"at byte {earlier}): each part would be half a sample; pack the shard again "
                     "with its members sorted by name (`tar --sort=name`)",
                     url=self.url,
                     key=key,
-                    field=self.fields[int(_joined(self._numbers, np.uint8)[firsts[row]])],
+                    field=self.fields[int(_concatenate(self._numbers, np.uint8)[firsts[row]])],
                     offset=offset,
                 )
-            seen[key] = row
+            first_rows[key] = row
 
     def _refuse_two(
         self, columns: dict[str, NDArray[Any]], sample: int, field: str, block: int
@@ -209,14 +203,10 @@ class SampleTable:
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
     """Non-negative integers in the smallest unsigned dtype that holds them."""
-    return values.astype(_dtype_for(int(values.max()) if len(values) else 0), copy=False)
+    return values.astype(np.min_scalar_type(int(values.max()) if len(values) else 0), copy=False)
 
 
-def _dtype_for(largest: int) -> np.dtype[Any]:
-    return np.min_scalar_type(largest)
-
-
-def _shrunk(values: NDArray[Any]) -> NDArray[Any]:
+def _shrink(values: NDArray[Any]) -> NDArray[Any]:
     """One element, if all are equal to it."""
     return values[:1] if len(values) and (values == values[0]).all() else values
 
@@ -224,7 +214,7 @@ def _shrunk(values: NDArray[Any]) -> NDArray[Any]:
 def _with_gaps(sizes: NDArray[Any], owners: NDArray[np.int64], num_samples: int) -> NDArray[Any]:
     """Sizes by sample, with the mark of a missing field where a sample has none."""
     # The largest value marks a gap, so no size may have it.
-    dtype = _dtype_for(int(sizes.max()) + 1)
+    dtype = np.min_scalar_type(int(sizes.max()) + 1)
     column = np.full(num_samples, missing_mark(dtype), dtype)
     column[owners] = sizes
     return column
@@ -241,7 +231,7 @@ def _keys_of(names: NDArray[np.uint8], dots: NDArray[np.int64]) -> NDArray[np.ui
     return keys
 
 
-def _joined(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+def _concatenate(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     parts = list(parts)
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 

@@ -1,4 +1,4 @@
-"""Walking the chain of headers through a shard: each header's place follows from the one before.
+"""The scan of a shard's headers: each header's position follows from the one before.
 
 Payloads that look like headers do not fool the chain; a checksum that fails, a shard cut short and
 zeros with data behind them are errors. Small members are read in blocks, and their headers found
@@ -41,7 +41,7 @@ from shardwise.storage import File
 __all__ = ["HeaderRun", "HeaderScan", "Scan", "shown"]
 
 _DENSE_READ_BYTES = 1 << 20
-# The first time a header can't be read in a block, so many are read one by one.
+# Headers read one by one before the first block is tried again.
 _FIRST_SPARSE_HEADERS = 64
 # Longer extended headers hold no names: a file's path has at most 4096 bytes.
 _MAX_EXTENDED_BYTES = 1 << 20
@@ -142,33 +142,33 @@ class HeaderScan:
         self.source.read_into(self.position, buffer.data)
         self.num_bytes_read += length
         blocks = buffer.reshape(-1, BLOCK)
-        places = np.flatnonzero(has_magic(blocks))
-        if not len(places) or places[0]:
+        heads_at = np.flatnonzero(has_magic(blocks))
+        if not len(heads_at) or heads_at[0]:
             return None
-        heads = blocks.take(places, axis=0)
-        sizes, follow = links(heads, places)
-        rows = walk(places, follow, len(blocks))
+        heads = blocks.take(heads_at, axis=0)
+        sizes, follow = links(heads, heads_at)
+        rows = walk(heads_at, follow, len(blocks))
         kinds = heads[rows, KIND]
         extended: dict[int, bytes] = {}
         marked = np.flatnonzero(IS_EXTENDED[kinds])
         if len(marked):
-            begins = (places[rows[marked]] + 1) * BLOCK
+            begins = (heads_at[rows[marked]] + 1) * BLOCK
             lengths = sizes[rows[marked]]
             is_pax = IS_PAX[kinds[marked]]
-            # A long name ends at its NUL, whatever the header says of its length: whole blocks are
-            # read, as the standard library and GNU tar do.
+            # A long name ends at its NUL, also behind the stated length: whole blocks are read, as
+            # the standard library and GNU tar do.
             ends = begins + np.where(is_pax, lengths, -(-lengths // BLOCK) * BLOCK)
             find = self._bytes.find
             for row, begin, end, pax in zip(
                 marked.tolist(), begins.tolist(), ends.tolist(), is_pax.tolist(), strict=True
             ):
                 if pax and find(b"size=", begin, end) >= 0:
-                    # It may give the next member another size, and so the chain another course.
+                    # The record may change the next member's size, and so the chain.
                     rows = rows[:row]
                     break
                 if not pax or find(b"path=", begin, end) >= 0:
                     extended[row] = bytes(self._bytes[begin:end])
-        # What an extended header says must be in the run with the member it says it of.
+        # An extended header and the member that it is about stay in one run.
         while len(rows) and (IS_EXTENDED[kinds[len(rows) - 1]] or follow[rows[-1]] < 0):
             extended.pop(len(rows) - 1, None)
             rows = rows[:-1]
@@ -176,12 +176,12 @@ class HeaderScan:
             return None
         start = self.position
         self.position += int(follow[rows[-1]]) * BLOCK
-        if len(rows) < len(places):
-            heads, sizes, places = heads[rows], sizes[rows], places[rows]
-        return HeaderRun(start + places * BLOCK, heads, sizes, extended)
+        if len(rows) < len(heads_at):
+            heads, sizes, heads_at = heads[rows], sizes[rows], heads_at[rows]
+        return HeaderRun(start + heads_at * BLOCK, heads, sizes, extended)
 
     def _read_sparse(self, num_headers: int) -> HeaderRun:
-        """The next headers, one read each; ends early, with `_problem`, where one can't be."""
+        """The next headers, one read each; ends early, with `_problem`, at a bad one."""
         positions: list[int] = []
         blocks: list[bytes] = []
         sizes: list[int] = []
@@ -202,7 +202,7 @@ class HeaderScan:
             positions.append(position)
             blocks.append(block)
             sizes.append(0)
-            self._problem = self._look_at(block, position, size)
+            self._problem = self._problem_of(block, position, size)
             if self._problem is not None or size is None:
                 break
             is_open = kind in EXTENDED
@@ -231,7 +231,7 @@ class HeaderScan:
             extended,
         )
 
-    def _look_at(self, block: bytes, position: int, size: int | None) -> DataError | None:
+    def _problem_of(self, block: bytes, position: int, size: int | None) -> DataError | None:
         """What is wrong with one header, besides its checksum."""
         if size is None:
             message = f"the header of {shown(read_name(block))} states no size that can be read"
@@ -283,7 +283,7 @@ class HeaderScan:
         return run
 
     def _end(self, position: int, open_at: int | None) -> None:
-        """Look at what follows the last member: zeros up to the end, or nothing at all."""
+        """Read the bytes behind the last member: zeros up to the end, or none."""
         self._is_done = True
         num_bytes = self.source.available(position, _DENSE_READ_BYTES)
         self.has_end = num_bytes >= BLOCK
@@ -327,5 +327,5 @@ class Scan(HeaderScan):
 
 
 def shown(name: bytes) -> str:
-    """A member's name for a message."""
+    """A member's name, for messages."""
     return repr(name.decode("utf-8", "backslashreplace"))

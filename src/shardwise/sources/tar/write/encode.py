@@ -1,8 +1,7 @@
-"""What a sample becomes when it is written: member names and bytes.
+"""Encoding a sample for a tar: member names and bytes.
 
 Refuses names that would be read back as other names: keys are split from fields at the first dot
-of the base name, fields are lower-cased, and `__name__` members are skipped. Imports numpy, the
-standard library and the rule for names.
+of the base name, fields are lower-cased, and `__name__` members are skipped.
 """
 
 from __future__ import annotations
@@ -137,10 +136,9 @@ def _encode_text(value: str, where: str) -> bytes:
 def _encode_json(value: object, where: str) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except TypeError as error:
-        raise TypeError(f"{where}: not JSON: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{where}: not JSON: {error}") from error
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{where}: not JSON: {error}") from error
 
 
 def _encode_npy(value: np.ndarray[Any, Any] | np.generic, where: str) -> bytes:

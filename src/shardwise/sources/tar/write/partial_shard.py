@@ -1,7 +1,4 @@
-"""A shard that is being written: nothing has its name before it is whole.
-
-Keeps I8. Imports the standard library, `shardwise.errors`, storage and the indexing.
-"""
+"""A shard that is being written: no file has its name before it is whole."""
 
 from __future__ import annotations
 
@@ -17,13 +14,14 @@ from shardwise.errors import MissingShardError, ShardwiseError, StorageError
 from shardwise.shown import shown
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.stores.upload import upload
 
 __all__ = ["END", "LocalShard", "RemoteShard", "refuse_existing"]
 
-# A tar ends with two blocks of zeros; padding to 10 KiB is a habit of tapes.
-END = bytes(1024)
+# A tar ends with two blocks of zeros. Padding to 10 KiB is for tapes, and is left out.
+END = bytes(2 * BLOCK)
 
 
 class LocalShard:
@@ -38,13 +36,13 @@ class LocalShard:
             self._file = self._open(overwrite=overwrite)
 
     @property
-    def _written(self) -> str:
+    def _partial_path(self) -> str:
         """Where the bytes can be read before the shard has its name."""
         return str(self._file.name)
 
     def _open(self, *, overwrite: bool) -> Any:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-        # Without a buffer: a process forked meanwhile has no bytes of ours to write again.
+        # Unbuffered: a process forked meanwhile would flush buffered bytes a second time.
         return self._stack.enter_context(atomic_write(self.path, buffering=0, overwrite=overwrite))
 
     def add(self, sample: bytes) -> None:
@@ -54,17 +52,17 @@ class LocalShard:
         self.num_bytes += len(sample)
 
     def finish(self, *, digests: bool) -> ShardIndex:
-        """Give the shard its name.
+        """Give the shard its name, if it can be indexed.
 
         Returns:
-            Its index: what can't be read gets no name.
+            Its index.
         """
         try:
             self._write(END)
             with _naming(self.path):
-                # Or a network file system may change its time later.
+                # Before the index takes the time: a network file system sets it with the data.
                 os.fsync(self._file.fileno())
-            index = build_index(self._written, digests=digests)
+            index = build_index(self._partial_path, digests=digests)
             self._publish()
         except BaseException as error:
             self.remove(error)
@@ -72,7 +70,7 @@ class LocalShard:
         return index.renamed(Path(self.path).name)
 
     def remove(self, error: BaseException) -> None:
-        """Remove what was written, because of an error."""
+        """Remove the partial shard, because of an error."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
     def _publish(self) -> None:
@@ -80,14 +78,14 @@ class LocalShard:
             self._stack.close()
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
+        rest = memoryview(data)
         with _naming(self.path):
-            while left:
-                left = left[self._file.write(left) :]
+            while rest:
+                rest = rest[self._file.write(rest) :]
 
 
 class RemoteShard(LocalShard):
-    """A shard for a store: a file of this machine without a name until it is whole."""
+    """A shard for a store: a nameless file of this machine until it is uploaded whole."""
 
     def __init__(self, url: str, *, overwrite: bool, options: StorageOptions) -> None:
         self._overwrite = overwrite
@@ -97,11 +95,11 @@ class RemoteShard(LocalShard):
         super().__init__(url, overwrite=False)
 
     @property
-    def _written(self) -> str:
+    def _partial_path(self) -> str:
         return f"/proc/self/fd/{self._file.fileno()}"
 
     def _open(self, *, overwrite: bool) -> Any:  # noqa: ARG002 - the store is asked
-        # Nothing of it is left when this process is killed.
+        # The system removes a nameless file when this process is killed.
         return self._stack.enter_context(tempfile.TemporaryFile(buffering=0))
 
     def _publish(self) -> None:
@@ -109,7 +107,7 @@ class RemoteShard(LocalShard):
         with self._stack:
             if not self._overwrite:
                 refuse_existing(self.path, self._options)
-            upload(self.path, Path(self._written), options=self._options)
+            upload(self.path, Path(self._partial_path), options=self._options)
 
 
 def refuse_existing(url: str, options: StorageOptions) -> None:

@@ -1,8 +1,8 @@
 """Writing tar shards: whole or not at all, the same bytes for the same samples.
 
-Keeps I8: a shard has a hidden temporary name until it is finished, so a killed process leaves
-nothing that a later run would trust. A remote one is a temporary file of this machine until then.
-Headers come from the standard library's tarfile.
+A shard has a hidden temporary name until it is finished, so a killed process leaves no shard that a
+later run would trust. A remote one is a temporary file of this machine until then. Headers are made
+by the standard library's tarfile.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.scan.headers import round_up
 from shardwise.sources.tar.scan.names import MAX_FIELDS
 from shardwise.sources.tar.write.encode import encode_sample
 from shardwise.sources.tar.write.partial_shard import END, LocalShard, RemoteShard, refuse_existing
@@ -28,8 +29,6 @@ from shardwise.storage import StorageOptions, is_local, local_path
 from shardwise.storage.atomic import sweep
 
 __all__ = ["TarWriter"]
-
-_BLOCK_BYTES = 512
 
 
 class TarWriter:
@@ -110,7 +109,7 @@ class TarWriter:
         self._digests = digests
         self._overwrite = overwrite
         self._keys: set[str] = set()
-        # Of the shard under way.
+        # The fields of the shard under way.
         self._fields: set[str] = set()
         self._shard: LocalShard | None = None
         self._closed = False
@@ -140,7 +139,7 @@ class TarWriter:
             raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
         parts = []
         for name, data in members:
-            parts += [_header(name, len(data)), data, bytes(-len(data) % _BLOCK_BYTES)]
+            parts += [_header(name, len(data)), data, bytes(round_up(len(data)) - len(data))]
         data = b"".join(parts)
         goes_on = self._shard is not None and self._fits(self._shard, len(data))
         fields = (self._fields if goes_on else set()).union(sample) - {"__key__"}
