@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from shardwise.compat.native.dataset import ConvertedDataset, decode_as_there
+from shardwise.compat.native.dataset import ConvertedDataset, decode_optional
 from shardwise.compat.native.decoders import decoders_of
-from shardwise.compat.native.own import (
+from shardwise.compat.native.own_stages import (
     check_sample,
     first_sample,
     is_reordered,
-    tell_of_lists,
     urls_of,
+    warn_of_lists,
 )
 from shardwise.compat.native.samples import Collate, RunStages
 from shardwise.compat.native.select import chosen
@@ -42,8 +42,6 @@ from shardwise.formats import tar
 from shardwise.ranks import discover
 from shardwise.storage.cache import CacheSettings
 from shardwise.storage.urls import scheme_of
-
-__all__ = ["from_webdataset"]
 
 _SPLITTERS = (
     shardlists.split_by_node,
@@ -142,7 +140,7 @@ class _Reading:
             self._loader(first)
         else:
             self._splitters = getattr(pipeline, "splitters", ())
-            tell_of_lists(pipeline)
+            warn_of_lists(pipeline)
             rest = self._source(first, rest)
             self.options["seed"] = as_seed(pipeline.seed)
         for number, stage in enumerate(rest):
@@ -285,7 +283,7 @@ class _Reading:
             if decoder is not None and self._names is None and not self._decoded:
                 is_last = not any(is_function(later) for later in behind)
                 found = decoders_of(decoder, self.dataset.fields, is_last=is_last)
-                self.dataset = decode_as_there(self.dataset, found)
+                self.dataset = decode_optional(self.dataset, found)
                 self._decoded.update(found)
                 return
             if kind == "to_tuple" and self._select(stage):

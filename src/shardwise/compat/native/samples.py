@@ -12,19 +12,11 @@ from typing import Any
 
 from shardwise.errors import DataError
 
-__all__ = ["Collate", "DecodeField", "RunStages"]
-
 Stage = Callable[[Iterator[Any]], Any]
 
 
 class RunStages:
-    """A transform of a dataset: a sample dict through stages, and back to a dict.
-
-    Args:
-        stages: stages that give one sample for each one.
-        names: the fields, where the first stage gets tuples of them; else None.
-        outer_names: what the items of tuples are called at the end, by place.
-    """
+    """A transform of a dataset: a sample dict through stages, and back to a dict."""
 
     def __init__(
         self,
@@ -81,12 +73,7 @@ class DecodeField:
 
 
 class Collate:
-    """A loader's `collate` that calls a pipeline's, with samples as the pipeline has them.
-
-    Args:
-        function: from a list of samples to a batch; None gives the list itself.
-        names: the fields, where its samples are tuples of them; else None.
-    """
+    """A loader's `collate` that calls a pipeline's, with samples as the pipeline has them."""
 
     def __init__(
         self, function: Callable[[list[Any]], Any] | None, names: tuple[str, ...] | None

@@ -186,4 +186,5 @@ class ShardSamples:
                 names[row] = name.encode("utf-8", "surrogateescape")
             if self._select is None or self._select(name):
                 rows.append(row)
-        return data, *([values[row] for row in rows] for values in (names, starts, ends))
+        names, starts = [names[row] for row in rows], [starts[row] for row in rows]
+        return data, names, starts, [ends[row] for row in rows]

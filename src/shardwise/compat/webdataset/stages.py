@@ -102,7 +102,8 @@ class StageList(IterableDataset[Any], PipelineStage):
         """One pass, without the first `skip` items of its prefix."""
         num = self._prefix_length()
         prefix = self._prefix(position, reader, skip, num)
-        return self._run(position, reader, prefix, self.pipeline[num:])
+        items: Iterator[Any] = self._run(position, reader, prefix, self.pipeline[num:])
+        return items
 
     def _joined_passes(
         self, position: Position, reader: Reader, first: int, skip: int
@@ -120,7 +121,8 @@ class StageList(IterableDataset[Any], PipelineStage):
                     # An empty pass: all later ones are empty, too.
                     return
 
-        return self._run(position, reader, prefixes(), self.pipeline[num:])
+        items: Iterator[Any] = self._run(position, reader, prefixes(), self.pipeline[num:])
+        return items
 
     def _prefix_length(self) -> int:
         """The number of stages up to the last one that keeps samples back."""
