@@ -127,7 +127,7 @@ class _Reading:
         self._read(pipeline)
         if self._stages:
             self.dataset = self.dataset.map(
-                RunStages(self._stages, self._tuple_at_first, self._names)
+                RunStages(tuple(self._stages), self._tuple_at_first, self._names)
             )
         if "batch_size" not in self.options:
             self.options.pop("collate", None)
@@ -159,7 +159,7 @@ class _Reading:
             raise refusal(loader, f"it reads a {type(dataset).__name__}", "sw.wrap(dataset)")
         self._read(dataset)
         if self.size is not None and not dataset.shares_epoch:
-            # Each worker yields so many.
+            # Each worker yields this number.
             self.size *= max(1, loader.num_workers)
         if loader.num_workers:
             self.options["num_workers"] = loader.num_workers
@@ -261,7 +261,7 @@ class _Reading:
         """A stage that leaves samples out by what is in them: now, and not while they are read."""
         dataset = self.dataset
         if self._stages:
-            dataset = dataset.map(RunStages(self._stages, self._tuple_at_first, self._names))
+            dataset = dataset.map(RunStages(tuple(self._stages), self._tuple_at_first, self._names))
         mask = chosen(dataset, argument(stage, 0, "predicate", None), self._names)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)

@@ -47,7 +47,7 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
         return urls, False
     most = _MANY_LAPS * (len(urls) + 100)
     given = [_url(shard) for shard in islice(iter(copy.copy(source)), most)]
-    # So many are no list that holds some more than once: they are drawn without end.
+    # At this length it is no list with repetitions: the shards are drawn without end.
     return urls, len(given) == most or _is_another_order(source, given, urls)
 
 

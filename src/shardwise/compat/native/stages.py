@@ -153,7 +153,7 @@ def decoder_of(kind: str, stage: FilterFunction) -> Decoder | None:
 
 
 def is_function(stage: Any) -> bool:
-    """Whether a function of the user sees what comes out of the stages before."""
+    """Whether a function of the user sees the values of the stages before."""
     if not isinstance(stage, FilterFunction):
         return False
     kind = kind_of(stage)

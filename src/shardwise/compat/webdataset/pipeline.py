@@ -239,10 +239,10 @@ class DataPipeline(StageList):
         return result
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
-        """Make epochs of so many items of what the pipeline yields, each going on behind the last.
+        """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
 
-        In the workers of a loader, a `WebDataset` shares them: all workers together yield so many.
-        A `DataPipeline` yields so many in each worker.
+        In the workers of a loader, a `WebDataset` shares them: all workers together yield them.
+        A `DataPipeline` yields `nsamples` in each worker.
         """
         return self.repeat(nbatches=max(nsamples, nbatches))
 

@@ -40,7 +40,7 @@ _logger = logging.getLogger("shardwise")
 T_co = TypeVar("T_co", covariant=True)
 Transformation = Callable[[dict[str, Any]], Any]
 
-# From so many accesses on, so many misses are worth a word.
+# From 100 accesses on, 30 % misses are worth a warning.
 _MANY_ACCESSES, _MANY_MISSES = 100, 0.3
 # More bytes than any disk has.
 _UNBOUNDED = 1 << 60
