@@ -14,8 +14,14 @@ import time
 import pytest
 
 from shardwise.compat.webdataset import cache, utils
-from shardwise.compat.webdataset.gopen import gopen, gopen_schemes, reader, rewrite_url
-from shardwise.compat.webdataset.pipes import Pipe, set_options
+from shardwise.compat.webdataset.gopen import (
+    Pipe,
+    gopen,
+    gopen_schemes,
+    reader,
+    rewrite_url,
+    set_options,
+)
 from shardwise.errors import MissingShardError
 from tests.support.servers import nginx
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from shardwise.compat.native.dataset import ConvertedDataset, decode_as_there
+from shardwise.compat.native.dataset import ConvertedDataset, decode_optional
 from shardwise.compat.native.decoders import decoders_of
-from shardwise.compat.native.own import (
+from shardwise.compat.native.own_stages import (
     check_sample,
     first_sample,
     is_reordered,
-    tell_of_lists,
     urls_of,
+    warn_of_lists,
 )
 from shardwise.compat.native.samples import Collate, RunStages
 from shardwise.compat.native.select import chosen
@@ -42,8 +42,6 @@ from shardwise.formats import tar
 from shardwise.ranks import discover
 from shardwise.storage.cache import CacheSettings
 from shardwise.storage.urls import scheme_of
-
-__all__ = ["from_webdataset"]
 
 _SPLITTERS = (
     shardlists.split_by_node,
@@ -131,7 +129,7 @@ class _Reading:
         self._read(pipeline)
         if self._stages:
             self.dataset = self.dataset.map(
-                RunStages(self._stages, self._tuple_at_first, self._names)
+                RunStages(tuple(self._stages), self._tuple_at_first, self._names)
             )
         if "batch_size" not in self.options:
             self.options.pop("collate", None)
@@ -144,7 +142,7 @@ class _Reading:
             self._loader(first)
         else:
             self._splitters = getattr(pipeline, "splitters", ())
-            tell_of_lists(pipeline)
+            warn_of_lists(pipeline)
             rest = self._source(first, rest)
             self.options["seed"] = as_seed(pipeline.seed)
         for number, stage in enumerate(rest):
@@ -163,7 +161,7 @@ class _Reading:
             raise refusal(loader, f"it reads a {type(dataset).__name__}", "sw.wrap(dataset)")
         self._read(dataset)
         if self.size is not None and not dataset.shares_epoch:
-            # Each worker yields so many.
+            # Each worker yields this number.
             self.size *= max(1, loader.num_workers)
         if loader.num_workers:
             self.options["num_workers"] = loader.num_workers
@@ -265,7 +263,7 @@ class _Reading:
         """A stage that leaves samples out by what is in them: now, and not while they are read."""
         dataset = self.dataset
         if self._stages:
-            dataset = dataset.map(RunStages(self._stages, self._tuple_at_first, self._names))
+            dataset = dataset.map(RunStages(tuple(self._stages), self._tuple_at_first, self._names))
         mask = chosen(dataset, argument(stage, 0, "predicate", None), self._names)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)
@@ -287,7 +285,7 @@ class _Reading:
             if decoder is not None and self._names is None and not self._decoded:
                 is_last = not any(is_function(later) for later in behind)
                 found = decoders_of(decoder, self.dataset.fields, is_last=is_last)
-                self.dataset = decode_as_there(self.dataset, found)
+                self.dataset = decode_optional(self.dataset, found)
                 self._decoded.update(found)
                 return
             if kind == "to_tuple" and self._select(stage):

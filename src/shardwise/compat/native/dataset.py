@@ -8,8 +8,6 @@ from typing import Any
 
 from shardwise.dataset import Dataset
 
-__all__ = ["ConvertedDataset", "decode_as_there"]
-
 
 class ConvertedDataset(Dataset):
     """A `Dataset` like any other, which knows the loader's options that its pipeline held.
@@ -28,7 +26,7 @@ class ConvertedDataset(Dataset):
         return super().__getstate__() | {"loader_options": self.loader_options}
 
 
-def decode_as_there(dataset: Dataset, decoders: Mapping[str, Any]) -> Dataset:
+def decode_optional(dataset: Dataset, decoders: Mapping[str, Any]) -> Dataset:
     """The dataset with decoders for fields that samples may lack, as in a pipeline."""
     if not decoders:
         return dataset

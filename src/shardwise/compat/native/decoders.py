@@ -15,8 +15,6 @@ from shardwise.compat.webdataset import autodecode
 from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.images import ImageHandler
 
-__all__ = ["decoders_of"]
-
 # spec: (layout, dtype) of the same pixels. What stands in `_TENSORS` is arrays
 # here, which the loader makes tensors of, but functions of the user would meet arrays.
 _ARRAYS = {"rgb8": ("HWC", "uint8"), "rgb": ("HWC", "float32")}
@@ -34,13 +32,7 @@ _SAME_PIXELS = frozenset({"jpg", "jpeg"})
 def decoders_of(
     decoder: Decoder, fields: Iterable[str], *, is_last: bool
 ) -> dict[str, Callable[[bytes], Any]]:
-    """A decoder a field, for the fields that the pipeline's decoder may change.
-
-    Args:
-        decoder: the pipeline's.
-        fields: all fields of the samples.
-        is_last: whether no function of the user sees the values before they are a batch.
-    """
+    """A decoder a field, for the fields that the pipeline's decoder may change."""
     found: dict[str, Callable[[bytes], Any]] = {}
     for field in fields:
         if decoder.only is None or field in decoder.only:

@@ -7,34 +7,22 @@ nothing between samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from shardwise.errors import DataError
 
-__all__ = ["Collate", "DecodeField", "RunStages"]
-
 Stage = Callable[[Iterator[Any]], Any]
 
 
+@dataclass(eq=False, repr=False)
 class RunStages:
-    """A transform of a dataset: a sample dict through stages, and back to a dict.
+    """A transform of a dataset: a sample dict through stages, and back to a dict."""
 
-    Args:
-        stages: stages that give one sample for each one.
-        names: the fields, where the first stage gets tuples of them; else None.
-        outer_names: what the items of tuples are called at the end, by place.
-    """
-
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        names: tuple[str, ...] | None,
-        outer_names: tuple[str, ...] | None,
-    ) -> None:
-        self.stages = tuple(stages)
-        self.names = names
-        self.outer_names = outer_names
+    stages: Sequence[Stage]
+    names: tuple[str, ...] | None
+    outer_names: tuple[str, ...] | None
 
     def __repr__(self) -> str:
         return f"RunStages({', '.join(map(repr, self.stages))})"
@@ -65,12 +53,12 @@ class RunStages:
         return dict(zip(names, item, strict=True))
 
 
+@dataclass(eq=False, repr=False)
 class DecodeField:
     """A field's decoder that asks a pipeline's `Decoder`."""
 
-    def __init__(self, decode1: Callable[[str, bytes], Any], name: str) -> None:
-        self.decode1 = decode1
-        self.name = name
+    decode1: Callable[[str, bytes], Any]
+    name: str
 
     def __repr__(self) -> str:
         return f"DecodeField({self.name!r})"
@@ -80,19 +68,12 @@ class DecodeField:
         return self.decode1(self.name, bytes(data))
 
 
+@dataclass(eq=False, repr=False)
 class Collate:
-    """A loader's `collate` that calls a pipeline's, with samples as the pipeline has them.
+    """A loader's `collate` that calls a pipeline's, with samples as the pipeline has them."""
 
-    Args:
-        function: from a list of samples to a batch; None gives the list itself.
-        names: the fields, where its samples are tuples of them; else None.
-    """
-
-    def __init__(
-        self, function: Callable[[list[Any]], Any] | None, names: tuple[str, ...] | None
-    ) -> None:
-        self.function = function
-        self.names = names
+    function: Callable[[list[Any]], Any] | None
+    names: tuple[str, ...] | None
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
         """The batch."""

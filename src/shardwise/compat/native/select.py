@@ -15,8 +15,6 @@ from shardwise.compat.native.samples import Collate
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
 
-__all__ = ["chosen"]
-
 
 class _ValueNeededError(Exception):
     """A predicate looks at a value."""
@@ -44,16 +42,7 @@ class _Names(dict[str, Any]):
 def chosen(
     dataset: Dataset, predicate: Callable[[Any], Any], names: tuple[str, ...] | None
 ) -> NDArray[np.bool_]:
-    """For each sample, whether the predicate holds: bool `[num_samples]`.
-
-    Args:
-        dataset: the samples as they are in front of the `select`.
-        predicate: gets each as the pipeline has it.
-        names: the fields, where those are tuples; else None.
-
-    Raises:
-        DataError: a sample that must be read is damaged.
-    """
+    """For each sample, whether the predicate holds: bool `[num_samples]`."""
     mask = np.empty(len(dataset), np.bool_)
     # By the fields that a sample has; None where its values are needed.
     answers: dict[frozenset[str] | None, bool | None] = {None: None}

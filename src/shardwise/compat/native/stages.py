@@ -20,18 +20,6 @@ from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.filter_functions import FilterFunction
 from shardwise.errors import DataError
 
-__all__ = [
-    "argument",
-    "decoder_of",
-    "fields_of",
-    "is_function",
-    "is_known",
-    "kind_of",
-    "on_error_of",
-    "refusal",
-    "tuple_names",
-]
-
 # Stages by what they are here. "sample": one sample for each, run as they are.
 _KINDS: dict[Any, str] = {
     mapping._map: "sample",
@@ -82,11 +70,7 @@ def is_known(stage: Any) -> bool:
 
 
 def kind_of(stage: Any) -> str:
-    """What to do with a stage: "sample", "decode", "shuffle", ...
-
-    Raises:
-        ValueError: there is nothing like it here; the message says what to write instead.
-    """
+    """What to do with a stage: "sample", "decode", "shuffle", ..."""
     for cls, kind in _CLASSES:
         if isinstance(stage, cls):
             return kind
@@ -129,11 +113,7 @@ def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
 
 
 def on_error_of(stage: Any) -> str:
-    """What a stage's error handler means: "raise" or "skip".
-
-    Raises:
-        ValueError: it ends the stream.
-    """
+    """What a stage's error handler means: "raise" or "skip"."""
     known: dict[Any, str] = {
         handlers.reraise_exception: "raise",
         handlers.ignore_and_continue: "skip",
@@ -173,7 +153,7 @@ def decoder_of(kind: str, stage: FilterFunction) -> Decoder | None:
 
 
 def is_function(stage: Any) -> bool:
-    """Whether a function of the user sees what comes out of the stages before."""
+    """Whether a function of the user sees the values of the stages before."""
     if not isinstance(stage, FilterFunction):
         return False
     kind = kind_of(stage)

@@ -74,7 +74,7 @@ def _batched(
     collation_fn: Callable[[list[Any]], Any] | None = default_collation_fn,
     partial: bool = True,
 ) -> Iterator[Any]:
-    """Gather so many samples into a batch; with `partial`, the last may be smaller."""
+    """Gather `batchsize` samples into a batch; with `partial`, the last may be smaller."""
     if batchsize < 1:
         raise ValueError(f"batchsize={batchsize}: a batch has at least one sample")
     items = iter(data)

@@ -16,6 +16,7 @@ import sys
 import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +25,7 @@ from shardwise.compat.webdataset.cached_files import (
     claim,
     holds,
     is_cached,
-    open_held,
+    open_locked,
     sweep,
     temporary_file,
 )
@@ -33,6 +34,7 @@ from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.lru_cleanup import LRUCleanup
+from shardwise.compat.webdataset.mapping import each_result
 from shardwise.compat.webdataset.tar_check import (
     check_tar_format,
     get_filetype,
@@ -108,25 +110,15 @@ def _each_opened(
     handler: Callable[[Exception], bool],
 ) -> Iterator[dict[str, Any]]:
     """Open one URL after the other; the handler says whether to go on behind one that fails."""
-    for item in urls:
-        url = _url_of(item)
-        try:
-            opened = open_url(url)
-        except Exception as error:  # noqa: BLE001 - the user's handler decides
-            if handler(error):
-                continue
-            break
-        yield opened
+    return (opened for _, opened in each_result(map(_url_of, urls), open_url, handler))
 
 
+@dataclass(eq=False, repr=False)
 class StreamingOpen:
     """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`."""
 
-    def __init__(
-        self, verbose: bool = False, handler: Callable[[Exception], bool] = reraise_exception
-    ) -> None:
-        self.verbose = verbose
-        self.handler = handler
+    verbose: bool = False
+    handler: Callable[[Exception], bool] = reraise_exception
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open the URLs, each one str or a dict with the entry `url`."""
@@ -251,7 +243,7 @@ class FileCache:
             place = self._find(url)
             is_new = place is None
             place = place or self._fetch(url)
-            stream = open_held(place)
+            stream = open_locked(place)
             # None: another process deleted it just now, to make room.
             if stream is not None:
                 break

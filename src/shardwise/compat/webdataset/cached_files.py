@@ -104,7 +104,7 @@ def sweep(directory: Path) -> None:
                 remove_unused(path)
 
 
-def open_held(path: Path) -> BinaryIO | None:
+def open_locked(path: Path) -> BinaryIO | None:
     """Open a cached file and keep it from being deleted until the stream is closed."""
     with contextlib.suppress(FileNotFoundError):
         stream = open(path, "rb")  # noqa: SIM115 - handed to the caller

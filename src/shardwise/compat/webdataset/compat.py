@@ -48,8 +48,8 @@ def check_empty(source: Iterable[Any]) -> Iterator[Any]:
     return require_items(
         source,
         "this reader got no samples: there are fewer shards than readers (ranks times workers), "
-        "or handler= left all of them out. Use fewer workers or more shards, or see what the "
-        "handler was told; empty_check=False permits readers without samples",
+        "or handler= left all of them out. Use fewer workers or more shards, or look at "
+        "the errors that the handler got; empty_check=False permits readers without samples",
     )
 
 

@@ -15,6 +15,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.compat.webdataset.pytorch import IterableDataset
@@ -43,33 +44,25 @@ def get_pid_from_filename(fname: str) -> int | None:
     return int(found[1]) if found else None
 
 
+@dataclass(eq=False, repr=False)
 class DirectoryShardList(IterableDataset[Any]):
     """The shards of a directory, again and again, with those that come while it is read."""
 
-    def __init__(
-        self,
-        path: str,
-        pattern: str = "*.{tar,tgz,tar.tgz}",
-        poll: float | None = 1,
-        timeout: float = 1e12,
-        mode: str | None = "resample",
-        select: str = "random",
-        fate: Any = None,
-    ) -> None:
-        super().__init__()
-        if not path.endswith("/") or not os.path.isdir(path):
-            raise ValueError(f"path={path!r}: must be a directory, with a slash behind it")
-        if select not in ("random", "oldest"):
-            raise ValueError(f"select={select!r}: must be 'random' or 'oldest'")
-        if mode not in ("unlink", "keep", "resample", None):
-            raise ValueError(f"mode={mode!r}: must be 'unlink', 'keep' or 'resample'")
-        self.path = path
-        self.pattern = pattern
-        self.poll = poll
-        self.timeout = timeout
-        self.mode = mode
-        self.select = select
-        self.fate = fate
+    path: str
+    pattern: str = "*.{tar,tgz,tar.tgz}"
+    poll: float | None = 1
+    timeout: float = 1e12
+    mode: str | None = "resample"
+    select: str = "random"
+    fate: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.path.endswith("/") or not os.path.isdir(self.path):
+            raise ValueError(f"path={self.path!r}: must be a directory, with a slash behind it")
+        if self.select not in ("random", "oldest"):
+            raise ValueError(f"select={self.select!r}: must be 'random' or 'oldest'")
+        if self.mode not in ("unlink", "keep", "resample", None):
+            raise ValueError(f"mode={self.mode!r}: must be 'unlink', 'keep' or 'resample'")
 
     def recycle(self, activename: str) -> None:
         """Put away a shard that was read."""

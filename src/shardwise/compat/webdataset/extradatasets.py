@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.compat.webdataset import utils
@@ -10,33 +11,25 @@ from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.utils import PipelineStage
 
 
+@dataclass(eq=False, repr=False)
 class MockDataset(IterableDataset[Any]):
-    """The same sample so many times."""
+    """The same sample, `length` times."""
 
-    def __init__(self, sample: Any, length: int) -> None:
-        super().__init__()
-        self.sample = sample
-        self.length = length
+    sample: Any
+    length: int
 
     def __iter__(self) -> Iterator[Any]:
         return (self.sample for _ in range(self.length))
 
 
+@dataclass(eq=False, repr=False)
 class repeatedly(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDataset's name
-    """A dataset again and again, for so many epochs or batches."""
+    """A dataset again and again, for `nepochs` or `nbatches`."""
 
-    def __init__(
-        self,
-        source: Iterable[Any],
-        nepochs: int | None = None,
-        nbatches: int | None = None,
-        length: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.source = source
-        self.nepochs = nepochs
-        self.nbatches = nbatches
-        self.length = length
+    source: Iterable[Any]
+    nepochs: int | None = None
+    nbatches: int | None = None
+    length: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self.invoke(self.source)
@@ -48,14 +41,13 @@ class repeatedly(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDatase
     run = invoke
 
 
+@dataclass(eq=False, repr=False)
 class with_epoch(IterableDataset[Any]):  # noqa: N801 - WebDataset's name
     """Epochs of `length` samples; each goes on where the last one stopped."""
 
-    def __init__(self, dataset: Iterable[Any], length: int) -> None:
-        super().__init__()
-        self.dataset = dataset
-        self.length = length
-        self.source: Iterator[Any] | None = None
+    dataset: Iterable[Any]
+    length: int
+    source: Iterator[Any] | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"source": None}
@@ -79,13 +71,12 @@ class with_epoch(IterableDataset[Any]):  # noqa: N801 - WebDataset's name
             self.source = None
 
 
+@dataclass(eq=False, repr=False)
 class with_length(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDataset's name
     """A dataset that states a length."""
 
-    def __init__(self, dataset: Iterable[Any], length: int) -> None:
-        super().__init__()
-        self.dataset = dataset
-        self.length = length
+    dataset: Iterable[Any]
+    length: int
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.dataset)

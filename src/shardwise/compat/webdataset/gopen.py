@@ -21,10 +21,10 @@ from typing import Any
 
 from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.environment import is_on, variable
-from shardwise.compat.webdataset.pipes import Pipe, set_options
-from shardwise.compat.webdataset.streams import Upload, open_body, open_stream
 from shardwise.errors import StorageError
 from shardwise.shown import shown
+from shardwise.storage.program_pipe import Pipe
+from shardwise.storage.streams import Upload, open_body, open_stream
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 # Shown with every URL when GOPEN_VERBOSE is set: programs put the name of their node here.
@@ -51,45 +51,34 @@ def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
     return Pipe(command, mode=mode, shell=True, bufsize=bufsize, ignore_status=[141])  # noqa: S604
 
 
-def _program(
-    read: Sequence[str] | None, write: Sequence[str] | None, url: str, mode: str, bufsize: int
-) -> Pipe:
+def _program(command: Sequence[str], url: str, mode: str, bufsize: int) -> Pipe:
     """Run the program that reads or writes a URL, without a shell."""
-    command = read if mode[0] == "r" else write
-    if command is None:
-        verb = "read from" if mode[0] == "r" else "write to"
-        raise ValueError(
-            f"can't {verb} {shown(url)!r}: there is no program for it; copy by a local file"
-        )
     if shutil.which(command[0]) is None:
         raise OSError(f"{shown(url)!r} needs the program {command[0]!r}, which is not installed")
     ignored = _READER_GONE if mode[0] == "r" else _WRITER_GONE
-    pipe = Pipe(list(command), mode=mode, bufsize=bufsize, ignore_status=ignored)
+    pipe = Pipe(command, mode=mode, bufsize=bufsize, ignore_status=ignored)
     pipe.label = f"{command[0]!r} for {shown(url)!r}"
     return pipe
 
 
 def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
     """Read or upload by `curl`, which gives up after a minute without a byte."""
-    stalled = ["--connect-timeout", "30", "--speed-limit", "1", "--speed-time", "60"]
-    retried = ["--retry", "5", "--retry-delay", "2"]
-    read = ["curl", "-f", "-s", "-S", "-L", *stalled, *retried, url]
-    write = ["curl", "-f", "-s", "-S", "-L", *stalled, "-T", "-", url]
-    return _program(read, write, url, mode, bufsize)
+    curl = ["curl", "-f", "-s", "-S", "-L", "--connect-timeout", "30"]
+    curl += ["--speed-limit", "1", "--speed-time", "60"]
+    own = ["--retry", "5", "--retry-delay", "2", url] if mode[0] == "r" else ["-T", "-", url]
+    return _program([*curl, *own], url, mode, bufsize)
 
 
 def gopen_gsutil(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
     """Read or upload by `gsutil`."""
-    return _program(
-        ["gsutil", "cat", url], ["gsutil", "cp", "-", url], url, mode, bufsize
-    )  # fmt: skip
+    command = ["gsutil", "cat", url] if mode[0] == "r" else ["gsutil", "cp", "-", url]
+    return _program(command, url, mode, bufsize)
 
 
 def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
     """Read or upload by `ais`, AIStore's own program, which also knows the buckets behind it."""
-    return _program(
-        ["ais", "get", url, "-"], ["ais", "put", "-", url], url, mode, bufsize
-    )  # fmt: skip
+    command = ["ais", "get", url, "-"] if mode[0] == "r" else ["ais", "put", "-", url]
+    return _program(command, url, mode, bufsize)
 
 
 def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
@@ -133,22 +122,22 @@ def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a han
     )
 
 
-# Who opens which scheme: `function(url, mode, bufsize, **kw)`. Users may change it.
+def set_options(obj: Any, **options: Any) -> bool:
+    """Change `timeout`, `ignore_errors` or `ignore_status` of a `Pipe`; whether it is one."""
+    if isinstance(obj, Pipe):
+        for name, value in options.items():
+            if value is not None:
+                setattr(obj, name, value)
+    return isinstance(obj, Pipe)
+
+
+# The opener of each scheme: `function(url, mode, bufsize, **kw)`. Users may change it.
 gopen_schemes: dict[str, Callable[..., Any]] = {
     "__default__": gopen_error,
     "pipe": gopen_pipe,
-    "http": gopen_storage,
-    "https": gopen_storage,
-    "s3": gopen_storage,
-    "gs": gopen_storage,
-    "az": gopen_storage,
-    "hf": gopen_hf,
-    "ais": gopen_storage,
+    **dict.fromkeys(("http", "https", "s3", "gs", "az", "hf", "ais"), gopen_storage),
     "htgs": gopen_htgs,
-    "ftp": gopen_curl,
-    "ftps": gopen_curl,
-    "sftp": gopen_curl,
-    "scp": gopen_curl,
+    **dict.fromkeys(("ftp", "ftps", "sftp", "scp"), gopen_curl),
 }
 
 

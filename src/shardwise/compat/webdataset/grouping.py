@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.compat.webdataset.handlers import reraise_exception
@@ -61,36 +62,30 @@ def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
         )
 
 
+@dataclass(eq=False, repr=False)
 class ShardSamples:
     """The samples of one shard, as dicts of bytes; iterated once."""
 
-    def __init__(
-        self,
-        stream: Any,
-        url: str,
-        *,
-        local_path: str | None = None,
-        select_files: Callable[[str], Any] | None = None,
-        rename_files: Callable[[str], str] | None = None,
-        handler: Callable[[Exception], Any] = reraise_exception,
-    ) -> None:
-        self.url = url
-        self.is_stopped = False
-        self._handler = handler
-        self.sample: dict[str, Any] | None = None
-        self._about = {"__url__": url}
-        if local_path is not None:
-            self._about["__local_path__"] = local_path
-        self._stream = stream
-        self._select = select_files
-        self._rename = rename_files
-        # What came out, by key; and the fields that all of it had.
+    stream: Any
+    url: str
+    local_path: str | None = None
+    select_files: Callable[[str], Any] | None = None
+    rename_files: Callable[[str], str] | None = None
+    handler: Callable[[Exception], Any] = reraise_exception
+    sample: dict[str, Any] | None = field(default=None, init=False)
+    is_stopped: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._about = {"__url__": self.url}
+        if self.local_path is not None:
+            self._about["__local_path__"] = self.local_path
+        # The fields of the samples that came out, by key; and the fields that all of them had.
         self._seen: dict[str, tuple[str, ...]] = {}
         self._common: set[str] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        tar = TarStream(self._stream, self.url)
-        is_plain = self._select is None and self._rename is None
+        tar = TarStream(self.stream, self.url)
+        is_plain = self.select_files is None and self.rename_files is None
         try:
             for block in tar:
                 yield from self._group(block if is_plain else self._selected(block))
@@ -98,8 +93,8 @@ class ShardSamples:
                     return
         except DamagedShardError as error:
             # Where a member of the next sample is cut, this one is whole.
-            is_cut = error.key is None or self._rename is not None
-            if self.sample is not None and not is_cut and error.key != self.sample["__key__"]:
+            is_known = error.key is not None and self.rename_files is None
+            if self.sample is not None and is_known and error.key != self.sample["__key__"]:
                 yield from self._finished(has_end=True)
             raise
         if self.sample is not None:
@@ -149,7 +144,7 @@ class ShardSamples:
 
     def _ask(self, error: DamagedShardError) -> None:
         """Have the handler raise, go on, or stop."""
-        self.is_stopped = not self._handler(error)
+        self.is_stopped = not self.handler(error)
 
     def _is_sound(self, sample: dict[str, Any]) -> bool:
         """Whether a sample is whole, as far as those before it tell."""
@@ -181,9 +176,10 @@ class ShardSamples:
             name = raw.decode("utf-8", "surrogateescape")
             if is_metadata(name):
                 continue
-            if self._rename is not None:
-                name = self._rename(name)
+            if self.rename_files is not None:
+                name = self.rename_files(name)
                 names[row] = name.encode("utf-8", "surrogateescape")
-            if self._select is None or self._select(name):
+            if self.select_files is None or self.select_files(name):
                 rows.append(row)
-        return data, *([values[row] for row in rows] for values in (names, starts, ends))
+        names, starts = [names[row] for row in rows], [starts[row] for row in rows]
+        return data, names, starts, [ends[row] for row in rows]

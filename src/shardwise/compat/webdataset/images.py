@@ -56,7 +56,7 @@ _JPEG = {colours: image(colours, layout="HWC") for colours in ("rgb", "rgba")}
 class ImageHandler:
     """A decoder of image fields; it leaves fields with other extensions to the next decoder.
 
-    The spec says what comes out: `l`, `rgb` or `rgba`, as a NumPy array `[height, width, channels]`
+    The spec names the result: `l`, `rgb` or `rgba`, as a NumPy array `[height, width, channels]`
     of float32 from 0 to 1; with `8` behind it, of uint8; with `torch` before it, as a tensor
     `[channels, height, width]`; with `pil` before it, as a Pillow image. `l` has no channel axis.
 

@@ -49,10 +49,10 @@ class LoaderPipeline(DataPipeline):
             num_passes = 1 if self._num_passes > epoch else self._num_passes
             self.loader.set_epoch(epoch * num_passes)
 
-    def _pass(self, position: Position, reader: Reader, skip: int = 0) -> Iterator[Any]:
+    def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
         if self.loader.has_state:
             position.loader_state = self.loader.start_state()
-        return super()._pass(position, reader, skip)
+        return super()._pass(position, skip)
 
     def _is_where_loader_is(self) -> bool:
         """Whether the loader's position is also this pipeline's.

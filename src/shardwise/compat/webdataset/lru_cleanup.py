@@ -10,35 +10,27 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwise.compat.webdataset.cached_files import is_record, remove_unused
 
 
+@dataclass(eq=False, repr=False)
 class LRUCleanup:
     """Deletes the files used longest ago while a directory holds more than `cache_size` bytes.
 
     Files that a `FileCache` reads from, in any process, stay.
     """
 
-    def __init__(
-        self,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_size: float = int(1e12),
-        keyfn: Callable[[str], Any] = os.path.getctime,
-        verbose: bool = False,
-        interval: float | None = 30,
-        *,
-        only: Callable[[Path], bool] | None = None,
-    ) -> None:
-        self.cache_dir = cache_dir
-        self.cache_size = cache_size
-        self.keyfn = keyfn
-        self.verbose = verbose
-        self.interval = interval
-        self.only = only
-        self.last_run = 0.0
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_size: float = int(1e12)
+    keyfn: Callable[[str], Any] = os.path.getctime
+    verbose: bool = False
+    interval: float | None = 30
+    only: Callable[[Path], bool] | None = field(default=None, kw_only=True)
+    last_run: float = field(default=0.0, init=False)
 
     def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
         """Set the directory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,12 @@ def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
         yield sample
 
 
+@dataclass(eq=False, repr=False)
 class RoundRobin(IterableDataset[Any]):
     """A sample of each dataset in turn, until one has no more, or with `longest` until all have."""
 
-    def __init__(self, datasets: Sequence[Iterable[Any]], longest: bool = False) -> None:
-        super().__init__()
-        self.datasets = datasets
-        self.longest = longest
+    datasets: Sequence[Iterable[Any]]
+    longest: bool = False
 
     def __iter__(self) -> Iterator[Any]:
         sources = [iter(dataset) for dataset in self.datasets]
@@ -79,6 +79,7 @@ def random_samples(
         yield sample
 
 
+@dataclass(eq=False, repr=False)
 class RandomMix(IterableDataset[Any]):
     """Samples of datasets that are drawn with the weights `probs`.
 
@@ -86,18 +87,12 @@ class RandomMix(IterableDataset[Any]):
     with `longest` where all have no more.
     """
 
-    def __init__(
-        self,
-        datasets: Sequence[Iterable[Any]],
-        probs: Sequence[float] | None = None,
-        longest: bool = False,
-        seed: Any = 0,
-    ) -> None:
-        super().__init__()
-        self.datasets = datasets
-        self.probs = probs
-        self.longest = longest
-        self.seed = seed
+    datasets: Sequence[Iterable[Any]]
+    probs: Sequence[float] | None = None
+    longest: bool = False
+    seed: Any = 0
+
+    def __post_init__(self) -> None:
         self._epochs = EpochCounter()
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Several sets of shards, named in a YAML file or a dict, with so many of each an epoch.
+"""Several sets of shards, named in a YAML file or a dict, with a number of each for an epoch.
 
 WebDataset calls this obsolete and refuses it; here it works, with a DeprecationWarning.
 """

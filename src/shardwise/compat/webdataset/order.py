@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -84,16 +85,16 @@ def _shuffled(
         yield _take(buf, below(len(buf)))
 
 
+@dataclass(eq=False, repr=False)
 class ShardShuffle:
     """Permutes a list of shards as a whole, in another order each pass.
 
     Shards of a source without an end are mixed through a buffer of `bufsize`.
     """
 
-    def __init__(self, bufsize: int, seed: Any = None, *, is_endless: bool = False) -> None:
-        self.bufsize = bufsize
-        self.seed = seed
-        self.is_endless = is_endless
+    bufsize: int
+    seed: Any = None
+    is_endless: bool = field(default=False, kw_only=True)
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """The shards in another order."""
@@ -108,20 +109,20 @@ class ShardShuffle:
         return f"<shuffle of shards: bufsize={self.bufsize}, seed={self.seed}>"
 
 
+@dataclass(eq=False, repr=False)
 class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
     """A shuffle whose order depends on `seed` and `epoch` alone.
 
     Each run takes the next epoch; in a worker that was started for one epoch only, the pipeline's.
     """
 
-    def __init__(
-        self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1
-    ) -> None:
-        self.bufsize = bufsize
-        self.initial = initial
-        self.seed = seed
-        self.epoch = epoch
-        self._first = epoch + 1
+    bufsize: int = 1000
+    initial: int = 100
+    seed: Any = 0
+    epoch: int = -1
+
+    def __post_init__(self) -> None:
+        self._first = self.epoch + 1
 
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
         """Shuffle a source."""

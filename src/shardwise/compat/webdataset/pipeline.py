@@ -92,11 +92,11 @@ class DataPipeline(StageList):
 
     def iterator1(self) -> Iterator[Any]:
         """One pass."""
-        return self._pass(Position(0, self._epochs.next_epoch), self._reader())
+        return self._pass(Position(0, self._reader(), self._epochs.next_epoch))
 
     def iterator(self) -> Iterator[Any]:
         """The passes of one epoch, without a limit to the number of samples."""
-        return self._unlimited(Position(self._begin()), self._reader(), None)
+        return self._unlimited(Position(self._begin(), self._reader()), None)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
@@ -107,11 +107,11 @@ class DataPipeline(StageList):
             INHERITED_RANKS.set(ranks)
         reader = find_reader(inherited=ranks)
         self._warn_of_division(reader, ranks)
-        position = self._position = Position(self._begin())
+        position = self._position = Position(self._begin(), reader)
         start = self._start(position.epoch, reader)
         if self.is_sized:
-            return self._sized(position, reader, start)
-        items = self._unlimited(position, reader, start)
+            return self._sized(position, start)
+        items = self._unlimited(position, start)
         return islice(items, self.nsamples) if self._has_limit else items
 
     def _reader(self) -> Reader:
@@ -167,24 +167,24 @@ class DataPipeline(StageList):
         num = self._num_passes
         return epoch * (PASSES_APART if num == _ENDLESS else num)
 
-    def _unlimited(self, position: Position, reader: Reader, start: Start | None) -> Iterator[Any]:
+    def _unlimited(self, position: Position, start: Start | None) -> Iterator[Any]:
         """An epoch of whole passes."""
         first, num = self._first_pass(position.epoch), self._num_passes
         start = start or Start(first)
         position.begin(start)
-        items = self._passes(position, reader, start, _ENDLESS if num == _ENDLESS else first + num)
-        return _cut(items, position, _ENDLESS, None, reader)
+        items = self._passes(position, start, _ENDLESS if num == _ENDLESS else first + num)
+        return _cut(items, position, _ENDLESS)
 
-    def _sized(self, position: Position, reader: Reader, start: Start | None) -> Iterator[Any]:
+    def _sized(self, position: Position, start: Start | None) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
-        num = self._share(reader)
+        reader, num = position.reader, self._share(position.reader)
         # A copy runs the passes: they must not keep the pipeline alive that keeps them.
         runner = copy.copy(self)
         if not self.goes_on:
             start = start or Start(position.epoch * PASSES_APART)
             position.begin(start)
-            items = runner._joined_passes(position, reader, start.number, start.num_prefix)
-            return _cut(islice(items, start.num_discarded, None), position, num, None, reader)
+            items = runner._joined_passes(position, start.number, start.num_prefix)
+            return _cut(islice(items, start.num_discarded, None), position, num)
         passes = self._open_passes
         if start is None and passes is not None and passes.is_next(position.epoch):
             epoch, position = position.epoch, passes.position
@@ -199,11 +199,11 @@ class DataPipeline(StageList):
                     start = Start(start.number + 1)
             start = start or Start(position.epoch * PASSES_APART)
             position.begin(start)
-            items = runner._passes(position, reader, start, _ENDLESS)
+            items = runner._passes(position, start, _ENDLESS)
             passes = self._open_passes = OpenPasses(items, position, os.getpid())
             if position.num_yielded >= num and self._epoch_ends is not None:
-                self._epoch_ends.put(reader, position)
-        return _cut(passes.items, position, num, self._epoch_ends, reader)
+                self._epoch_ends.put(position)
+        return _cut(passes.items, position, num, self._epoch_ends)
 
     def _share(self, reader: Reader) -> int:
         """How many items of an epoch this reader yields."""
@@ -211,14 +211,14 @@ class DataPipeline(StageList):
             return self.nsamples
         return (self.nsamples - reader.worker + reader.num_workers - 1) // reader.num_workers
 
-    def _passes(self, position: Position, reader: Reader, start: Start, end: int) -> Iterator[Any]:
+    def _passes(self, position: Position, start: Start, end: int) -> Iterator[Any]:
         """The items of passes, one pass after the other."""
         num_discarded = start.num_discarded
         skip = start.num_prefix
         for number in range(start.number, end):
             position.number = number
             is_empty = True
-            for item in self._pass(position, reader, skip):
+            for item in self._pass(position, skip):
                 is_empty = False
                 if num_discarded:
                     num_discarded -= 1
@@ -239,10 +239,10 @@ class DataPipeline(StageList):
         return result
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
-        """Make epochs of so many items of what the pipeline yields, each going on behind the last.
+        """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
 
-        In the workers of a loader, a `WebDataset` shares them: all workers together yield so many.
-        A `DataPipeline` yields so many in each worker.
+        In the workers of a loader, a `WebDataset` shares them: all workers together yield them.
+        A `DataPipeline` yields `nsamples` in each worker.
         """
         return self.repeat(nbatches=max(nsamples, nbatches))
 
@@ -350,7 +350,7 @@ class DataPipeline(StageList):
 
 
 def _cut(
-    items: Iterator[Any], position: Position, num: int, ends: EpochEnds | None, reader: Reader
+    items: Iterator[Any], position: Position, num: int, ends: EpochEnds | None = None
 ) -> Iterator[Any]:
     """The next items, until the epoch has `num`; counts them and notes its end."""
     while position.num_yielded < num:
@@ -361,6 +361,6 @@ def _cut(
         position.num_yielded += 1
         if position.num_yielded == num and ends is not None:
             # Before the last item goes out: its taker may not come back.
-            ends.put(reader, position)
+            ends.put(position)
         yield item
     position.is_done = True

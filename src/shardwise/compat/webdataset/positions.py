@@ -32,6 +32,7 @@ class Position:
 
     Attributes:
         epoch: the epoch.
+        reader: which reader.
         number: the pass.
         num_prefix: items that the pass's prefix has given.
         num_yielded: items of the epoch that have come out.
@@ -41,6 +42,7 @@ class Position:
     """
 
     epoch: int
+    reader: Reader
     number: int = 0
     num_prefix: int = 0
     num_yielded: int = 0
@@ -92,8 +94,9 @@ class EpochEnds:
     def __init__(self) -> None:
         self._cells = SharedIntegers([0] * (_NUM_CELLS * _MAX_WORKERS))
 
-    def put(self, reader: Reader, position: Position) -> None:
+    def put(self, position: Position) -> None:
         """Note the end of an epoch."""
+        reader = position.reader
         if reader.worker < _MAX_WORKERS:
             first = _NUM_CELLS * reader.worker
             values = (reader.num_workers, position.number, position.num_prefix)

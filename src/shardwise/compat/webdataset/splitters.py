@@ -46,7 +46,7 @@ def _rotated(reader: Reader) -> Reader:
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Refuse more than one rank. `WebDataset` divides by ranks without being told."""
+    """Refuse more than one rank. `WebDataset` divides by ranks by itself."""
     world_size = find_reader(group).world_size
     if world_size > 1:
         raise ValueError(

@@ -16,7 +16,7 @@ from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.filter_functions import FilterFunction
 from shardwise.compat.webdataset.positions import PASSES_APART, Position
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
+from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, as_seed
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 
@@ -98,29 +98,27 @@ class StageList(IterableDataset[Any], PipelineStage):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
 
-    def _pass(self, position: Position, reader: Reader, skip: int = 0) -> Iterator[Any]:
+    def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
         """One pass, without the first `skip` items of its prefix."""
         num = self._prefix_length()
-        prefix = self._prefix(position, reader, skip, num)
-        return self._run(position, reader, prefix, self.pipeline[num:])
+        prefix = self._prefix(position, skip, num)
+        items: Iterator[Any] = self._run(position, prefix, self.pipeline[num:])
+        return items
 
-    def _joined_passes(
-        self, position: Position, reader: Reader, first: int, skip: int
-    ) -> Iterator[Any]:
+    def _joined_passes(self, position: Position, first: int, skip: int) -> Iterator[Any]:
         """Passes as one stream: what the last stages gather goes on behind the end of a pass."""
         num = self._prefix_length()
 
         def prefixes() -> Iterator[Any]:
             for position.rotation in count(first % PASSES_APART):
                 position.number = first - first % PASSES_APART + position.rotation
-                yield from self._prefix(
-                    position, reader, skip if position.number == first else 0, num
-                )
+                yield from self._prefix(position, skip if position.number == first else 0, num)
                 if not position.num_prefix:
                     # An empty pass: all later ones are empty, too.
                     return
 
-        return self._run(position, reader, prefixes(), self.pipeline[num:])
+        items: Iterator[Any] = self._run(position, prefixes(), self.pipeline[num:])
+        return items
 
     def _prefix_length(self) -> int:
         """The number of stages up to the last one that keeps samples back."""
@@ -129,14 +127,14 @@ class StageList(IterableDataset[Any], PipelineStage):
             num -= 1
         return num
 
-    def _prefix(self, position: Position, reader: Reader, skip: int, num: int) -> Iterator[Any]:
+    def _prefix(self, position: Position, skip: int, num: int) -> Iterator[Any]:
         """The items that go into the stateless stages in a pass, without the first ones."""
-        items = self._run(position, reader, None, self.pipeline[:num])
+        items = self._run(position, None, self.pipeline[:num])
         return _counted(iter(items), position, skip)
 
-    def _run(self, position: Position, reader: Reader, source: Any, stages: list[Any]) -> Any:
+    def _run(self, position: Position, source: Any, stages: list[Any]) -> Any:
         """Some of the stages, as those of the pass `position.number`."""
-        current = Pass(as_seed(self.seed), position.number, reader, position.rotation)
+        current = Pass(as_seed(self.seed), position.number, position.reader, position.rotation)
         token = CURRENT_PASS.set(current)
         try:
             for stage in stages:

@@ -16,14 +16,13 @@ import tarfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.encoders import make_encoder
 from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
-from shardwise.compat.webdataset.streams import Upload
 from shardwise.storage import atomic_write
+from shardwise.storage.streams import Upload
 
 _COMPRESSIONS = {"gz": "w|gz", "bz2": "w|bz2", "xz": "w|xz"}
 
@@ -73,8 +72,9 @@ class TarWriter:
         self.mode = mode
         self.compress = compress
         self._may_use_pax = format is None
-        self._run: set[str] = set()
-        self._run_key: str | None = None
+        # The key of the last sample, and its fields.
+        self._last_key: str | None = None
+        self._last_fields: set[str] = set()
         if isinstance(fileobj, os.PathLike):
             fileobj = os.fspath(fileobj)
         tarmode = self.tarmode(fileobj, compress)
@@ -86,23 +86,14 @@ class TarWriter:
             self.stream = fileobj
             packed = stack.enter_context(_compressed(fileobj, tarmode.removeprefix("w|")))
             self.tarstream = stack.enter_context(
-                tarfile.open(
-                    fileobj=packed,
-                    mode="w|",
-                    format=_tar_format(format),
-                )
+                tarfile.open(fileobj=packed, mode="w|", format=_tar_format(format))
             )
             self._closing = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
         else:
@@ -110,16 +101,13 @@ class TarWriter:
 
     def close(self) -> None:
         """End the tar; a local one takes its name."""
-        if self._closing is not None:
-            closing, self._closing = self._closing, None
-            closing.close()
-            self.own_fileobj = None
+        self.abort(None)
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, error: BaseException | None) -> None:
         """Give up because of an error: a local tar is removed."""
         if self._closing is not None:
             closing, self._closing = self._closing, None
-            closing.__exit__(type(error), error, error.__traceback__)
+            closing.__exit__(type(error) if error else None, error, None)
             self.own_fileobj = None
 
     def __del__(self) -> None:
@@ -163,21 +151,21 @@ class TarWriter:
 
     def _check_key(self, key: str, fields: list[str]) -> None:
         """Refuse what no reader could read, and warn of what it reads otherwise."""
-        if key != self._run_key:
-            self._run_key, self._run = key, set()
-        twice = self._run.intersection(fields)
+        if key != self._last_key:
+            self._last_key, self._last_fields = key, set()
+        twice = self._last_fields.intersection(fields)
         if twice:
             raise ValueError(
                 f"the sample before this one has the key {key!r} and the field "
                 f"{min(twice)!r}, too: give each sample a key of its own"
             )
-        self._run.update(fields)
-        if "." in key.rpartition("/")[2]:
-            short = key[: len(key.rpartition("/")[0])] + key.rpartition("/")[1]
+        self._last_fields.update(fields)
+        folder, slash, name = key.rpartition("/")
+        if "." in name:
             warnings.warn(
                 f"the key {key!r} has a dot: readers take it for the key "
-                f"{short + key.rpartition('/')[2].partition('.')[0]!r}, and the rest for a part "
-                "of the field",
+                f"{folder + slash + name.partition('.')[0]!r}, and the rest for a part of the "
+                "field",
                 stacklevel=3,
             )
 

@@ -216,10 +216,10 @@ def expand_samples(
         samples = ShardSamples(
             shard["stream"],
             shard["url"],
-            local_path=shard.get("local_path"),
-            select_files=select_files,
-            rename_files=rename_files,
-            handler=handler,
+            shard.get("local_path"),
+            select_files,
+            rename_files,
+            handler,
         )
         try:
             yield from samples

@@ -6,7 +6,6 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from shardwise.compat.webdataset.encoders import (
@@ -131,12 +130,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
         elif self.tarstream is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.compat.wids.shards import IndexedTarSamples, parts_of, samples_of
+from shardwise.compat.wids.shards import IndexedTarSamples, samples_of
 from shardwise.errors import MissingShardError
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
@@ -63,5 +63,5 @@ class LocalShards:
             ]
             check_counts(claims, source.manifest.shards)
             urls = [shard["url"] for shard in self.shards]
-            parts = self._parts = dict(zip(urls, parts_of(source), strict=True))
+            parts = self._parts = dict(zip(urls, IndexedTarSamples.all_of(source), strict=True))
         return parts

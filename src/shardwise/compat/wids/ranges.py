@@ -14,7 +14,7 @@ from shardwise.plan import Permutation, mix
 
 Range = tuple[int, int]
 
-# What the keys of different uses are told apart by.
+# Words that keep the keys of different uses apart.
 _ORDER, _TURN, _WITHIN = 1, 2, 3
 # Indices that are computed at a time.
 _BLOCK = 8192

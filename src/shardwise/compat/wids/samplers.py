@@ -136,7 +136,7 @@ class DistributedChunkedSampler(
         dataset: anything with a length.
         num_replicas: how many ranks share the data. What is None of this and `rank` is found: from
             the process group, else from the launcher's variables.
-        num_samples: the first so many samples, or those from one index to another; None for all.
+        num_samples: a number of samples from the first on, or a pair of indices; None for all.
             Afterwards, as in torch, the attribute of this name is the number on this rank.
         rank: this process's rank.
         shuffle: False gives the indices in storage order, in every epoch.
@@ -147,7 +147,7 @@ class DistributedChunkedSampler(
 
     Raises:
         ValueError: there are no samples, or rank and num_replicas do not fit each other.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size are not known for certain.
 
     Example:
         >>> options = {"num_replicas": 4, "shuffle": False, "chunksize": 2}

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -31,10 +31,9 @@ def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
     columns = source.read(np.array(ids, dtype=np.int64))
     samples: list[dict[str, Any]] = [{} for _ in ids]
     for name, column in columns.fields.items():
-        field = f".{name}"
         for sample, payload in zip(samples, column, strict=True):
             if payload is not None:
-                sample[field] = io.BytesIO(payload)
+                sample[f".{name}"] = io.BytesIO(payload)
     for sample, key in zip(samples, columns.keys, strict=True):
         sample["__key__"] = key
     return samples
@@ -44,7 +43,13 @@ class IndexedTarSamples:
     """The samples of one tar file, by number; negative numbers count from the end.
 
     A sample is a dict: a stream of bytes a field, named by the extension with its dot (in lower
-    case), and "__key__".
+    case), and "__key__". `md5sum` and `expected_size` are held against the file; `use_mmap` and
+    `index_file` have no effect.
+
+    Attributes:
+        path: the file or URL.
+        source: what it is read through, and maybe other shards too.
+        first: the number of its first sample there.
     """
 
     def __init__(
@@ -61,21 +66,36 @@ class IndexedTarSamples:
             path = getattr(stream, "name", None)
             if not isinstance(path, str):
                 raise TypeError("give path=, or a stream= that is a file with a name")
-        self.path = local_path(path)
-        if md5sum is not None:
-            found = compute_file_md5sum(self.path)
-            if found != md5sum:
-                raise DataError(f"the MD5 is {found}, not {md5sum}", url=self.path)
-        self.source = TarSource([self.path], accept_unfinished=True)
-        self.first = 0
-        self._length = self.source.manifest.num_samples
-        self._fields = _dotted(self.source)
-        if expected_size is not None and expected_size != self._length:
+        path = local_path(path)
+        if md5sum is not None and (digest := compute_file_md5sum(path)) != md5sum:
+            raise DataError(f"the MD5 is {digest}, not {md5sum}", url=path)
+        source = TarSource([path], accept_unfinished=True)
+        self._use(path, source, 0, source.manifest.num_samples)
+        if expected_size is not None and expected_size != len(self):
             raise DataError(
-                f"the shard has {self._length} samples, not {expected_size}: it was cut or "
+                f"the shard has {len(self)} samples, not {expected_size}: it was cut or "
                 "changed, or its list is wrong",
-                url=self.path,
+                url=path,
             )
+
+    @classmethod
+    def all_of(cls, source: TarSource) -> list[Self]:
+        """The shards of an open source, one by one."""
+        shards = []
+        first = 0
+        for shard in source.manifest.shards:
+            samples = cls.__new__(cls)
+            samples._use(shard.url, source, first, shard.num_samples)
+            shards.append(samples)
+            first += shard.num_samples
+        return shards
+
+    def _use(self, path: str, source: TarSource, first: int, length: int) -> None:
+        self.path = path
+        self.source = source
+        self.first = first
+        self._length = length
+        self._fields = tuple(f".{field}" for field in source.fields)
 
     def __len__(self) -> int:
         return self._length
@@ -105,24 +125,6 @@ class IndexedTarSamples:
         """Nothing: files are closed when nobody reads from them any more."""
 
 
-def _dotted(source: TarSource) -> tuple[str, ...]:
-    return tuple(f".{field}" for field in source.fields)
-
-
-def parts_of(source: TarSource) -> list[IndexedTarSamples]:
-    """The shards of an open source, one by one."""
-    parts = []
-    first = 0
-    fields = _dotted(source)
-    for shard in source.manifest.shards:
-        part = IndexedTarSamples.__new__(IndexedTarSamples)
-        part.path, part.source, part.first = shard.url, source, first
-        part._length, part._fields = shard.num_samples, fields
-        first += shard.num_samples
-        parts.append(part)
-    return parts
-
-
 def compute_num_samples(fname: str | os.PathLike[str]) -> int:
     """How many samples a local shard holds."""
     return len(IndexedTarSamples(path=fname))
@@ -141,7 +143,20 @@ def open_copy(
 
 
 class LRUShards:
-    """The shards that were used last, opened; remote ones are copied here first."""
+    """The shards that were used last, opened; remote ones are copied here first.
+
+    Args:
+        lru_size: shards that stay open.
+        keep: whether copies stay when others need their room.
+        localname: gives the path of the copy of a remote shard.
+        opener: opens a shard, given its URL; None for one by one, as `localname` says.
+        ready: gives a shard that is open already, given its URL, else None; it must not wait.
+
+    Attributes:
+        accesses: calls of `get_shard` in this process.
+        misses: those that had to open the shard.
+        last_missed: whether the last one was such.
+    """
 
     def __init__(
         self,
@@ -157,14 +172,14 @@ class LRUShards:
         self.lru = LRUCache(lru_size)
         self._opener = opener
         self._ready = ready
-        self._guard = _Guard()
+        self._locks = _Locks()
         self.reset_stats()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"lru": LRUCache(self.lru.capacity), "_guard": None}
+        return self.__dict__ | {"lru": LRUCache(self.lru.capacity), "_locks": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_guard": _Guard()}
+        self.__dict__ = state | {"_locks": _Locks()}
         self.reset_stats()
 
     def __len__(self) -> int:
@@ -178,55 +193,55 @@ class LRUShards:
 
     def clear(self) -> None:
         """Let go of all shards; copies stay where they are."""
-        with self._own_guard().lock:
+        with self._own_locks().lock:
             self.lru.clear()
 
     def get_shard(self, url: str) -> IndexedTarSamples:
         """The opened shard of a URL."""
-        guard = self._own_guard()
-        found = self._look(guard, url, counts=True)
-        if found is not None:
-            return found
+        locks = self._own_locks()
+        shard = self._open_shard(locks, url, counts=True)
+        if shard is not None:
+            return shard
         # One thread opens it, those that want the same wait, others go on.
-        with guard.openings[url]:
-            found = self._look(guard, url, counts=False)
-            if found is None:
-                found = self._open(url)
-                with guard.lock:
-                    self.lru[url] = found
-        return found
+        with locks.openings[url]:
+            shard = self._open_shard(locks, url, counts=False)
+            if shard is None:
+                shard = self._open(url)
+                with locks.lock:
+                    self.lru[url] = shard
+        return shard
 
-    def _look(self, guard: _Guard, url: str, *, counts: bool) -> IndexedTarSamples | None:
-        with guard.lock:
-            found: IndexedTarSamples | None = self.lru[url]
+    def _open_shard(self, locks: _Locks, url: str, *, counts: bool) -> IndexedTarSamples | None:
+        """The shard, if it is open."""
+        with locks.lock:
+            shard: IndexedTarSamples | None = self.lru[url]
             if counts:
                 self.accesses += 1
-                self.misses += found is None
-                self.last_missed = found is None
-            if found is None and self._ready is not None:
-                found = self._ready(url)
-                if found is not None:
-                    self.lru[url] = found
-            if found is None:
-                guard.openings[url]  # made under the lock, for one thread or many
-            return found
+                self.misses += shard is None
+                self.last_missed = shard is None
+            if shard is None and self._ready is not None:
+                shard = self._ready(url)
+                if shard is not None:
+                    self.lru[url] = shard
+            if shard is None:
+                locks.openings[url]  # made under the lock, for one thread or many
+        return shard
 
     def _open(self, url: str) -> IndexedTarSamples:
         if self._opener is not None:
             return self._opener(url)
         return IndexedTarSamples(path=url) if is_local(url) else open_copy(url, self.localname(url))
 
-    def _own_guard(self) -> _Guard:
-        guard = self._guard
-        if guard.pid != os.getpid():
+    def _own_locks(self) -> _Locks:
+        if self._locks.pid != os.getpid():
             # Locks that another thread held at the fork would never be free here.
             # What the parent reads remote shards by may not work here either.
-            guard = self._guard = _Guard()
+            self._locks = _Locks()
             self.lru = LRUCache(self.lru.capacity)
-        return guard
+        return self._locks
 
 
-class _Guard:
+class _Locks:
     """The locks of one process."""
 
     __slots__ = ("lock", "openings", "pid")

@@ -64,7 +64,7 @@ class ExclusiveLock:
 def create_cleanup_background_process(
     pattern: str, maxsize: int = 10**12, maxfiles: int = 1000, every: float = 60
 ) -> BaseProcess:
-    """Start a process that calls `keep_most_recent_files` every so many seconds.
+    """Start a process that calls `keep_most_recent_files` each `every` seconds.
 
     It ends with this one, and at once if another one cares for the same directory.
     """

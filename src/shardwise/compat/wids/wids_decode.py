@@ -1,16 +1,18 @@
 """The decoders of wids: a sample's streams to values, by the extensions of its fields.
 
-Pickles are left alone unless they are asked for by name: loading one runs whatever it says.
-Errors name the sample and the field (I6). Pillow, torch and others are imported when a field needs
-them.
+Pickles are left alone unless they are asked for by name: loading them runs any code. Errors name
+the sample and the field (I6).
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import json
+import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,9 @@ from shardwise.errors import DataError, MissingExtraError
 
 Sample = dict[str, Any]
 
-_IMAGES = frozenset(
-    "jpg jpeg png ppm pgm pbm pnm webp bmp gif tif tiff".split()  # noqa: SIM905 - reads better
-)
+_IMAGES = (
+    "jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "bmp", "gif", "tif", "tiff",
+)  # fmt: skip
 
 
 def check_keys(sample: Mapping[str, Any]) -> None:
@@ -40,7 +42,10 @@ def default_decoder(
     gz_update_key: bool = False,
     unpickle: bool = False,
 ) -> Sample:
-    """Decode a sample: `decode_all_gz`, `decode_basic`, then images."""
+    """Decode a sample: `decode_all_gz`, `decode_basic`, then images to "PIL" or "numpy".
+
+    With True, as in wids, None or False as the format, images stay bytes.
+    """
     decoders = {"pil": decode_images_to_pil, "numpy": decode_images_to_numpy}
     name = format.lower() if isinstance(format, str) else None
     if name is not None and name not in decoders:
@@ -58,8 +63,7 @@ def decode_all_gz(
     """Unpack fields such as ".txt.gz", in place; a plain ".gz" stays as it is."""
     check_keys(sample)
     for key in [key for key in sample if key.lower().endswith(".gz") and key.count(".") > 1]:
-        data = _guarded(sample, key, gzip.decompress)
-        sample[key] = io.BytesIO(data)
+        sample[key] = io.BytesIO(_decoded(sample, key, gzip.decompress))
         if update_key:
             sample[key[: -len(".gz")]] = sample.pop(key)
     return sample
@@ -76,41 +80,35 @@ def decode_basic(
     (msgpack), `.pth .pt` (tensors and plain values only) and `.safetensors`. A ".gz" behind these
     counts as unpacked already.
     """
-    check_keys(sample)
-    decoders = {**_BASIC, **(dict.fromkeys(("pkl", "pickle"), _load_pickle) if unpickle else {})}
-    _decode(sample, decoders, look_behind_gz=True)
-    return sample
+    # Pickles run any code: asked for by name.
+    decoders = _BASIC | (dict.fromkeys(("pkl", "pickle"), pickle.loads) if unpickle else {})
+    return _decode(sample, decoders, skips_gz=True)
 
 
 def decode_images_to_pil(sample: Sample, format: Any = True) -> Sample:  # noqa: A002, ARG001
     """Decode images to PIL images with all their pixels loaded, in place."""
-    _decode(sample, dict.fromkeys(_IMAGES, _pil))
-    return sample
+    return _decode(sample, dict.fromkeys(_IMAGES, _pil))
 
 
 def decode_images_to_numpy(sample: Sample, format: Any = True) -> Sample:  # noqa: A002, ARG001
     """Decode images to uint8 arrays `[height, width]` or `[height, width, channels]`, in place."""
-    _decode(sample, dict.fromkeys(_IMAGES, lambda data: np.asarray(_pil(data))))
-    return sample
+    return _decode(sample, dict.fromkeys(_IMAGES, lambda data: np.asarray(_pil(data))))
 
 
 def _decode(
-    sample: Sample, decoders: Mapping[str, Callable[[bytes], Any]], *, look_behind_gz: bool = False
-) -> None:
+    sample: Sample, decoders: Mapping[str, Callable[[bytes], Any]], *, skips_gz: bool = False
+) -> Sample:
     check_keys(sample)
     for key in list(sample):
-        extensions = key.lower().split(".")
-        if key.startswith("__") or len(extensions) < 2:
-            continue
-        extension = extensions[-1]
-        if look_behind_gz and extension == "gz":
-            extension = extensions[-2]
-        if extension in decoders:
-            sample[key] = _guarded(sample, key, decoders[extension])
+        name = key.lower().removesuffix(".gz") if skips_gz else key.lower()
+        _, dot, extension = name.rpartition(".")
+        if dot and not key.startswith("__") and extension in decoders:
+            sample[key] = _decoded(sample, key, decoders[extension])
+    return sample
 
 
-def _guarded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
-    """Decode one field; what goes wrong says where."""
+def _decoded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
+    """Decode one field; the error of a failure says where."""
     value = sample[key]
     if not isinstance(value, bytes | bytearray | memoryview) and not hasattr(value, "read"):
         return value  # decoded already
@@ -132,9 +130,7 @@ def _load_array(data: bytes) -> Any:
 
 
 def _load_tensors(data: bytes) -> Any:
-    import torch
-
-    return torch.load(io.BytesIO(data), weights_only=True)
+    return importlib.import_module("torch").load(io.BytesIO(data), weights_only=True)
 
 
 def _load_safetensors(data: bytes) -> Any:
@@ -155,15 +151,9 @@ def _load_msgpack(data: bytes) -> Any:
 
 def _refuse_pickle(_data: bytes) -> Any:
     raise DataError(
-        "a pickle, which runs whatever it says when it is loaded: where you trust it, give "
+        "a pickle, which runs any code when it is loaded: where you trust it, give "
         "transformations=[partial(default_decoder, format='PIL', unpickle=True)]"
     )
-
-
-def _load_pickle(data: bytes) -> Any:
-    import pickle
-
-    return pickle.loads(data)  # noqa: S301 - asked for by name
 
 
 def _pil(data: bytes) -> Any:
@@ -178,16 +168,12 @@ def _pil(data: bytes) -> Any:
 
 
 _BASIC: dict[str, Callable[[bytes], Any]] = {
-    "txt": lambda data: data.decode("utf-8"),
-    "text": lambda data: data.decode("utf-8"),
-    "cls": int,
-    "cls2": int,
+    **dict.fromkeys(("txt", "text"), partial(str, encoding="utf-8")),
+    **dict.fromkeys(("cls", "cls2"), int),
     "json": json.loads,
     "npy": _load_array,
     "mp": _load_msgpack,
-    "pt": _load_tensors,
-    "pth": _load_tensors,
+    **dict.fromkeys(("pt", "pth"), _load_tensors),
     "safetensors": _load_safetensors,
-    "pkl": _refuse_pickle,
-    "pickle": _refuse_pickle,
+    **dict.fromkeys(("pkl", "pickle"), _refuse_pickle),
 }

@@ -18,6 +18,7 @@ from typing import IO, Any, Self
 
 from shardwise.errors import DataError, StorageError
 from shardwise.storage import atomic_write
+from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 _CHUNK_BYTES = 8 << 20
@@ -79,9 +80,6 @@ def download_file(
 
 
 def _copy(remote: str, file: IO[Any]) -> None:
-    # That package imports torch, which a command must not wait for.
-    from shardwise.compat.webdataset.streams import open_stream
-
     # The stream knows its length and never ends early, and closing it raises what went wrong.
     with open_stream(remote) as source:
         shutil.copyfileobj(source, file, _CHUNK_BYTES)

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from shardwise.errors import DataError
-from shardwise.storage import is_local, open_file
+from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 KIND = "wids-shard-index-v1"
@@ -78,7 +78,9 @@ def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
     if isinstance(source, str):
         url: str | None = source
         text: str | bytes
-        text = _read(source)
+        # Works in forked processes, too.
+        with open_stream(source) as stream:
+            text = stream.read()
     else:
         url = getattr(source, "name", None)
         text = source.read()
@@ -89,17 +91,6 @@ def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"an index is a JSON object, not {content!r:.80}", url=url)
     return content
-
-
-def _read(url: str) -> bytes:
-    if is_local(url):
-        file = open_file(url)
-        return file.read(0, file.stat().num_bytes)
-    # Works in forked processes, too. That package imports torch, which a command must not wait for.
-    from shardwise.compat.webdataset.streams import open_stream
-
-    with open_stream(url) as stream:
-        return bytes(stream.read())
 
 
 def rebase_shardlist(shardlist: list[dict[str, Any]], base: str | None) -> list[dict[str, Any]]:

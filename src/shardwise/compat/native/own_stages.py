@@ -17,18 +17,12 @@ from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.dataset import Dataset
 from shardwise.ranks import explicit_ranks
 
-__all__ = ["check_sample", "first_sample", "is_reordered", "tell_of_lists", "urls_of"]
-
 _MANY_LAPS = 10
 _LIST = "sw.tar(urls) with the list that all ranks share; the loader divides and shuffles it"
 
 
 def urls_of(source: Any) -> tuple[list[str], bool]:
-    """The shards of a source, and whether it gives them in another order or again and again.
-
-    Raises:
-        ValueError: it is no list of shards, has weights, or does not give all shards of its list.
-    """
+    """The shards of a source, and whether it gives them in another order or again and again."""
     if isinstance(source, shardlists.SimpleShardList):
         return source.urls, source.seed is not None
     if isinstance(source, shardlists.ResampledShards):
@@ -53,16 +47,12 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
         return urls, False
     most = _MANY_LAPS * (len(urls) + 100)
     given = [_url(shard) for shard in islice(iter(copy.copy(source)), most)]
-    # So many are no list that holds some more than once: they are drawn without end.
+    # At this length it is no list with repetitions: the shards are drawn without end.
     return urls, len(given) == most or _is_another_order(source, given, urls)
 
 
 def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
-    """The first sample that a stage of the program's own makes of shards; None if it gives shards.
-
-    Raises:
-        ValueError: it gives neither samples nor shards.
-    """
+    """The first sample that a stage of the program makes of shards; None if it gives shards."""
     first = next(_run(stage, urls), None)
     if isinstance(first, dict) and "__key__" in first:
         return first
@@ -76,11 +66,7 @@ def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
 
 
 def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
-    """Hold the first sample that a stage made against the one in the tar.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Hold the first sample that a stage made against the one in the tar."""
     there = {name: value for name, value in first.items() if name[:2] != "__" or name == "__key__"}
     if not len(dataset) or there != {name: _raw(value) for name, value in dataset[0].items()}:
         raise refusal(
@@ -91,11 +77,7 @@ def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
 
 
 def is_reordered(stage: Any, urls: list[str]) -> bool:
-    """Whether a stage of the program's own gives the list of shards in another order.
-
-    Raises:
-        ValueError: it leaves some out, or repeats them.
-    """
+    """Whether a stage of the program's own gives the list of shards in another order."""
     given = [_url(shard) for shard in islice(_run(stage, urls), len(urls) + 1)]
     return _is_another_order(stage, given, urls)
 
@@ -122,7 +104,7 @@ def _raw(value: Any) -> Any:
     return value if isinstance(value, str) else bytes(value)
 
 
-def tell_of_lists(pipeline: DataPipeline) -> None:
+def warn_of_lists(pipeline: DataPipeline) -> None:
     """Warn where each rank may have a list of shards of its own, which the loader would divide."""
     is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
     if not isinstance(pipeline, WebDataset) or not pipeline.is_split_asked or is_drawn:

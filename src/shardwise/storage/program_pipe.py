@@ -1,4 +1,4 @@
-"""A program's output or input as a stream that tells when the program failed.
+"""A program's output or input as a stream that raises when the program failed.
 
 Keeps I6: the end of the output is believed only after the program's exit status. A reader that
 stops early ends the program instead of waiting for it.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import io
 import subprocess
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
+
+__all__ = ["Pipe"]
 
 # How long a program that nobody listens to any more may take to end by itself.
 _GRACE_S = 1.0
@@ -23,7 +24,7 @@ class Pipe:
     Where the program ends with a status that is not in `ignore_status`, `read` at the end of its
     output, `write`, or `close` raise an OSError with the command and the status. `close` of an
     output that was not read to its end closes it, ends the program if it goes on for a second, and
-    raises nothing: the reader has what it wanted.
+    raises nothing: the reader has its bytes.
 
     Its standard error is this process's, unless `stderr=subprocess.PIPE` asks for it to be a part
     of the message; then it must be short.
@@ -81,12 +82,12 @@ class Pipe:
         return not self._reads
 
     def check_status(self) -> None:
-        """Raise if the program has ended, and badly."""
+        """Raise `OSError` with the command and the status if the program has ended, and badly."""
         if self.proc.poll() is not None:
             self.wait_for_child()
 
     def wait_for_child(self) -> None:
-        """Wait for the program's end."""
+        """Wait for the program's end; raise `OSError` if it failed or is late."""
         try:
             self.status = self.proc.wait(self.timeout)
         except subprocess.TimeoutExpired:
@@ -95,70 +96,68 @@ class Pipe:
                 f"{self.label} did not end within {self.timeout:g} s of its last byte"
             ) from None
         if self.status not in self.ignore_status and not self.ignore_errors:
-            told = (
-                "" if self.proc.stderr is None else self.proc.stderr.read().decode(errors="replace")
-            )
-            because = f": {told.strip()}" if told else ""
+            stderr = self.proc.stderr
+            text = "" if stderr is None else stderr.read().decode(errors="replace").strip()
+            because = f": {text}" if text else ""
             raise OSError(f"{self.label} failed with exit status {self.status}{because}")
 
-    def read(self, *args: Any, **kw: Any) -> bytes:
-        """Read from the program's output."""
-        data: bytes = self.stream.read(*args, **kw)
-        wanted = args[0] if args else -1
-        if wanted == 0:
+    def read(self, size: int | None = -1) -> bytes:
+        """Read from the program's output; at its end, raise `OSError` if the program failed."""
+        data: bytes = self.stream.read(size)
+        if size == 0:
             return data
         # Only a buffered stream waits for as much as was asked for.
-        buffered = isinstance(self.stream, io.BufferedReader)
-        if not data or wanted is None or wanted < 0 or (buffered and len(data) < wanted):
-            # The end. Whether it is the right one, only the status tells.
-            self._ended = True
-            self.wait_for_child()
+        is_buffered = isinstance(self.stream, io.BufferedReader)
+        if not data or size is None or size < 0 or (is_buffered and len(data) < size):
+            self._end()
         return data
 
     def readline(self, *args: Any, **kw: Any) -> bytes:
         """Read a line of the program's output."""
         data: bytes = self.stream.readline(*args, **kw)
         if not data:
-            self._ended = True
-            self.wait_for_child()
+            self._end()
         return data
 
     readLine = readline  # noqa: N815 - WebDataset's name
 
-    def write(self, *args: Any, **kw: Any) -> int:
-        """Write to the program's input."""
-        try:
-            num_bytes: int = self.stream.write(*args, **kw)
-        except BrokenPipeError:
-            self._ended = True
-            self.wait_for_child()
-            raise
+    def _end(self) -> None:
+        """The output is at its end. Whether it is the right end, only the status says."""
+        self._ended = True
+        self.wait_for_child()
+
+    def write(self, data: Any) -> int:
+        """Write to the program's input; raise `OSError` if the program failed."""
+        with self._failing():
+            num_bytes: int = self.stream.write(data)
         self.check_status()
         return num_bytes
 
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Prefer the status of a program that left early to the broken pipe."""
+        try:
+            yield
+        except BrokenPipeError:
+            self._end()
+            raise
+
     def flush(self) -> None:
-        """Hand on what is buffered."""
+        """Pass on what is buffered."""
         self.stream.flush()
 
     def close(self) -> None:
-        """Close the stream and see how the program ended."""
+        """Close the stream; raise `OSError` if the program failed, see above."""
         if self.stream.closed:
             return
         with self.proc.stderr or contextlib.nullcontext():
-            self._close()
-
-    def _close(self) -> None:
-        if self._reads and not self._ended:
-            self.stream.close()
-            self._end_program()
-            return
-        try:
-            self.stream.close()
-        except BrokenPipeError:
-            # The program left before it had read all: its status says more than this error.
+            if self._reads and not self._ended:
+                self.stream.close()
+                self._end_program()
+                return
+            with self._failing():
+                self.stream.close()
             self.wait_for_child()
-            raise
-        self.wait_for_child()
 
     def _end_program(self) -> None:
         """End the program, gently at first."""
@@ -172,12 +171,7 @@ class Pipe:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -185,25 +179,3 @@ class Pipe:
         if "stream" in self.__dict__:
             with contextlib.suppress(OSError):
                 self.close()
-
-
-def set_options(
-    obj: Any,
-    timeout: float | None = None,
-    ignore_errors: bool | None = None,
-    ignore_status: Sequence[int] | None = None,
-    handler: Any = None,
-) -> bool:
-    """Change the options of a `Pipe`; other streams stay as they are."""
-    if not isinstance(obj, Pipe):
-        return False
-    given = {
-        "timeout": timeout,
-        "ignore_errors": ignore_errors,
-        "ignore_status": ignore_status,
-        "handler": handler,
-    }
-    for name, value in given.items():
-        if value is not None:
-            setattr(obj, name, value)
-    return True

@@ -16,15 +16,16 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from shardwise.compat.webdataset.pipes import Pipe
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
-from shardwise.storage import open_file
+from shardwise.storage.open import is_local, open_file
+from shardwise.storage.program_pipe import Pipe
 from shardwise.storage.requests.event_loop import is_cut_off
 from shardwise.storage.stores.upload import upload
+
+__all__ = ["Upload", "open_body", "open_stream"]
 
 # Much longer than a request takes to be made, and short beside a shard; storage reads ahead itself.
 _READ_BYTES = 1 << 20
@@ -39,7 +40,7 @@ _READ = """
 import os, sys
 sys.path[:] = {path!r}
 from shardwise.errors import MissingShardError, ShardwiseError
-from shardwise.storage import open_file
+from shardwise.storage.open import open_file
 try:
     file = open_file(sys.stdin.read())
     num_bytes = file.stat().num_bytes
@@ -58,7 +59,7 @@ os._exit(0)
 
 def open_stream(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any] | Pipe:
     """Open a file of any storage for reading from its beginning on, and read the first bytes."""
-    if is_cut_off():
+    if is_cut_off() and not is_local(url):
         return _open_elsewhere(url)
     file = open_file(url)
     stream = io.BufferedReader(_Ranges(file), max(buffer_bytes, _READ_BYTES))
@@ -205,13 +206,8 @@ class Upload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
             self.discard()
