@@ -202,14 +202,14 @@ def values_of(column: Column) -> list[Any]:
     """
     if isinstance(column, BytesColumn):
         return column.to_list()
-    if isinstance(column, np.ndarray) and column.ndim == 1 and _has_python_type(column.dtype):
+    if (
+        isinstance(column, np.ndarray)
+        and column.ndim == 1
+        and (column.dtype in _PYTHON_TYPES or column.dtype.kind in "US")
+    ):
         values: list[Any] = column.tolist()
         return values
     return list(column)
-
-
-def _has_python_type(dtype: np.dtype[Any]) -> bool:
-    return dtype in _PYTHON_TYPES or dtype.kind in "US"
 
 
 def merge_columns(

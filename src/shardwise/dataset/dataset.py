@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.collate import collate
 from shardwise.dataset.display import Sample, gallery
-from shardwise.dataset.fields import RawRows, decode_rows, is_plain_function
+from shardwise.dataset.fields import RawRows, decode_row, decode_rows, is_plain_function
 from shardwise.dataset.samples import LoadedSamples
 from shardwise.dataset.subset import (
     checked_ids,
@@ -264,8 +264,8 @@ class Dataset(LoadedSamples):
             sample = self._sample(index)
             if sample is not None:
                 return Sample(sample)
-        (sample,) = self._samples(self._read(np.array([index], dtype=np.int64)))
-        return Sample(sample)
+        rows = self._read(np.array([index], dtype=np.int64))
+        return Sample(self._mapped(rows, 0, decode_row(rows, 0, self._fields), 0, 0))
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index, read together; torch's DataLoader calls this for a batch."""

@@ -22,6 +22,7 @@ __all__ = [
     "RawRows",
     "copied",
     "decode_columns",
+    "decode_row",
     "decode_rows",
     "in_place",
     "is_plain_function",
@@ -131,6 +132,23 @@ def in_place(field: Field) -> Layout | None:
     if row is None or not field.required or not hasattr(field.decoder, "decode_into"):
         return None
     return tuple(row[0]), np.dtype(row[1])
+
+
+def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, Any]:
+    """One sample, in less time than `decode_rows` takes; a field that it lacks is left out."""
+    sample: dict[str, Any] = {"__key__": rows.columns.keys[row]}
+    for field in fields:
+        column = rows.columns.fields[field.name]
+        if isinstance(column, np.ndarray):
+            value = values_of(_own(column[row : row + 1]))[0]
+        else:
+            value = column[row]
+        if value is not None:
+            own = bytes(value) if isinstance(column, BytesColumn) else value
+            sample[field.name] = _decoded(rows, row, field, own)
+        elif field.required:
+            raise _missing(rows, row, field)
+    return sample
 
 
 def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:

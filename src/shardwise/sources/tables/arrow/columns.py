@@ -92,6 +92,20 @@ def gather(
     Raises:
         DataError: a row has no value, such as a list of numbers with a null in it.
     """
+
+    def data_error(name: str, row: int, error: RowError) -> DataError:
+        url, key = locate(row)
+        return DataError(str(error), url=url, key=key, field=name, index=int(ids[row]))
+
+    columns: dict[str, Column] = {}
+    if (groups == groups[0]).all():
+        group = columns_of(int(groups[0]))
+        for name in names:
+            try:
+                columns[name] = group[name].take(rows)
+            except RowError as error:
+                raise data_error(name, error.row, error) from None
+        return columns
     order = np.argsort(groups, kind="stable")
     ascending = groups[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=ascending[0] - 1)).tolist()
@@ -99,20 +113,13 @@ def gather(
     sorted_rows = rows[order]
     ends = [*starts[1:], len(rows)]
     parts = [(start, sorted_rows[start:end]) for start, end in zip(starts, ends, strict=True)]
-    columns: dict[str, Column] = {}
     for name in names:
         own = [group[name] for group in in_groups]
         try:
-            if len(own) == 1:
-                columns[name] = own[0].take(rows)
-            else:
-                merged = gather_buffers(own, parts, order)
-                columns[name] = _merge(own, parts, order) if merged is None else merged
+            merged = gather_buffers(own, parts, order)
+            columns[name] = _merge(own, parts, order) if merged is None else merged
         except RowError as error:
-            # Of several groups the rows stand sorted; of one in the caller's order.
-            row = error.row if len(own) == 1 else int(order[error.row])
-            url, key = locate(row)
-            raise DataError(str(error), url=url, key=key, field=name, index=int(ids[row])) from None
+            raise data_error(name, int(order[error.row]), error) from None
     return columns
 
 
