@@ -1,4 +1,4 @@
-"""Columns: what a source hands on for a set of samples, before anything is decoded.
+"""Columns: what a source reads for a set of samples, before anything is decoded.
 
 A column of bytes is one buffer with an offset and a length for each row, so that a thousand small
 payloads cost a few numpy calls and no Python object each.

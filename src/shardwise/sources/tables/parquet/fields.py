@@ -77,6 +77,11 @@ class TableFields:
     casts: dict[str, pa.DataType]
     partitions: tuple[str, ...]
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether a column has the samples' keys."""
+        return KEY in self.types
+
 
 def fields_of(
     infos: Sequence[FileInfo], partitions: Mapping[str, pa.DataType], options: ColumnOptions

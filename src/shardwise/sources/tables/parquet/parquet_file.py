@@ -97,7 +97,7 @@ class ParquetFile:
         footer = self._footer()
         # A read for each column of a local file is quicker than working out which to coalesce.
         segments = self._fetch(footer, group, names) if self._file.is_remote else []
-        source = _Segments(self._file, self._stat.num_bytes, segments)
+        source = _BufferedFile(self._file, self._stat.num_bytes, segments)
         try:
             table = _decode(source, footer, group, names)
         except ShardwiseError:
@@ -128,13 +128,13 @@ class ParquetFile:
         self, footer: pq.FileMetaData, group: int, names: Sequence[str]
     ) -> list[tuple[int, memoryview]]:
         """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
-        asked = _Asked(self._stat.num_bytes)
+        recorder = _RangeRecorder(self._stat.num_bytes)
         # pyarrow reads all columns before it decodes the first one, which fails here by design.
         # Other damage is an error when the bytes are decoded.
         with contextlib.suppress(*_BROKEN):
-            _decode(asked, footer, group, names)
+            _decode(recorder, footer, group, names)
         merged: list[list[int]] = []
-        for begin, end in sorted(asked.spans):
+        for begin, end in sorted(recorder.spans):
             if merged and begin - merged[-1][1] <= self._file.gap_bytes:
                 merged[-1][1] = max(end, merged[-1][1])
             else:
@@ -190,7 +190,7 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         raise DataError(f"its footer is damaged: {error}", url=file.url) from error
 
 
-def _decode(source: _Readable, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
+def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
     """A row group from a file; pages that have a checksum are verified."""
     reader = pq.ParquetFile(
         pa.PythonFile(source, mode="r"),
@@ -201,7 +201,7 @@ def _decode(source: _Readable, footer: pq.FileMetaData, group: int, names: Seque
     return reader.read_row_group(group, columns=list(names), use_threads=False)
 
 
-class _Readable(io.RawIOBase):
+class _PyarrowFile(io.RawIOBase):
     """A file for pyarrow; `read_at` gives its bytes."""
 
     def __init__(self, num_bytes: int) -> None:
@@ -240,7 +240,7 @@ class _Readable(io.RawIOBase):
         raise NotImplementedError
 
 
-class _Asked(_Readable):
+class _RangeRecorder(_PyarrowFile):
     """A file without a column that can be decoded, which records the ranges that pyarrow reads.
 
     Attributes:
@@ -263,7 +263,7 @@ class _Asked(_Readable):
         return column.data
 
 
-class _Segments(_Readable):
+class _BufferedFile(_PyarrowFile):
     """A file of which some segments are in memory already.
 
     Args:

@@ -142,14 +142,15 @@ class ParquetSource:
             IndexError: an id is out of range.
         """
         tables = self.tables
+        known = tables.columns
         ids = np.asarray(ids, dtype=np.int64)
         names = tables.fields if fields is None else tuple(fields)
         if fields is not None:
-            check_names(names, (*tables.fields, *tables.traits.parts), url=self.urls[0])
+            check_names(names, (*tables.fields, *known.parts), url=self.urls[0])
         tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
-        stored = tuple(name for name in (*tables.stored, *tables.traits.parts) if name in names)
-        if tables.has_keys:
+        stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
+        if known.has_keys:
             stored += (KEY,)
         columns: dict[str, Any] = {}
         num_bytes = 0
@@ -161,7 +162,7 @@ class ParquetSource:
         for name, value in tables.fills.items():
             if name in columns:
                 columns[name] = fill_nulls(columns[name], value)
-        keys = list(map(str, columns.pop(KEY))) if tables.has_keys else self._keys(groups, rows)
+        keys = list(map(str, columns.pop(KEY))) if known.has_keys else self._keys(groups, rows)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     # Inner parts.
@@ -175,7 +176,7 @@ class ParquetSource:
     ) -> tuple[dict[str, Any], int]:
         """Rows of the stored fields, and the bytes that were read for them."""
         if not len(ids):
-            return empty_columns(self.tables.types, names), 0
+            return empty_columns(self.tables.columns.types, names), 0
         num_read = [0]
 
         def locate(row: int) -> tuple[str, str]:
@@ -203,13 +204,15 @@ class ParquetSource:
             columns = {}
             for name in names:
                 try:
-                    column = cast_column(leaf(table, name), tables.casts.get(name), num_rows, name)
+                    column = cast_column(
+                        leaf(table, name), tables.columns.casts.get(name), num_rows, name
+                    )
                 except DataError as error:
                     error.url = url
                     raise
                 columns[name] = convert(column)
             # What is mapped takes no memory of this process.
-            size = 0 if tables.mapped and not tables.casts else table.nbytes
+            size = 0 if tables.mapped and not tables.columns.casts else table.nbytes
             return columns, size + _ROW_BYTES * num_rows * len(names)
 
         return self._groups.get((group, names), decode)

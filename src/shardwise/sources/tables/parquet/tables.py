@@ -24,7 +24,7 @@ from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow.fill import fills_of
 from shardwise.sources.tables.arrow.types import layouts, number_dtype, value_fields
 from shardwise.sources.tables.parquet.arrow_file import ArrowFile
-from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, fields_of
+from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, TableFields, fields_of
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
 from shardwise.sources.tables.parquet.partitions import Partition, partitions_of
 from shardwise.sources.tables.parquet.table_file import TableFile
@@ -50,13 +50,10 @@ class Tables:
         file_of: int64 `[groups]`, the number of each row group's file.
         group_of: int64 `[groups]`, its number in there.
         first_rows: int64 `[groups]`, the row of the file that it begins with.
-        stored: the fields that the files hold.
-        casts: the types of `schema=`; a file may have no such column.
+        columns: the fields that the files hold, with their types and casts.
         fills: what stands for a null, a field.
         partitions: the fields that the directories' names make.
         traits: the fields that are values, arrays or parts, and the window shuffle's shape.
-        has_keys: whether a column has the samples' keys.
-        types: the Arrow types of all fields, after casts.
         mapped: whether the files are mapped, so that any row is as near as another.
     """
 
@@ -66,13 +63,10 @@ class Tables:
     file_of: NDArray[np.int64]
     group_of: NDArray[np.int64]
     first_rows: NDArray[np.int64]
-    stored: tuple[str, ...]
-    casts: dict[str, pa.DataType]
+    columns: TableFields
     fills: dict[str, Any]
     partitions: tuple[Partition, ...]
     traits: SourceTraits
-    has_keys: bool
-    types: dict[str, pa.DataType]
     mapped: bool
 
     @functools.cached_property
@@ -84,7 +78,7 @@ class Tables:
     @property
     def fields(self) -> tuple[str, ...]:
         """All fields: the stored ones, then those of the directories."""
-        return (*self.stored, *(partition.name for partition in self.partitions))
+        return (*self.columns.stored, *(partition.name for partition in self.partitions))
 
 
 def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
@@ -130,8 +124,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         file_of=np.repeat(np.arange(len(infos)), counts),
         group_of=np.concatenate([np.arange(count) for count in counts]),
         first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
-        stored=fields.stored,
-        casts=fields.casts,
+        columns=fields,
         fills=fills_of(options.fill, {k: v for k, v in fields.types.items() if k != KEY}),
         partitions=tuple(_cast(dirs[name], fields.types[name]) for name in fields.partitions),
         traits=SourceTraits(
@@ -140,8 +133,6 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
             parts=fields.parts,
             window_shape=_window_shape(shards),
         ),
-        has_keys=KEY in fields.types,
-        types=fields.types,
         mapped=mapped == {True},
     )
 
