@@ -10,96 +10,61 @@ Names are imported when they are first used, so that `import shardwise` costs ne
 never imports torch.
 """
 
+# ruff: noqa: I001 - it would give each `x as x` an import of its own
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
-    from shardwise import compat, testing, torch
+    from shardwise import compat as compat, testing as testing, torch as torch
     from shardwise.codecs import (
-        array,
-        image,
-        json,
-        msgpack,
-        npy,
-        text,
-        torch_tensor,
-        unpickle,
+        array as array,
+        image as image,
+        json as json,
+        msgpack as msgpack,
+        npy as npy,
+        text as text,
+        torch_tensor as torch_tensor,
+        unpickle as unpickle,
     )
-    from shardwise.compat.native import from_webdataset
-    from shardwise.dataset import Dataset
-    from shardwise.dataset.concatenation import concat
+    from shardwise.compat.native import from_webdataset as from_webdataset
+    from shardwise.dataset import Dataset as Dataset
+    from shardwise.dataset.concatenation import concat as concat
     from shardwise.errors import (
-        DataError,
-        FrameworkError,
-        MissingExtraError,
-        MissingShardError,
-        RankError,
-        ShardwiseError,
-        StaleIndexError,
-        StallError,
-        StateError,
-        StorageError,
-        WorkerError,
+        DataError as DataError,
+        FrameworkError as FrameworkError,
+        MissingExtraError as MissingExtraError,
+        MissingShardError as MissingShardError,
+        RankError as RankError,
+        ShardwiseError as ShardwiseError,
+        StaleIndexError as StaleIndexError,
+        StallError as StallError,
+        StateError as StateError,
+        StorageError as StorageError,
+        WorkerError as WorkerError,
     )
-    from shardwise.formats import files, lance, parquet, tar, wrap
-    from shardwise.loader import DataLoader
-    from shardwise.plan import FullSampler, Plan, SequentialSampler, WindowSampler
-    from shardwise.sources.tar.write.writer import TarWriter
-    from shardwise.storage.cache import CacheSettings
-    from shardwise.storage.options import StorageOptions
+    from shardwise.formats import (
+        files as files,
+        lance as lance,
+        parquet as parquet,
+        tar as tar,
+        wrap as wrap,
+    )
+    from shardwise.loader import DataLoader as DataLoader
+    from shardwise.plan import (
+        FullSampler as FullSampler,
+        Plan as Plan,
+        SequentialSampler as SequentialSampler,
+        WindowSampler as WindowSampler,
+    )
+    from shardwise.sources.tar.write.writer import TarWriter as TarWriter
+    from shardwise.storage.cache import CacheSettings as CacheSettings
+    from shardwise.storage.options import StorageOptions as StorageOptions
 
     __version__: str
 
-__all__ = [
-    # Datasets.
-    "Dataset",
-    "concat",
-    "from_webdataset",
-    "lance",
-    "files",
-    "parquet",
-    "tar",
-    "wrap",
-    # Decoders.
-    "array",
-    "image",
-    "json",
-    "msgpack",
-    "npy",
-    "text",
-    "torch_tensor",
-    "unpickle",
-    # Loading.
-    "DataLoader",
-    "FullSampler",
-    "Plan",
-    "SequentialSampler",
-    "WindowSampler",
-    # Remote files.
-    "CacheSettings",
-    "StorageOptions",
-    # Writing.
-    "TarWriter",
-    # Errors.
-    "DataError",
-    "FrameworkError",
-    "MissingExtraError",
-    "MissingShardError",
-    "RankError",
-    "ShardwiseError",
-    "StaleIndexError",
-    "StallError",
-    "StateError",
-    "StorageError",
-    "WorkerError",
-    # Packages.
-    "compat",
-    "testing",
-    "torch",
-    "__version__",
-]
 
 _PACKAGES = ("compat", "testing", "torch")
 _NAMES = {
@@ -137,6 +102,9 @@ _NAMES = {
     "shardwise.storage.options": ("StorageOptions",),
 }
 
+_PUBLIC = [name for names in _NAMES.values() for name in names]
+__all__ = ["__version__", *_PACKAGES, *_PUBLIC]  # noqa: PLE0604 - all are str
+
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
@@ -150,8 +118,8 @@ def __getattr__(name: str) -> Any:
         if module is None:
             from shardwise.hints import CLASSES
 
-            told = f"; {CLASSES[name]}" if name in CLASSES else ""
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{told}")
+            hint = f"; {CLASSES[name]}" if name in CLASSES else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         value = getattr(import_module(module), name)
     # The next look-up finds it at once.
     globals()[name] = value

@@ -1,7 +1,4 @@
-"""Arguments that are no numbers or no paths, refused by name before they get far.
-
-Imports the standard library.
-"""
+"""Arguments that are no numbers or no paths, refused by name before they get far."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ def check_number(name: str, value: Any, *, least: float | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, not a {type(value).__name__}")
     if not (number > 0 if least is None else number >= least):
-        told = "above 0" if least is None else f"{least:g} or more"
-        raise ValueError(f"{name}={value}: it must be {told}")
+        bound = "above 0" if least is None else f"{least:g} or more"
+        raise ValueError(f"{name}={value}: it must be {bound}")
 
 
 def path_text(name: str, value: Any) -> str:

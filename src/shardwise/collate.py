@@ -1,7 +1,7 @@
 """Columns of decoded values to a batch: arrays where they can be stacked, lists where they can't.
 
 What a batch looks like depends on its values alone, not on how its samples were cut into pieces
-(I5): `collate(join(pieces))` is the same for every cut. Imports numpy and columns.
+(I5): `collate(join(pieces))` is the same for every cut.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn
+from shardwise.columns import Column, values_of
 
 __all__ = ["collate", "join", "named"]
 
 _NUMBERS = "biufc"
-_PYTHON_TYPES = (np.int64, np.float64, np.bool_)
-
-Column = Sequence[Any] | NDArray[Any]
 
 
 def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | list[Any]]:
@@ -49,7 +46,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
 def _stack(column: Column) -> NDArray[Any] | list[Any]:
     if isinstance(column, np.ndarray) and column.dtype.kind in _NUMBERS:
         return column
-    values = _as_list(column)
+    values = values_of(column)
     if values and isinstance(values[0], np.ndarray):
         return _stack_arrays(values)
     dtype = _dtype_of(values)
@@ -83,21 +80,6 @@ def _stack_arrays(values: list[Any]) -> NDArray[Any] | list[Any]:
     ):
         return values
     return np.stack(values)
-
-
-def _as_list(column: Column) -> list[Any]:
-    """Values of a column, one a sample; bytes are copied out of a shared buffer."""
-    if isinstance(column, BytesColumn):
-        return [None if value is None else bytes(value) for value in column]
-    if (
-        isinstance(column, np.ndarray)
-        and column.ndim == 1
-        and (column.dtype in _PYTHON_TYPES or column.dtype.kind in "US")
-    ):
-        # Python's own types: decoding sample by sample would have given them too.
-        values: list[Any] = column.tolist()
-        return values
-    return list(column)
 
 
 def named(columns: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
@@ -155,4 +137,4 @@ def _concatenate(columns: list[Sequence[Any]]) -> Any:
         for column in filled
     ):
         return np.concatenate(filled)
-    return [value for column in filled for value in _as_list(column)]
+    return [value for column in filled for value in values_of(column)]

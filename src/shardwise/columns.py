@@ -1,8 +1,7 @@
-"""Columns: what a source hands on for a set of samples, before anything is decoded.
+"""Columns: what a source reads for a set of samples, before anything is decoded.
 
 A column of bytes is one buffer with an offset and a length for each row, so that a thousand small
-payloads cost a few numpy calls and no Python object each. Imports numpy only; everything may
-import it.
+payloads cost a few numpy calls and no Python object each.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ __all__ = [
     "Layout",
     "LazyBytesColumn",
     "PayloadColumn",
+    "merge_columns",
     "values_of",
 ]
 
@@ -136,7 +136,7 @@ class BytesColumn(Sequence[memoryview | None]):
 
 
 class LazyBytesColumn(BytesColumn):
-    """A column that is packed into a buffer only where one is wanted."""
+    """A column that is packed into one buffer at the first look at it."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class LazyBytesColumn(BytesColumn):
 
 
 class PayloadColumn(LazyBytesColumn):
-    """Byte strings that are objects of their own already; packed only where a buffer is wanted.
+    """Byte strings that are objects of their own, packed into one buffer at the first look at it.
 
     Args:
         values: one a row, None where it is missing.
@@ -195,17 +195,52 @@ class PayloadColumn(LazyBytesColumn):
 
 
 def values_of(column: Column) -> list[Any]:
-    """The values of a column, one a sample: stored bytes as bytes, common numbers as Python's own.
+    """The values of a column, one a sample: stored bytes as bytes, common scalars as Python's own.
 
-    int64, float64 and bool become int, float and bool, so that a sample looks alike whether its
-    column is an array or, with a value missing, a list; other numbers stay numpy's.
+    int64, float64, bool and text become int, float, bool and str, so that a sample looks alike
+    whether its column is an array or, with a value missing, a list; other numbers stay numpy's.
     """
     if isinstance(column, BytesColumn):
         return column.to_list()
-    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype in _PYTHON_TYPES:
+    if (
+        isinstance(column, np.ndarray)
+        and column.ndim == 1
+        and (column.dtype in _PYTHON_TYPES or column.dtype.kind in "US")
+    ):
         values: list[Any] = column.tolist()
         return values
     return list(column)
+
+
+def merge_columns(
+    parts: Sequence[tuple[NDArray[np.integer[Any]], Column]], num_rows: int
+) -> Column:
+    """Put the rows of several columns of one field together.
+
+    Args:
+        parts: for each column, the places of its rows in the result, and the column.
+        num_rows: rows of the result, each in one part.
+
+    Returns:
+        An array where all columns are arrays of one form, else a `BytesColumn` or a list.
+    """
+    first = parts[0][1]
+    if isinstance(first, np.ndarray) and all(
+        isinstance(column, np.ndarray)
+        and (column.shape[1:], column.dtype) == (first.shape[1:], first.dtype)
+        for _, column in parts
+    ):
+        out = np.empty((num_rows, *first.shape[1:]), first.dtype)
+        for places, column in parts:
+            out[places] = column
+        return out
+    values: list[Any] = [None] * num_rows
+    for places, column in parts:
+        # Views of stored bytes: they are copied once, into the new buffer.
+        rows = column if isinstance(column, BytesColumn) else values_of(column)
+        for place, value in zip(places.tolist(), rows, strict=True):
+            values[place] = value
+    return BytesColumn.of(values) if isinstance(first, BytesColumn) else values
 
 
 @dataclass

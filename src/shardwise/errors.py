@@ -2,7 +2,7 @@
 
 Messages say what happened, the values, and what to change. Errors pickle with their attributes,
 because they travel from worker processes. Whatever URL stands in one is masked (`shown`), so that
-a signature never gets into a log. Imports `shardwise.shown`.
+a signature never gets into a log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to write here, for what people bring from other libraries. Only texts; imports nothing."""
+"""What to write here, for what people bring from other libraries."""
 
 from __future__ import annotations
 

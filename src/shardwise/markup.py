@@ -1,6 +1,6 @@
 """Values in one line, tables in HTML, small pictures as PNG: what `repr`s are made of.
 
-Everything is escaped. Imports numpy.
+Everything is escaped.
 """
 
 from __future__ import annotations

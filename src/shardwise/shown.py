@@ -2,7 +2,7 @@
 
 Queries and fragments may be signatures, and what stands before an `@` may be a password. Messages,
 reprs, logs, index files and the commands show URLs through `shown`; files are opened by the URL
-itself. Source: RFC 3986, section 3. Imports the standard library.
+itself. Source: RFC 3986, section 3.
 """
 
 from __future__ import annotations
@@ -53,12 +53,10 @@ def without_query(url: str) -> str:
     >>> without_query("https://host/train/a.tar?sig=a/b")
     'https://host/train/a.tar'
     """
-    found = _URL.fullmatch(url)
-    return (
-        url
-        if found is None
-        else url[: found.start("rest")] + _cut(found["scheme"], found["rest"])[0]
-    )
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        return url
+    return url[: parts.start("rest")] + _cut(parts["scheme"], parts["rest"])[0]
 
 
 def base_name(url: str) -> str:
@@ -83,11 +81,11 @@ def _masked(url: re.Match[str]) -> str:
     return f"{url['scheme']}:{url['slashes']}{path}{mark}{'...' if mark else ''}"
 
 
-def _masked_inside(found: re.Match[str]) -> str:
-    if found["bare"] is not None:
-        return shown(found["bare"])
-    quote = found["quote"]
-    return f"{quote}{shown(found['quoted'])}{quote}"
+def _masked_inside(match: re.Match[str]) -> str:
+    if match["bare"] is not None:
+        return shown(match["bare"])
+    quote = match["quote"]
+    return f"{quote}{shown(match['quoted'])}{quote}"
 
 
 def _cut(scheme: str, rest: str) -> tuple[str, str]:

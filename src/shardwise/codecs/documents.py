@@ -1,4 +1,4 @@
-"""Decoders of text, JSON and MessagePack. Imports the standard library and errors.
+"""Decoders of text, JSON and MessagePack.
 
 The value owns its data; bytes that can't be decoded raise ValueError.
 """
@@ -104,8 +104,8 @@ class MessagePack:
             return package.unpackb(data, strict_map_key=True)
         except ValueError as exc:
             # msgpack's own errors often have no text.
-            told = str(exc) or type(exc).__name__
-            raise ValueError(f"{len(data)} bytes are no MessagePack document: {told}") from exc
+            reason = str(exc) or type(exc).__name__
+            raise ValueError(f"{len(data)} bytes are no MessagePack document: {reason}") from exc
 
 
 def msgpack() -> MessagePack:

@@ -1,13 +1,13 @@
 """Image files to pixels, and pixels to another size, by simplejpeg, OpenCV or Pillow.
 
-The first package that is installed is taken: JPEG by simplejpeg, else OpenCV, else Pillow; PNG,
+The first package that is installed is used: JPEG by simplejpeg, else OpenCV, else Pillow; PNG,
 WebP and BMP by OpenCV, else Pillow; GIF and TIFF by Pillow, because OpenCV multiplies a TIFF's
 colours by its alpha and turns it by its tag. All release the GIL and may run in several threads.
 Each gives the same pixels as stored: no EXIF orientation, no blending with alpha, the high byte of
 16-bit samples, the first frame of several. The number of OpenCV's threads is not touched here.
 
 Pixels are uint8 `[height, width, channels]` throughout, with 1 (gray), 3 (rgb) or 4 (rgba)
-channels. Imports numpy and errors; the packages are imported at the first use.
+channels.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_pixels(
 
     Args:
         data: the whole file.
-        header: what `probe` found.
+        header: from `probe`.
         mode: "gray", "rgb" or "rgba".
         shrink: 1, 2, 4 or 8: decode a JPEG at this part of its size, rounded up, in the DCT.
         out: an array to decode into where the package can; the result need not be it.
@@ -156,12 +156,12 @@ def _read_pillow(
     check_complete(data, header)
     if header.format == "tiff":
         data = _upright_tiff(data)
-    wanted = _PILLOW_MODES[mode]
+    pillow_mode = _PILLOW_MODES[mode]
     try:
         with package.open(io.BytesIO(data), formats=[header.format.upper()]) as image:
             if header.format == "jpeg":
-                image.draft(wanted, (header.width // shrink, header.height // shrink))
-            pixels = np.array(_to_8_bits(package, image).convert(wanted))
+                image.draft(pillow_mode, (header.width // shrink, header.height // shrink))
+            pixels = np.array(_to_8_bits(package, image).convert(pillow_mode))
     except Exception as exc:
         # Nearly every type: what Pillow raises for a damaged file depends on the format.
         raise ValueError(f"Pillow could not decode the {header.format}: {exc}") from exc

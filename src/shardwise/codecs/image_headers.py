@@ -1,8 +1,8 @@
-"""What an image file says of itself before it is decoded: format, size, EXIF orientation.
+"""The header of an image file: format, size, EXIF orientation.
 
 Read here and not by the backends, so that every backend gives the same picture: the bound on
-pixels holds before memory is taken, and orientation is applied in one place or not at all. The
-data are hostile: whatever is short or odd raises ValueError. Imports the standard library only.
+pixels holds before memory is allocated, and orientation is applied in one place or not at all. The
+data are hostile: a short or odd header raises ValueError.
 
 Formats: JPEG (ITU T.81), PNG (W3C third edition), WebP (RFC 9649), GIF89a, BMP, TIFF 6.0, Exif 2.3.
 """
@@ -24,7 +24,7 @@ _START_OF_SCAN = 0xDA
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """What an image file's first bytes say.
+    """Format and size of an image file.
 
     Attributes:
         format: "jpeg", "png", "webp", "gif", "bmp" or "tiff".
@@ -170,7 +170,7 @@ def check_complete(data: memoryview, header: ImageHeader) -> None:
 
 
 def find_orientation(data: memoryview, name: str) -> tuple[int, int]:
-    """Find the EXIF orientation of an image of the format `name`.
+    """The EXIF orientation of an image of the format `name`.
 
     Returns:
         The orientation, 1 to 8 (1, which is upright, where there is none or it can't be read: a
@@ -213,13 +213,13 @@ def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, int]]:
         at += 12 + length  # length, kind, content, checksum
 
 
-def _riff_chunk(data: memoryview, wanted: bytes) -> int | None:
+def _riff_chunk(data: memoryview, name: bytes) -> int | None:
     """Where the TIFF structure in a WebP's chunk begins."""
     at = 12
     while at + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, at)
         at += 8
-        if kind == wanted:
+        if kind == name:
             # Some writers put JPEG's prefix here, though the format has none.
             return at + 6 if bytes(data[at : at + 6]) == _EXIF_PREFIX else at
         at += length + length % 2

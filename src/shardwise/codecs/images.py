@@ -1,8 +1,7 @@
 """The image decoder: JPEG, PNG, WebP, GIF, BMP and TIFF files to uint8 or float32 arrays.
 
 With a size, every image of a field has one shape, and is written straight into its row of the
-batch. The call and `decode_into` run the same code, so they give the same bytes (I5). Imports
-numpy and the image modules beside this one.
+batch. The call and `decode_into` run the same code, so they give the same bytes (I5).
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ class Image:
             )
 
     def __repr__(self) -> str:
-        told = [repr(self.mode)]
+        arguments = [repr(self.mode)]
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if value != field.default:
-                told.append(f"{field.name}={value!r}")
-        return f"image({', '.join(told)})"
+                arguments.append(f"{field.name}={value!r}")
+        return f"image({', '.join(arguments)})"
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:

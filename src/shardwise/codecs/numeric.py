@@ -1,7 +1,6 @@
 """Decoders of numbers: ASCII digits, and raw arrays. Whole columns at a time where they can.
 
-`decode_column` gives the values that the call gives row by row, to the bit. Imports numpy and
-columns only.
+`decode_column` gives the values that the call gives row by row, to the bit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from shardwise.columns import BytesColumn
 __all__ = ["Array", "Floating", "Integer", "array", "floating", "integer"]
 
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
-_MAX_DIGITS = 18  # that many nines fit into 64 bits
+_MAX_DIGITS = 18  # 18 nines fit into 64 bits
 _POWERS = 10 ** np.arange(_MAX_DIGITS - 1, -1, -1, dtype=np.int64)
 _NEWLINE, _PLUS, _MINUS, _ZERO = b"\n+-0"
 
@@ -86,7 +85,7 @@ def _parse_digits(column: BytesColumn) -> tuple[NDArray[np.int64], NDArray[np.bo
     starts = column.starts.astype(np.int64)  # a copy: moved over the sign
     ends = starts + column.lengths
     filled = ends > starts
-    # Places in the buffer are kept inside it; what is read for an empty row is not used.
+    # Places are clipped to the buffer; the digits of an empty row are ignored.
     last = max(len(buffer) - 1, 0)
     if not filled.any():
         return np.zeros(len(starts), np.int64), filled
@@ -166,10 +165,8 @@ class Array:
     shape: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
-        told = repr(np.dtype(self.dtype).name)
-        if self.dtype.startswith(">"):
-            told = repr(self.dtype)
-        return f"array({told})" if self.shape is None else f"array({told}, {self.shape})"
+        name = self.dtype if self.dtype.startswith(">") else np.dtype(self.dtype).name
+        return f"array({name!r})" if self.shape is None else f"array({name!r}, {self.shape})"
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:

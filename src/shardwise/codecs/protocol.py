@@ -1,7 +1,6 @@
 """What a decoder is: a callable of bytes, and three abilities that make whole batches fast.
 
-Imports numpy and columns only. The conformance kit `shardwise.testing.check_decoder` holds a new
-decoder to this.
+The conformance kit `shardwise.testing.check_decoder` holds a new decoder to this.
 """
 
 from __future__ import annotations

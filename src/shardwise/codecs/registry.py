@@ -1,6 +1,6 @@
 """Which decoder a field gets: by what the user says, or by the field's extension.
 
-Pickles have no entry: they can run any code, so they are decoded only by name. Imports the codecs.
+Pickles have no entry: they can run any code, so they are decoded only by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decoders of arrays that say what they are: NumPy's .npy, torch.save files, and pickles by name.
 
 Nothing here runs code that data bring with them, but `unpickle`, which no field gets unless it is
-asked for. Imports numpy; torch when a torch file is decoded.
+asked for.
 """
 
 from __future__ import annotations

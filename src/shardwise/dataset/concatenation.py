@@ -1,7 +1,7 @@
 """Datasets behind one another, as one dataset.
 
-The sources are put behind one another; what is done to the samples (fields, decoders, transforms)
-must be the same for all, and stays the dataset's. Imports datasets and columns.
+The sources stand behind one another; what is done to the samples (fields, decoders, functions) must
+be the same for all, and stays the dataset's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column, Columns, PayloadColumn, values_of
+from shardwise.columns import Columns, merge_columns
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest
@@ -52,17 +52,17 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
         difference = _difference(first, part)
         if difference is not None:
             raise ValueError(f"concat(): datasets 0 and {number} differ: {difference}")
-    required = first.recipe.required.union(*(part.recipe.required for part in parts))
-    recipe = replace(first.recipe, required=required)
+    required = first.transforms.required.union(*(part.transforms.required for part in parts))
+    transforms = replace(first.transforms, required=required)
     source = ConcatSource([part.source for part in parts], first.fields)
-    indices = [part.recipe.indices for part in parts]
+    indices = [part.transforms.indices for part in parts]
     if all(ids is None for ids in indices):
-        return Dataset(source, _recipe=recipe)
-    taken = [
+        return Dataset(source, _transforms=transforms)
+    source_ids = [
         start + (np.arange(size) if ids is None else ids)
         for ids, start, size in zip(indices, source.starts, source.sizes, strict=True)
     ]
-    return Dataset(source, _recipe=recipe.take(np.concatenate(taken)))
+    return Dataset(source, _transforms=transforms.take(np.concatenate(source_ids)))
 
 
 def _difference(one: Dataset, other: Dataset) -> str | None:
@@ -75,13 +75,13 @@ def _difference(one: Dataset, other: Dataset) -> str | None:
         forms = [_form(dataset, name) for dataset in (one, other)]
         if len(set(forms)) > 1:
             return f"{name!r} is {forms[0]} in one and {forms[1]} in the other"
-        decoders = [dataset.recipe.decoders.get(name) for dataset in (one, other)]
+        decoders = [dataset.transforms.decoders.get(name) for dataset in (one, other)]
         if decoders[0] != decoders[1]:
             return (
                 f"{name!r} is decoded by {decoders[0]!r} and by {decoders[1]!r}; call decode() on "
                 "the concatenation"
             )
-    if [t.fn for t in one.recipe.transforms] != [t.fn for t in other.recipe.transforms]:
+    if [t.fn for t in one.transforms.maps] != [t.fn for t in other.transforms.maps]:
         return "their map() functions are not the same; call map() on the concatenation"
     return None
 
@@ -139,8 +139,8 @@ class ConcatSource:
         """All shards, one source's after the other's."""
         manifests = [source.manifest for source in self.sources]
         manifest = Manifest("concat", [shard for m in manifests for shard in m.shards])
-        told = "".join(f"{m.fingerprint}\n" for m in manifests)
-        digest = hashlib.sha256(f"shardwise concat 1\n{told}".encode())
+        parts = "".join(f"{m.fingerprint}\n" for m in manifests)
+        digest = hashlib.sha256(f"shardwise concat 1\n{parts}".encode())
         manifest.fingerprint = digest.hexdigest()[:16]
         return manifest
 
@@ -157,7 +157,7 @@ class ConcatSource:
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples of each source together; see the protocol."""
         names = self.fields if fields is None else fields
-        # side="right" steps over empty sources.
+        # side="right" skips empty sources.
         owners = np.searchsorted(np.cumsum(self.sizes), ids, side="right")
         parts: list[tuple[NDArray[np.intp], Columns]] = []
         for owner in np.unique(owners).tolist() or [0]:
@@ -172,26 +172,10 @@ class ConcatSource:
         if len(parts) == 1:
             columns = parts[0][1]
             return Columns(ids, columns.keys, columns.fields, columns.num_bytes)
-        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-        keys = [key for _, columns in parts for key in columns.keys]
-        return Columns(
-            ids,
-            [keys[place] for place in order],
-            {name: _joined([c.fields[name] for _, c in parts], order) for name in names},
-            sum(columns.num_bytes for _, columns in parts),
-        )
-
-
-def _joined(columns: list[Column], order: NDArray[np.intp]) -> Column:
-    """The rows of all columns, of which row i stands at order[i] behind one another."""
-    first = columns[0]
-    if isinstance(first, np.ndarray) and all(
-        isinstance(column, np.ndarray)
-        and (column.dtype, column.shape[1:]) == (first.dtype, first.shape[1:])
-        for column in columns
-    ):
-        rows: NDArray[Any] = np.concatenate(columns)[order]
-        return rows
-    values = [value for column in columns for value in values_of(column)]
-    ordered = [values[place] for place in order]
-    return PayloadColumn(ordered) if isinstance(first, BytesColumn) else ordered
+        keys = merge_columns([(rows, columns.keys) for rows, columns in parts], len(ids))
+        merged = {
+            name: merge_columns([(rows, c.fields[name]) for rows, c in parts], len(ids))
+            for name in names
+        }
+        num_bytes = sum(columns.num_bytes for _, columns in parts)
+        return Columns(ids, list(keys), merged, num_bytes)

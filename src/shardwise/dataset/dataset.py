@@ -2,7 +2,7 @@
 
 Map-style and immutable: every method returns a new dataset, and sample i is the same sample for
 every reader. A dataset owns no position, no file and no process: it says what sample i is, and the
-loader says who gets it when. Imports sources, codecs and the plan's mixer; never torch.
+loader says who gets it when.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.collate import collate
-from shardwise.columns import Columns
 from shardwise.dataset.display import Sample, gallery
-from shardwise.dataset.fields import Block, decode_row, decode_rows, is_plain_function
+from shardwise.dataset.fields import RawRows, decode_row, decode_rows, is_plain_function
 from shardwise.dataset.samples import LoadedSamples
 from shardwise.dataset.subset import (
     checked_ids,
@@ -28,7 +27,7 @@ from shardwise.dataset.subset import (
     subset_indices,
     subset_shard_sizes,
 )
-from shardwise.dataset.transforms import Recipe
+from shardwise.dataset.transforms import Transforms
 from shardwise.errors import ShardwiseError
 from shardwise.hints import DECODE_HINT, call_for, hint_for
 from shardwise.markup import table
@@ -37,9 +36,10 @@ from shardwise.sources.protocol import Source, value_fields_of
 
 __all__ = ["Dataset"]
 
-# Iteration reads blocks: few rows at first, then as many as hold about this many bytes.
-_FIRST_BLOCK_ROWS, _MAX_BLOCK_ROWS = 16, 1024
-_BLOCK_BYTES = 16 << 20
+# Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
+# up to 1,024 rows or 16 MiB.
+_FIRST_ROWS, _MAX_ROWS = 16, 1024
+_READ_BYTES = 16 << 20
 # Samples whose pictures a notebook shows.
 _NUM_SHOWN = 8
 
@@ -64,26 +64,26 @@ class Dataset(LoadedSamples):
         (2, {'__key__': '1', '0': 'B', '1': 2})
     """
 
-    def __init__(self, source: Source, *, _recipe: Recipe | None = None) -> None:
+    def __init__(self, source: Source, *, _transforms: Transforms | None = None) -> None:
         if not callable(getattr(source, "read", None)) or isinstance(source, os.PathLike):
             call = call_for(source) or "sw.wrap(...)"
             raise TypeError(f"Dataset({type(source).__name__}): use {call}, which makes a Dataset")
-        super().__init__(source, _recipe)
+        super().__init__(source, _transforms)
 
     if not TYPE_CHECKING:  # to a type checker, these would make every name an attribute
 
         def __getattr__(self, name):
-            # A property that raised AttributeError comes here, too: its own error is told.
+            # A property that raised AttributeError ends here, too: raise its own error.
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)
-            told = hint_for(name) or f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(told, name=name, obj=self)
+            hint = hint_for(name) or f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(hint, name=name, obj=self)
 
         def __add__(self, other):
             raise TypeError("datasets are not added: write\n    ds = sw.concat([a, b])")
 
     def __repr__(self) -> str:
-        return f"Dataset({'.'.join([repr(self._source), *self._recipe.steps()])})"
+        return f"Dataset({'.'.join([repr(self._source), *self._transforms.steps()])})"
 
     def _repr_html_(self) -> str:
         """The facts, and the pictures of the first samples."""
@@ -110,7 +110,7 @@ class Dataset(LoadedSamples):
 
         Decoders and transforms do not count: a state may be resumed with other ones.
         """
-        indices = self._recipe.indices
+        indices = self._transforms.indices
         whole = self.manifest.fingerprint
         return whole if indices is None else subset_fingerprint(whole, indices)
 
@@ -120,7 +120,7 @@ class Dataset(LoadedSamples):
 
         A subset whose indices do not ascend jumps between shards: it counts as one shard.
         """
-        indices = self._recipe.indices
+        indices = self._transforms.indices
         sizes = self.manifest.sizes
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
 
@@ -138,7 +138,7 @@ class Dataset(LoadedSamples):
             ValueError: a field is not there, or a `map()` comes before.
         """
         known = (*self.fields, *self._parts)
-        return Dataset(self._source, _recipe=self._recipe.select(fields, known))
+        return Dataset(self._source, _transforms=self._transforms.select(fields, known))
 
     def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
@@ -155,19 +155,19 @@ class Dataset(LoadedSamples):
         if specs:
             raise TypeError(DECODE_HINT)
         values = value_fields_of(self._source)
-        source, recipe, fields = self._source, self._recipe, self.fields
+        source, transforms, fields = self._source, self._transforms, self.fields
         if not decoders:
-            return Dataset(source, _recipe=recipe.decode_by_default(fields, values=values))
+            return Dataset(source, _transforms=transforms.decode_by_default(fields, values=values))
         parts = [name for name in decoders if name in self._parts]
         if parts:
-            recipe = recipe.with_parts(parts, fields)
-            fields = recipe.selected or ()
-        recipe = recipe.decode(decoders, fields, values=values)
+            transforms = transforms.with_parts(parts, fields)
+            fields = transforms.selected or ()
+        transforms = transforms.decode(decoders, fields, values=values)
         undecoded = getattr(source, "undecoded", None)
         if undecoded is not None:
-            of_bytes = [name for name in decoders if not is_plain_function(recipe.decoders[name])]
-            source = undecoded(of_bytes)
-        return Dataset(source, _recipe=recipe)
+            resolved = transforms.decoders
+            source = undecoded([n for n in decoders if not is_plain_function(resolved[n])])
+        return Dataset(source, _transforms=transforms)
 
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
         """Transform samples: fn(sample) -> sample, or fn(sample, rng) if it has a parameter `rng`.
@@ -179,7 +179,7 @@ class Dataset(LoadedSamples):
         Raises:
             TypeError: fn can't be called so.
         """
-        return Dataset(self._source, _recipe=self._recipe.map(fn))
+        return Dataset(self._source, _transforms=self._transforms.map(fn))
 
     def subset(self, indices: ArrayLike) -> Dataset:
         """Take samples by index (an int array) or by a boolean mask.
@@ -192,8 +192,8 @@ class Dataset(LoadedSamples):
             ValueError: a mask of another length, or more dimensions than one.
             TypeError: neither integers nor booleans.
         """
-        taken = subset_indices(indices, len(self), self._recipe.indices)
-        return Dataset(self._source, _recipe=self._recipe.take(taken))
+        source_ids = subset_indices(indices, len(self), self._transforms.indices)
+        return Dataset(self._source, _transforms=self._transforms.take(source_ids))
 
     def filter(
         self,
@@ -228,7 +228,7 @@ class Dataset(LoadedSamples):
                     f"filter(function, columns={columns!r}): name the fields that it gets, such "
                     "as columns=['cls']"
                 )
-            self._recipe.check("filter", columns, self.fields)
+            self._transforms.check("filter", columns, self.fields)
             read = self.select(*columns)
             mask = filter_mask(where, lambda ids: collate(read.load(ids)), len(self))
         else:
@@ -264,9 +264,8 @@ class Dataset(LoadedSamples):
             sample = self._sample(index)
             if sample is not None:
                 return Sample(sample)
-        ids = np.array([index], dtype=np.int64)
-        block = self._read(ids)
-        return Sample(self._transformed(block, 0, decode_row(block, 0, self._fields), 0, 0))
+        rows = self._read(np.array([index], dtype=np.int64))
+        return Sample(self._mapped(rows, 0, decode_row(rows, 0, self._fields), 0, 0))
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index, read together; torch's DataLoader calls this for a batch."""
@@ -276,36 +275,36 @@ class Dataset(LoadedSamples):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         num_samples = len(self)
         # Objects gain nothing from being read together, and may be large.
-        most = 1 if self._traits.holds_objects else _MAX_BLOCK_ROWS
-        at, rows = 0, min(most, _FIRST_BLOCK_ROWS)
-        while at < num_samples:
-            block = self._read(np.arange(at, min(at + rows, num_samples), dtype=np.int64))
-            yield from self._samples(block)
-            at += len(block.ids)
-            row_bytes = max(1, block.columns.num_bytes // len(block.ids))
-            rows = max(1, min(most, 2 * rows, _BLOCK_BYTES // row_bytes))
+        most = 1 if self._traits.holds_objects else _MAX_ROWS
+        start, num_rows = 0, min(most, _FIRST_ROWS)
+        while start < num_samples:
+            stop = min(start + num_rows, num_samples)
+            rows = self._read(np.arange(start, stop, dtype=np.int64))
+            yield from self._samples(rows)
+            row_bytes = max(1, rows.columns.num_bytes // (stop - start))
+            start, num_rows = stop, max(1, min(most, 2 * num_rows, _READ_BYTES // row_bytes))
 
     # Inner parts.
 
     @property
     def _parts(self) -> tuple[str, ...]:
         """Fields that are not read yet, and may be named."""
-        return () if self._recipe.selected is not None else self._traits.parts
+        return () if self._transforms.selected is not None else self._traits.parts
 
     @cached_property
     def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:
-        """The source's quick way to one sample, if it has one and no transform follows."""
-        return None if self._recipe.transforms else getattr(self._source, "read_sample", None)
+        """The source's quick way to one sample, if it has one and no function follows."""
+        return None if self.is_mapped else getattr(self._source, "read_sample", None)
 
     def _sample(self, index: int) -> dict[str, Any] | None:
-        """One sample by the quick way; None if something is wrong: the other way says what."""
-        recipe = self._recipe
-        source_id = index if recipe.indices is None else int(recipe.indices[index])
+        """One sample by the quick way; None if something is wrong: the other way raises it."""
+        transforms = self._transforms
+        source_id = index if transforms.indices is None else int(transforms.indices[index])
         assert self._read_sample is not None
-        found = self._read_sample(source_id, recipe.selected)
-        if found is None:
+        stored = self._read_sample(source_id, transforms.selected)
+        if stored is None:
             return None
-        key, values = found
+        key, values = stored
         sample: dict[str, Any] = {"__key__": key}
         for field, value in zip(self._fields, values, strict=True):
             if value is None:
@@ -316,15 +315,13 @@ class Dataset(LoadedSamples):
             else:
                 try:
                     sample[field.name] = field.decoder(value)
-                except Exception as exc:  # noqa: BLE001 - the user's code: anything may come
-                    columns = Columns(np.array([source_id]), [key], {})
-                    block = Block(np.array([index]), columns, self._url_in_source)
-                    block.blame(0, field.decoder, exc, field=field.name)
+                except Exception:  # noqa: BLE001 - the user's code; decoding again names the sample
+                    return None
         return sample
 
-    def _samples(self, block: Block) -> Iterator[dict[str, Any]]:
-        """Finish the samples of a block one by one, as epoch 0 of seed 0 has them."""
-        samples = decode_rows(block, self._fields)
-        if not self._recipe.transforms:
+    def _samples(self, rows: RawRows) -> Iterator[dict[str, Any]]:
+        """Finish samples one by one, as epoch 0 of seed 0 has them."""
+        samples = decode_rows(rows, self._fields)
+        if not self.is_mapped:
             return samples
-        return (self._transformed(block, row, sample, 0, 0) for row, sample in enumerate(samples))
+        return (self._mapped(rows, row, sample, 0, 0) for row, sample in enumerate(samples))

@@ -1,6 +1,6 @@
 """What a sample and a dataset look like in a terminal and in a notebook.
 
-A picture is shown as a thumbnail, everything else in one line. Imports codecs and errors.
+A picture is shown as a thumbnail, everything else in one line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Transforms: the user's functions from sample to sample, with randomness that is keyed.
+"""The user's functions from sample to sample, with randomness that is keyed.
 
-The generator that a transform gets depends on (seed, epoch, sample, place of the transform) alone:
-not on the worker, the batch or the cluster (I3, I5). Imports the plan's mixer and numpy.
+The generator that a function gets depends on (seed, epoch, sample, place of the function) alone:
+not on the worker, the batch or the cluster (I3, I5).
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.dataset.fields import Block, name_of
+from shardwise.dataset.fields import RawRows, name_of
 from shardwise.plan.permute import mix
 
-__all__ = ["Transform", "columns_of"]
+__all__ = ["MapFunction", "columns_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
+class MapFunction:
     """One function of a `map()`.
 
     Attributes:
         fn: sample -> sample.
         takes_rng: it has a parameter called `rng`.
-        place: how many transforms run before it.
+        place: how many functions run before it.
     """
 
     fn: Callable[..., Any]
@@ -34,7 +34,7 @@ class Transform:
     place: int
 
     @classmethod
-    def of(cls, fn: Callable[..., Any], place: int) -> Transform:
+    def of(cls, fn: Callable[..., Any], place: int) -> MapFunction:
         """Look at the function's signature once.
 
         Raises:
@@ -58,9 +58,9 @@ class Transform:
         return cls(fn, takes_rng=takes_rng, place=place)
 
     def __call__(
-        self, sample: dict[str, Any], block: Block, row: int, *, epoch: int, seed: int
+        self, sample: dict[str, Any], rows: RawRows, row: int, *, epoch: int, seed: int
     ) -> dict[str, Any]:
-        """Transform the sample in this row of the block.
+        """Transform the sample in this row.
 
         Raises:
             DataError: the function raised.
@@ -69,11 +69,11 @@ class Transform:
         key = sample["__key__"]
         try:
             if self.takes_rng:
-                sample = self.fn(sample, rng=self._generator(block, row, epoch, seed))
+                sample = self.fn(sample, rng=self._generator(rows, row, epoch, seed))
             else:
                 sample = self.fn(sample)
         except Exception as exc:  # noqa: BLE001 - transforms are the user's code
-            block.blame(row, self.fn, exc)
+            rows.blame(row, self.fn, exc)
         if not isinstance(sample, dict):
             raise TypeError(
                 f"{name_of(self.fn)} returned {type(sample).__name__} for the sample {key!r}: a "
@@ -89,15 +89,15 @@ class Transform:
             )
         return sample
 
-    def _generator(self, block: Block, row: int, epoch: int, seed: int) -> np.random.Generator:
+    def _generator(self, rows: RawRows, row: int, epoch: int, seed: int) -> np.random.Generator:
         # Half of the 128 bits are the sample's id as it is: no two samples share them. A seed
         # sequence, not the bare key, so that the user may spawn() more generators from it.
-        sample_id = int(block.columns.ids[row])
+        sample_id = int(rows.columns.ids[row])
         entropy = sample_id << 64 | mix(seed, epoch, self.place)
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
-def columns_of(block: Block, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
+def columns_of(rows: RawRows, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
     """Turn transformed samples into columns again.
 
     Raises:
@@ -110,7 +110,7 @@ def columns_of(block: Block, samples: Sequence[dict[str, Any]]) -> dict[str, Seq
         if sample.keys() != names:
             odd = min(sample.keys() ^ names, key=str)
             verb = "has" if odd in sample else "lacks"
-            raise block.error(
+            raise rows.error(
                 row,
                 f"after map() the sample {verb} {odd!r}, unlike the sample "
                 f"{samples[0]['__key__']!r} beside it: return the same fields for every sample, "

@@ -1,7 +1,6 @@
 """Samples of a source by id: read, decoded and transformed, as columns of a batch.
 
-What the engine asks of a dataset, and nothing that a user calls. Imports sources' protocol, codecs
-and the plan's mixer; never torch.
+The engine's side of a dataset (`shardwise.samples.Samples`), and nothing that a user calls.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.dataset.fields import (
-    Block,
     Field,
     Layout,
+    RawRows,
     copied,
     decode_columns,
     decode_rows,
@@ -27,7 +26,7 @@ from shardwise.dataset.fields import (
 )
 from shardwise.dataset.map_function import columns_of
 from shardwise.dataset.subset import checked_ids
-from shardwise.dataset.transforms import Recipe
+from shardwise.dataset.transforms import Transforms
 from shardwise.errors import DataError
 from shardwise.samples import LoadCost, StageTimes
 from shardwise.shown import shown
@@ -38,23 +37,23 @@ __all__ = ["LoadedSamples"]
 
 
 class LoadedSamples:
-    """The samples of a source, with what is done to them; `Dataset` is one of these.
+    """The samples of a source, transformed; `Dataset` is one of these.
 
     Args:
         source: where the samples lie.
-        recipe: what is done to them; None for nothing.
+        transforms: what is done to them; None for nothing.
     """
 
-    def __init__(self, source: Source, recipe: Recipe | None = None) -> None:
+    def __init__(self, source: Source, transforms: Transforms | None = None) -> None:
         self._source = source
-        self._recipe = recipe or Recipe()
+        self._transforms = transforms or Transforms()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what it is; what was worked out from it is worked out again."""
-        return {"_source": self._source, "_recipe": self._recipe}
+        """Pickle what it is; cached properties are computed again."""
+        return {"_source": self._source, "_transforms": self._transforms}
 
     def __len__(self) -> int:
-        indices = self._recipe.indices
+        indices = self._transforms.indices
         return self._source.manifest.num_samples if indices is None else len(indices)
 
     @property
@@ -70,17 +69,17 @@ class LoadedSamples:
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that are read: the selected ones, else all that any sample has."""
-        selected = self._recipe.selected
+        selected = self._transforms.selected
         return self._source.fields if selected is None else selected
 
     @property
-    def recipe(self) -> Recipe:
+    def transforms(self) -> Transforms:
         """What is done to the source's samples."""
-        return self._recipe
+        return self._transforms
 
     def url_of(self, index: int) -> str:
         """The url of the shard that holds sample `index`."""
-        indices = self._recipe.indices
+        indices = self._transforms.indices
         return self._url_in_source(index if indices is None else int(indices[index]))
 
     def describe(self, index: int) -> str:
@@ -113,7 +112,7 @@ class LoadedSamples:
     @property
     def is_mapped(self) -> bool:
         """Whether a `map()` makes the samples, whose fields are known from samples only."""
-        return bool(self._recipe.transforms)
+        return bool(self._transforms.maps)
 
     def load(
         self,
@@ -146,26 +145,26 @@ class LoadedSamples:
             StorageError: bytes could not be read.
         """
         started = time.perf_counter()
-        block = self._read(checked_ids(ids, len(self)))
+        rows = self._read(checked_ids(ids, len(self)))
         read = time.perf_counter()
         if stats is not None:
-            stats.add("read", read - started, block.columns.num_bytes)
+            stats.add("read", read - started, rows.columns.num_bytes)
         transform_s = 0.0
-        if self._recipe.transforms:
+        if self.is_mapped:
             # Row by row, so that the first error is that of the first row.
             samples = []
-            for row, sample in enumerate(decode_rows(block, self._fields)):
+            for row, sample in enumerate(decode_rows(rows, self._fields)):
                 decoded = time.perf_counter()
-                samples.append(self._transformed(block, row, sample, epoch, seed))
+                samples.append(self._mapped(rows, row, sample, epoch, seed))
                 transform_s += time.perf_counter() - decoded
             decoded = time.perf_counter()
-            columns: dict[str, Any] = dict(columns_of(block, samples))
+            columns: dict[str, Any] = dict(columns_of(rows, samples))
             transform_s += time.perf_counter() - decoded
         else:
-            columns = decode_columns(block, self._fields, out or {})
+            columns = decode_columns(rows, self._fields, out or {})
         if stats is not None:
             stats.add("decode", time.perf_counter() - read - transform_s)
-            if self._recipe.transforms:
+            if self.is_mapped:
                 stats.add("transform", transform_s)
         return columns
 
@@ -187,7 +186,7 @@ class LoadedSamples:
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
-        return self._recipe.fields(self.fields, self._traits.layouts)
+        return self._transforms.fields(self.fields, self._traits.layouts)
 
     @property
     def _decoders(self) -> list[Callable[[Any], Any]]:
@@ -203,12 +202,12 @@ class LoadedSamples:
         shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
         return manifest.shards[int(shard[0])].url
 
-    def _read(self, ids: NDArray[np.int64]) -> Block:
+    def _read(self, ids: NDArray[np.int64]) -> RawRows:
         """Read samples by their ids in this dataset."""
-        indices = self._recipe.indices
+        indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         try:
-            columns = self._source.read(source_ids, self._recipe.selected)
+            columns = self._source.read(source_ids, self._transforms.selected)
         except DataError as error:
             # The source knows its own ids: say which sample of this dataset it is.
             if indices is not None and error.index is not None:
@@ -216,16 +215,16 @@ class LoadedSamples:
                 error.index = int(ids[rows[0]]) if len(rows) else None
             raise
         if self._traits.holds_objects:
-            # A program that writes into what it gets must not change the dataset for the next
-            # epoch, or for this worker alone.
-            own = columns.fields if self._recipe.transforms else self._recipe.decoders
+            # A program that writes into a sample must not change the dataset for the next epoch,
+            # or for this worker alone.
+            own = columns.fields if self.is_mapped else self._transforms.decoders
             copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
             columns = replace(columns, fields={**columns.fields, **copies})
-        return Block(ids, columns, self._url_in_source)
+        return RawRows(ids, columns, self._url_in_source)
 
-    def _transformed(
-        self, block: Block, row: int, sample: dict[str, Any], epoch: int, seed: int
+    def _mapped(
+        self, rows: RawRows, row: int, sample: dict[str, Any], epoch: int, seed: int
     ) -> dict[str, Any]:
-        for transform in self._recipe.transforms:
-            sample = transform(sample, block, row, epoch=epoch, seed=seed)
+        for function in self._transforms.maps:
+            sample = function(sample, rows, row, epoch=epoch, seed=seed)
         return sample

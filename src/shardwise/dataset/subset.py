@@ -17,7 +17,7 @@ __all__ = [
     "subset_shard_sizes",
 ]
 
-# Few enough to be held, whatever the fields are.
+# Rows a call of the function: few enough for memory, whatever the fields are.
 _FILTER_ROWS = 512
 
 
@@ -69,16 +69,16 @@ def subset_indices(
         TypeError: neither integers nor booleans.
         ValueError: a mask of another length, or more dimensions than one.
     """
-    given = np.asarray(indices)
-    if given.dtype == np.bool_:
-        if given.shape != (num_samples,):
+    chosen = np.asarray(indices)
+    if chosen.dtype == np.bool_:
+        if chosen.shape != (num_samples,):
             raise ValueError(
-                f"a mask of shape {given.shape} for {num_samples} samples: give each sample one "
+                f"a mask of shape {chosen.shape} for {num_samples} samples: give each sample one "
                 "boolean"
             )
-        given = np.flatnonzero(given)
-    taken = checked_ids(given, num_samples)
-    return taken.copy() if inner is None else inner[taken]
+        chosen = np.flatnonzero(chosen)
+    ids = checked_ids(chosen, num_samples)
+    return ids.copy() if inner is None else inner[ids]
 
 
 def filter_mask(

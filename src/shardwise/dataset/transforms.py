@@ -1,7 +1,4 @@
-"""What a dataset does with what its source holds: fields, decoders, transforms, a subset.
-
-Imports codecs, fields and transforms.
-"""
+"""What a dataset does to its source's samples: fields, decoders, functions, a subset."""
 
 from __future__ import annotations
 
@@ -15,44 +12,44 @@ from numpy.typing import NDArray
 from shardwise.codecs import default_decoder, resolve
 from shardwise.columns import Layout
 from shardwise.dataset.fields import Field, name_of
-from shardwise.dataset.map_function import Transform
+from shardwise.dataset.map_function import MapFunction
 
-__all__ = ["Recipe"]
+__all__ = ["Transforms"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
+class Transforms:
     """Immutable; each method returns a new one.
 
     Attributes:
         selected: the fields that are read, in order; None for all.
         required: fields asked for by name.
         decoders: field -> decoder.
-        transforms: in the order in which they run.
+        maps: functions of samples, in the order in which they run.
         indices: int64 `[samples]`, the source's ids of the samples; None for all.
     """
 
     selected: tuple[str, ...] | None = None
     required: frozenset[str] = frozenset()
     decoders: Mapping[str, Any] = field(default_factory=dict)
-    transforms: tuple[Transform, ...] = ()
+    maps: tuple[MapFunction, ...] = ()
     indices: NDArray[np.int64] | None = None
 
-    def select(self, names: Sequence[str], known: Sequence[str]) -> Recipe:
+    def select(self, names: Sequence[str], known: Sequence[str]) -> Transforms:
         """Keep these of the known fields."""
         self.check("select", names, known)
         decoders = {name: fn for name, fn in self.decoders.items() if name in names}
         selected = tuple(dict.fromkeys(names))
         return replace(self, selected=selected, required=frozenset(names), decoders=decoders)
 
-    def with_parts(self, parts: Sequence[str], known: Sequence[str]) -> Recipe:
+    def with_parts(self, parts: Sequence[str], known: Sequence[str]) -> Transforms:
         """Read parts of fields too: "image.bytes" in place of the "image" that it is a part of."""
         whole = {part.rpartition(".")[0] for part in parts}
         return replace(self, selected=(*(name for name in known if name not in whole), *parts))
 
     def decode(
         self, decoders: Mapping[str, Any], known: Sequence[str], *, values: Collection[str]
-    ) -> Recipe:
+    ) -> Transforms:
         """Decode these of the known fields; of `values` every callable is a decoder as it is."""
         self.check("decode", tuple(decoders), known)
         resolved = {
@@ -66,7 +63,7 @@ class Recipe:
             required=self.required.union(resolved),
         )
 
-    def decode_by_default(self, known: Sequence[str], *, values: Collection[str]) -> Recipe:
+    def decode_by_default(self, known: Sequence[str], *, values: Collection[str]) -> Transforms:
         """Decode the known fields that have a default decoder, and none yet; values stay."""
         self.check("decode", (), known)
         stored = [name for name in known if name not in values]
@@ -75,16 +72,15 @@ class Recipe:
                 "decode() without arguments goes by the names of stored files, and these samples "
                 f"are values: name the fields to decode, of {', '.join(map(repr, known))}"
             )
-        found = {name: default_decoder(name) for name in stored}
-        defaults = {name: decoder for name, decoder in found.items() if decoder is not None}
-        return replace(self, decoders={**defaults, **self.decoders})
+        defaults = {name: default_decoder(name) for name in stored}
+        known_ones = {name: fn for name, fn in defaults.items() if fn is not None}
+        return replace(self, decoders={**known_ones, **self.decoders})
 
-    def map(self, fn: Any) -> Recipe:
-        """Add a transform."""
-        transform = Transform.of(fn, place=len(self.transforms))
-        return replace(self, transforms=(*self.transforms, transform))
+    def map(self, fn: Any) -> Transforms:
+        """Add a function of samples."""
+        return replace(self, maps=(*self.maps, MapFunction.of(fn, place=len(self.maps))))
 
-    def take(self, indices: NDArray[np.int64]) -> Recipe:
+    def take(self, indices: NDArray[np.int64]) -> Transforms:
         """Take the samples that have these ids in the source."""
         return replace(self, indices=indices)
 
@@ -96,19 +92,19 @@ class Recipe:
         )
 
     def steps(self) -> Iterator[str]:
-        """The calls that make this recipe, for people."""
+        """The calls that make these transforms, for people."""
         if self.selected is not None:
             yield f"select({', '.join(map(repr, self.selected))})"
         if self.decoders:
             yield f"decode({', '.join(f'{n}={name_of(fn)}' for n, fn in self.decoders.items())})"
-        for transform in self.transforms:
-            yield f"map({name_of(transform.fn)})"
+        for function in self.maps:
+            yield f"map({name_of(function.fn)})"
         if self.indices is not None:
             yield f"subset({len(self.indices)} samples)"
 
     def check(self, method: str, names: Sequence[Any], known: Sequence[str]) -> None:
         """Refuse names of fields that are not there, or not there any more after a `map()`."""
-        if self.transforms:
+        if self.maps:
             raise ValueError(
                 f"{method}() after map(): it is about fields as they are stored, so call it before"
             )

@@ -1,8 +1,8 @@
 """The manifest: ordered shards with exact counts, and the fingerprint of them.
 
 Sample ids are 0..N-1 in manifest order. The fingerprint depends on what the shards are called
-(base name), how many samples and bytes they hold, not on where they lie: a state saved on a local
-copy resumes on the bucket.
+(base name), how many samples and bytes they hold, not on where they lie: a state taken from a
+local copy resumes on the bucket.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Manifest:
         num_samples: their sum.
 
     Args:
-        kind: the format, and what else distinguishes datasets; a function if that is slow: it is
-            called at the first use of the fingerprint.
+        kind: the format, and whatever else distinguishes datasets; or a function that returns it,
+            called for the first fingerprint.
         shards: the shards.
     """
 
@@ -83,7 +83,7 @@ class Manifest:
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find samples by id: `(shard, row)`, each int64 of the shape of `ids`.
 
-        Ids must lie in [0, num_samples).
+        Ids must lie in [0, num_samples); empty shards are skipped.
         """
         # side="right" skips empty shards.
         shard = np.searchsorted(self.ends, ids, side="right")

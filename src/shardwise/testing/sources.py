@@ -1,8 +1,4 @@
-"""Conformance of sources: what a new format must keep.
-
-Raises `AssertionError` with what differs. Imports the standard library, numpy, columns and the
-source protocol.
-"""
+"""Conformance of sources: what a new format must keep."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from shardwise.sources.protocol import Source, traits_of, value_fields_of
 __all__ = ["check_source"]
 
 _Row = dict[str, Any]
-# Longer than any machine takes, shorter than for ever.
+# A forked child that sends nothing for 120 s hangs.
 _PATIENCE_S = 120
 
 
@@ -58,8 +54,8 @@ def check_source(
     rows = _rows(source, np.arange(num_samples), None)
     if expected is not None:
         assert len(expected) == num_samples, f"{num_samples} samples, not {len(expected)}"
-        for i, (row, wanted) in enumerate(zip(rows, expected, strict=True)):
-            whole = dict.fromkeys(fields) | {name: _plain(value) for name, value in wanted.items()}
+        for i, (row, sample) in enumerate(zip(rows, expected, strict=True)):
+            whole = dict.fromkeys(fields) | {name: _plain(value) for name, value in sample.items()}
             _same(row, whole, f"sample {i}")
     empty = source.read(np.empty(0, np.int64))
     assert len(empty.keys) == 0, "no ids must give no keys"
@@ -68,15 +64,15 @@ def check_source(
         return
     rng = np.random.default_rng(seed)
     _check_reads(source, rows, rng)
-    picked = rng.integers(0, num_samples, min(64, 2 * num_samples))
-    wanted_rows = [rows[i] for i in picked]
+    some = rng.integers(0, num_samples, min(64, 2 * num_samples))
+    some_rows = [rows[i] for i in some]
     _check_threads(source, rows, rng)
     copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
     assert copy.manifest.fingerprint == source.manifest.fingerprint, "pickling changes the manifest"
-    _all_same(_rows(copy, picked, None), wanted_rows, "a pickled copy")
+    _all_same(_rows(copy, some, None), some_rows, "a pickled copy")
     if "fork" in multiprocessing.get_all_start_methods():
-        _all_same(_rows_of_child(source, picked), wanted_rows, "a forked child")
-        _all_same(_rows(source, picked, None), wanted_rows, "the parent after a fork")
+        _all_same(_rows_of_child(source, some), some_rows, "a forked child")
+        _all_same(_rows(source, some, None), some_rows, "the parent after a fork")
 
 
 def _check_manifest(source: Source) -> int:
@@ -102,10 +98,9 @@ def _check_reads(source: Source, rows: Sequence[_Row], rng: np.random.Generator)
     ids = rng.permutation(num_samples)
     for count in range(len(source.fields) + 1):
         names = tuple(rng.permutation(np.array(source.fields, dtype=object))[:count])
-        found = _rows(source, ids, names)
-        wanted = [{name: rows[i][name] for name in ("__key__", *names)} for i in ids]
-        _all_same(found, wanted, f"the fields {names}")
-        _all_same(_rows(source, ids[:1], names), wanted[:1], f"the fields {names} of one sample")
+        chosen = [{name: rows[i][name] for name in ("__key__", *names)} for i in ids]
+        _all_same(_rows(source, ids, names), chosen, f"the fields {names}")
+        _all_same(_rows(source, ids[:1], names), chosen[:1], f"the fields {names} of one sample")
 
 
 def _check_threads(source: Source, rows: Sequence[_Row], rng: np.random.Generator) -> None:
@@ -113,8 +108,8 @@ def _check_threads(source: Source, rows: Sequence[_Row], rng: np.random.Generato
     copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
     tasks = [rng.integers(0, len(rows), 16) for _ in range(32)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda ids: _rows(copy, ids, None), tasks))
-    for ids, part in zip(tasks, found, strict=True):
+        parts = list(pool.map(lambda ids: _rows(copy, ids, None), tasks))
+    for ids, part in zip(tasks, parts, strict=True):
         _all_same(part, [rows[i] for i in ids], "threads")
 
 
@@ -126,7 +121,7 @@ def _rows_of_child(source: Source, ids: NDArray[np.int64]) -> list[_Row]:
     other.close()
     try:
         assert mine.poll(_PATIENCE_S), f"a forked child gave nothing in {_PATIENCE_S} s: it hangs"
-        found: list[_Row] | str = mine.recv()
+        reply: list[_Row] | str = mine.recv()
     except EOFError:
         child.join()
         raise AssertionError(f"a forked child died, exit code {child.exitcode}") from None
@@ -137,25 +132,25 @@ def _rows_of_child(source: Source, ids: NDArray[np.int64]) -> list[_Row]:
         child.kill()
         child.join()
         child.close()
-    assert not isinstance(found, str), f"a forked child failed: {found}"
-    return found
+    assert not isinstance(reply, str), f"a forked child failed: {reply}"
+    return reply
 
 
 def _send_rows(source: Source, ids: NDArray[np.int64], pipe: Connection) -> None:
     try:
-        found: list[_Row] | str = _rows(source, ids, None)
+        reply: list[_Row] | str = _rows(source, ids, None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
-        found = f"{type(error).__name__}: {error}"
-    pipe.send(found)
+        reply = f"{type(error).__name__}: {error}"
+    pipe.send(reply)
 
 
 def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None) -> list[_Row]:
     """Read samples and turn the columns into a dict a sample, with what they must keep checked."""
     columns = source.read(ids, names)
-    wanted = source.fields if names is None else names
+    fields = source.fields if names is None else names
     assert columns.ids.tolist() == ids.tolist(), f"ids {columns.ids} were asked for as {ids}"
     assert len(columns.keys) == len(ids), f"{len(columns.keys)} keys for {len(ids)} samples"
-    assert set(columns.fields) == set(wanted), f"fields {list(columns.fields)}, not {wanted}"
+    assert set(columns.fields) == set(fields), f"fields {list(columns.fields)}, not {fields}"
     for name, column in columns.fields.items():
         assert len(column) == len(ids), f"{len(column)} rows of {name!r} for {len(ids)} samples"
         _check_form(source, name, column)
@@ -170,12 +165,13 @@ def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None)
 def _check_form(source: Source, name: str, column: Column) -> None:
     """Hold a column to what the source says of the field."""
     layout = traits_of(source).layouts.get(name)
-    if layout is not None and all(value is not None for value in column):
+    if layout is None:
+        return
+    if all(value is not None for value in column):
         assert isinstance(column, np.ndarray), f"{name!r} has a layout and is no array"
-        found = (column.shape[1:], column.dtype)
-        assert found == (tuple(layout[0]), layout[1]), f"{name!r} is {found}, not {layout}"
-    if layout is not None:
-        assert name in value_fields_of(source), f"{name!r} has a layout: it is a value field"
+        form = (column.shape[1:], column.dtype)
+        assert form == (tuple(layout[0]), layout[1]), f"{name!r} is {form}, not {layout}"
+    assert name in value_fields_of(source), f"{name!r} has a layout: it is a value field"
 
 
 def _plain(value: Any) -> Any:
@@ -185,16 +181,16 @@ def _plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview | bytearray) else value
 
 
-def _all_same(found: Sequence[_Row], wanted: Sequence[_Row], what: str) -> None:
-    assert len(found) == len(wanted), f"{what}: {len(found)} rows, not {len(wanted)}"
-    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        _same(one, other, f"{what}, row {i}")
+def _all_same(rows: Sequence[_Row], expected: Sequence[_Row], what: str) -> None:
+    assert len(rows) == len(expected), f"{what}: {len(rows)} rows, not {len(expected)}"
+    for i, (row, other) in enumerate(zip(rows, expected, strict=True)):
+        _same(row, other, f"{what}, row {i}")
 
 
-def _same(found: _Row, wanted: _Row, what: str) -> None:
-    assert set(found) == set(wanted), f"{what}: {sorted(found)}, not {sorted(wanted)}"
-    for name, value in found.items():
-        other = wanted[name]
+def _same(row: _Row, expected: _Row, what: str) -> None:
+    assert set(row) == set(expected), f"{what}: {sorted(row)}, not {sorted(expected)}"
+    for name, value in row.items():
+        other = expected[name]
         assert type(value) is type(other), f"{what}: {name!r} is {value!r:.80}, not {other!r:.80}"
         assert _equal(value, other), f"{what}: {name!r} is {value!r:.80}, not {other!r:.80}"
 

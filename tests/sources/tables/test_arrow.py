@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.columns import BytesColumn, values_of
+from shardwise.columns import BytesColumn, merge_columns, values_of
 from shardwise.errors import DataError
-from shardwise.sources.tables.arrow.columns import (
-    check_names,
-    convert,
-    field_types,
-    joined,
-    layouts,
-    to_columns,
-    value_fields,
-)
+from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
+from shardwise.sources.tables.arrow.convert import convert
+from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, value_fields
 
 
 def plain(value):
@@ -29,6 +23,17 @@ def plain(value):
     if isinstance(value, memoryview):
         return bytes(value)
     return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def to_columns(ids, table, names):
+    """All rows of a table, as a source reads them."""
+    if not len(ids):
+        return empty_columns(field_types(table.schema, parts=True), names)
+    columns = {name: convert(leaf(table, name)) for name in names}
+    rows = np.arange(len(ids))
+    return gather(
+        names, 0 * rows, rows, lambda _: columns, ids=ids, locate=lambda row: ("", str(ids[row]))
+    )
 
 
 def column_of(array, name="x", ids=None):
@@ -252,5 +257,5 @@ def test_parts_of_several_tables_join_in_their_places(kind, data):
         for part in range(3)
         if len(places := np.flatnonzero(part_of == part))
     ]
-    found = joined(parts, len(whole))
+    found = merge_columns(parts, len(whole))
     assert plain(values_of(found)) == whole

@@ -19,7 +19,7 @@ class ConvertedDataset(Dataset):
     """
 
     def __init__(self, dataset: Dataset, loader_options: dict[str, Any]) -> None:
-        super().__init__(dataset.source, _recipe=dataset._recipe)
+        super().__init__(dataset.source, _transforms=dataset.transforms)
         self.loader_options = loader_options
 
     def __getstate__(self) -> dict[str, Any]:
@@ -30,5 +30,6 @@ def decode_optional(dataset: Dataset, decoders: Mapping[str, Any]) -> Dataset:
     """The dataset with decoders for fields that samples may lack, as in a pipeline."""
     if not decoders:
         return dataset
-    recipe = dataset.decode(**decoders)._recipe
-    return Dataset(dataset.source, _recipe=replace(recipe, required=dataset._recipe.required))
+    decoded = dataset.decode(**decoders).transforms
+    required = dataset.transforms.required
+    return Dataset(dataset.source, _transforms=replace(decoded, required=required))

@@ -65,12 +65,12 @@ def _fields_of_samples(
     dataset: Dataset, names: tuple[str, ...] | None
 ) -> Iterator[frozenset[str] | None]:
     """The fields of each sample, by the index; None where that does not know."""
-    recipe, source = dataset._recipe, dataset.source
-    if names is not None or recipe.transforms or not isinstance(source, TarSource):
+    source, indices = dataset.source, dataset.transforms.indices
+    if names is not None or dataset.is_mapped or not isinstance(source, TarSource):
         yield from (None for _ in range(len(dataset)))
         return
     known = dataset.fields
-    ids = range(len(dataset)) if recipe.indices is None else recipe.indices.tolist()
+    ids = range(len(dataset)) if indices is None else indices.tolist()
     for sample in ids:
         shard, row = source.shards.locate(sample)
         index = source.shards.index(shard)

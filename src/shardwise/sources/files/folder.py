@@ -1,9 +1,9 @@
-"""A directory of files: one below it for each class, or files alone. Imports numpy and errors."""
+"""A directory of files: one below it for each class, or files alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
-from shardwise.sources.files.listing import Listing, Names, field_of
+from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 
 __all__ = ["list_folder"]
 
-# Files without classes are shards of so many.
-_RUN = 1024
-
 
 @dataclass(slots=True)
-class _Found:
+class _Files:
+    """Files of a walk: names, (bytes, modification time in ns), and suffixes."""
+
     names: list[str]
     stats: list[tuple[int, int]]
     suffixes: set[str]
@@ -44,14 +43,13 @@ def list_folder(
         MissingShardError: there is no such file.
         DataError: there are files beside the classes, or files of several kinds.
     """
-    wanted = None if suffixes is None else tuple(suffix.lower() for suffix in suffixes)
-    with os.scandir(root) as entries:
-        visible = [entry for entry in entries if not entry.name.startswith(".")]
-    classes = sorted(entry.name for entry in visible if entry.is_dir())
-    loose = _Found([], [], set())
-    for entry in sorted(visible, key=lambda entry: entry.name):
+    counted = None if suffixes is None else tuple(suffix.lower() for suffix in suffixes)
+    entries = _entries(root)
+    classes = [entry.name for entry in entries if entry.is_dir()]
+    loose = _Files([], [], set())
+    for entry in entries:
         if not entry.is_dir():
-            _add(loose, entry, entry.name, wanted)
+            _add(loose, entry, entry.name, counted)
     if not classes:
         return _flat(root, loose, field)
     if loose.names:
@@ -60,45 +58,41 @@ def list_folder(
             f"such as {loose.names[0]!r}: move them, or name suffixes= that leave them out",
             url=root,
         )
-    found = _Found([], [], set())
+    files = _Files([], [], set())
     counts = []
     for name in classes:
-        before = len(found.names)
-        _walk(found, os.path.join(root, name), name, wanted)  # noqa: PTH118
-        counts.append(len(found.names) - before)
-    _require(found, root)
+        before = len(files.names)
+        _walk(files, os.path.join(root, name), name, counted)  # noqa: PTH118
+        counts.append(len(files.names) - before)
+    _require(files, root)
     columns: dict[str, Column] = {
         "cls": np.repeat(np.arange(len(classes), dtype=np.int64), counts),
         "class": np.repeat(np.array(classes, dtype=object), counts),
     }
     return Listing(
         root,
-        Names(found.names),
-        field or field_of(sorted(found.suffixes), url=root),
+        Names(files.names),
+        field or field_of(sorted(files.suffixes), url=root),
         columns,
         list(zip(classes, counts, strict=True)),
-        _table(found),
+        _stats(files),
         tuple(classes),
     )
 
 
-def _flat(root: str, found: _Found, field: str | None) -> Listing:
-    _require(found, root)
-    count = len(found.names)
-    runs = [
-        (f"{start}-{min(start + _RUN, count)}", min(_RUN, count - start))
-        for start in range(0, count, _RUN)
-    ]
-    name = field or field_of(sorted(found.suffixes), url=root)
-    return Listing(root, Names(found.names), name, {}, runs, _table(found))
+def _flat(root: str, files: _Files, field: str | None) -> Listing:
+    _require(files, root)
+    runs = [(f"{start}-{stop}", stop - start) for start, stop in runs_of(len(files.names))]
+    name = field or field_of(sorted(files.suffixes), url=root)
+    return Listing(root, Names(files.names), name, {}, runs, _stats(files))
 
 
-def _walk(found: _Found, path: str, name: str, wanted: tuple[str, ...] | None) -> None:
+def _walk(files: _Files, path: str, name: str, counted: tuple[str, ...] | None) -> None:
     """Add the files of a directory and those below it, in the order of their names."""
     for entry in _entries(path):
         below = f"{name}/{entry.name}"
         if entry.is_dir(follow_symlinks=False):
-            _walk(found, entry.path, below, wanted)
+            _walk(files, entry.path, below, counted)
         elif entry.is_dir():
             raise DataError(
                 "a link to a directory inside of a class, which might lead round in a ring: only "
@@ -106,32 +100,34 @@ def _walk(found: _Found, path: str, name: str, wanted: tuple[str, ...] | None) -
                 url=entry.path,
             )
         else:
-            _add(found, entry, below, wanted)
+            _add(files, entry, below, counted)
 
 
-def _entries(path: str) -> Iterator[os.DirEntry[str]]:
+def _entries(path: str) -> list[os.DirEntry[str]]:
     with os.scandir(path) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
-    return iter(sorted(visible, key=lambda entry: entry.name))
+    return sorted(visible, key=lambda entry: entry.name)
 
 
-def _add(found: _Found, entry: os.DirEntry[str], name: str, wanted: tuple[str, ...] | None) -> None:
+def _add(
+    files: _Files, entry: os.DirEntry[str], name: str, counted: tuple[str, ...] | None
+) -> None:
     suffix = os.path.splitext(entry.name)[1]  # noqa: PTH122
-    if wanted is not None and suffix.lower() not in wanted:
+    if counted is not None and suffix.lower() not in counted:
         return
     try:
         stat = entry.stat()
     except FileNotFoundError as error:
         raise MissingShardError("a link that leads nowhere", url=entry.path) from error
-    found.names.append(name)
-    found.stats.append((stat.st_size, stat.st_mtime_ns))
-    found.suffixes.add(suffix)
+    files.names.append(name)
+    files.stats.append((stat.st_size, stat.st_mtime_ns))
+    files.suffixes.add(suffix)
 
 
-def _require(found: _Found, root: str) -> None:
-    if not found.names:
+def _require(files: _Files, root: str) -> None:
+    if not files.names:
         raise MissingShardError("no file in the directory, or none with these suffixes", url=root)
 
 
-def _table(found: _Found) -> NDArray[np.int64]:
-    return np.array(found.stats, dtype=np.int64).reshape(-1, 2)
+def _stats(files: _Files) -> NDArray[np.int64]:
+    return np.array(files.stats, dtype=np.int64).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""What there is: the names of many files, and what is known of each. Imports numpy and errors."""
+"""A listing of files: their names, and the values and sizes that belong to each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from shardwise.columns import Column
 from shardwise.errors import DataError
 
-__all__ = ["Listing", "Names", "field_of"]
+__all__ = ["Listing", "Names", "field_of", "runs_of"]
 
+# Files a shard, where there are no classes.
+_RUN = 1024
 _KINDS = {
     "image": "jpg jpeg png webp gif bmp tif tiff ppm pgm jp2 avif heic",
     "audio": "wav mp3 flac ogg opus m4a aac",
@@ -40,10 +42,10 @@ class Names(Sequence[str]):
         return self._text[begin : int(self._ends[i])].decode("utf-8", "surrogateescape")
 
     def digest(self) -> str:
-        """A name for all of them: 16 hex digits."""
-        found = hashlib.sha256(self._ends.astype("<i8").tobytes())
-        found.update(self._text)
-        return found.hexdigest()[:16]
+        """A digest of all names: 16 hex digits."""
+        digest = hashlib.sha256(self._ends.astype("<i8").tobytes())
+        digest.update(self._text)
+        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Listing:
         field: the field that has their bytes.
         columns: all other fields: an array, or a list with None where a value is missing.
         shards: (name, number of files), in order.
-        stats: int64 `[files, 2]`, bytes and modification time in ns; None if nobody looked.
+        stats: int64 `[files, 2]`, bytes and modification time in ns; None if they are unknown.
         classes: the names of the classes; () if there are none.
     """
 
@@ -69,8 +71,13 @@ class Listing:
     classes: tuple[str, ...] = ()
 
 
+def runs_of(count: int) -> list[tuple[int, int]]:
+    """Shards of files without classes, as (start, stop)."""
+    return [(start, min(start + _RUN, count)) for start in range(0, count, _RUN)]
+
+
 def field_of(suffixes: Sequence[str], *, url: str) -> str:
-    """What the field of these files' bytes is called: after the kind of their suffixes.
+    """The name of the field with these files' bytes, by the kind of their suffixes.
 
     "image", "audio", "video" or "text", whatever the suffixes of that kind; where the kind is not
     known, the suffix itself, without its dot.

@@ -1,4 +1,4 @@
-"""A list of files and what belongs to them: CSV with a header, or JSONL. Imports numpy, storage.
+"""A list of files and what belongs to them: CSV with a header, or JSONL.
 
 Formats: RFC 4180 (https://www.rfc-editor.org/rfc/rfc4180), https://jsonlines.org
 """
@@ -19,16 +19,15 @@ import numpy as np
 from shardwise.columns import Column
 from shardwise.errors import DataError
 from shardwise.shown import base_name, without_query
-from shardwise.sources.files.listing import Listing, Names, field_of
+from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, open_file
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-_RUN = 1024
-# What the column of the paths is called, if the user does not say.
+# Names of the column of paths, unless path= says it.
 _PATH_COLUMNS = ("path", "file_name", "filename", "file")
-_TAKEN = ("__key__", "__index__", "__valid__")
+_RESERVED = ("__key__", "__index__", "__valid__")
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -73,13 +72,13 @@ def read_manifest(
     names = [
         _name(value, base, url, row) for row, value in enumerate(_as_list(columns.pop(chosen)))
     ]
-    found = sorted({posixpath.splitext(name)[1] for name in names})
+    endings = sorted({posixpath.splitext(name)[1] for name in names})
     if suffixes is not None:
         lowered = {suffix.lower() for suffix in suffixes}
-        other = next((suffix for suffix in found if suffix.lower() not in lowered), None)
+        other = next((suffix for suffix in endings if suffix.lower() not in lowered), None)
         if other is not None:
             raise DataError(f"it lists files that end in {other!r}, not in {suffixes}", url=url)
-    data_field = field or field_of(found, url=url)
+    data_field = field or field_of(endings, url=url)
     if data_field in columns:
         raise DataError(
             f"it has a column {data_field!r}, as the field of the files' bytes would be called: "
@@ -87,9 +86,8 @@ def read_manifest(
             url=url,
             field=data_field,
         )
-    count = len(names)
     stem = base_name(url)
-    runs = [(f"{stem}:{start}", min(_RUN, count - start)) for start in range(0, count, _RUN)]
+    runs = [(f"{stem}:{start}", stop - start) for start, stop in runs_of(len(names))]
     return Listing(base, Names(names), data_field, columns, runs)
 
 
@@ -151,7 +149,7 @@ def _read_csv(url: str, text: str, delimiter: str) -> list[dict[str, Any]]:
 
 def _columns(rows: Sequence[Mapping[str, Any]], url: str, *, text: bool) -> dict[str, Column]:
     names = dict.fromkeys(name for row in rows for name in row)
-    for name in _TAKEN:
+    for name in _RESERVED:
         if name in names:
             raise DataError(f"the column {name!r} has a name of batches: rename it", url=url)
     convert = _typed_text if text else _typed
@@ -159,11 +157,11 @@ def _columns(rows: Sequence[Mapping[str, Any]], url: str, *, text: bool) -> dict
 
 
 def _typed_text(values: list[Any]) -> Column:
-    given = [value for value in values if value]
+    texts = [value for value in values if value]
     convert: Any = str
-    if given and all(map(_WHOLE.fullmatch, given)):
+    if texts and all(map(_WHOLE.fullmatch, texts)):
         convert = int
-    elif given and all(map(_is_number, given)):
+    elif texts and all(map(_is_number, texts)):
         convert = float
     return _typed([convert(value) if value else None for value in values])
 
@@ -189,16 +187,16 @@ def _typed(values: list[Any]) -> Column:
 def _path_column(columns: Mapping[str, Column], path: str | None, url: str) -> str:
     chosen = path or next((name for name in _PATH_COLUMNS if name in columns), None)
     if chosen is None or chosen not in columns:
-        told = f"no column {path!r}" if path else f"none of the columns {', '.join(_PATH_COLUMNS)}"
+        lack = f"no column {path!r}" if path else f"none of the columns {', '.join(_PATH_COLUMNS)}"
         there = ", ".join(map(repr, columns)) or "none"
         raise DataError(
-            f"{told} with the files' paths: the columns are {there}; name one by path=", url=url
+            f"{lack} with the files' paths: the columns are {there}; name one by path=", url=url
         )
     return chosen
 
 
 def _name(value: Any, base: str, url: str, row: int) -> str:
-    """A path as it is relative to the base; one that leaves it is refused."""
+    """A path relative to the base; one that leaves it is refused."""
     if not isinstance(value, str) or not value:
         raise DataError(f"row {row} has no path, but {value!r:.80}", url=url, index=row)
     fault = "holds a NUL" if "\0" in value else ""

@@ -1,7 +1,6 @@
 """The source of files: one sample a file, read whole.
 
-Lists at the first use, once a process. Imports numpy, columns, storage, the manifest and this
-package.
+Lists at the first use, once a process.
 """
 
 from __future__ import annotations
@@ -179,10 +178,10 @@ class FilesSource:
         try:
             file = open_file(url, options=self._storage)
             try:
-                found = file.stat()
+                stat = file.stat()
                 if listed is None or into is None:
-                    return file.read(0, found.num_bytes)
-                _check_unchanged(found, listed)
+                    return file.read(0, stat.num_bytes)
+                _check_unchanged(stat, listed)
                 file.read_into(0, into)
                 return None
             finally:
@@ -232,11 +231,11 @@ class FilesSource:
             ) from None
 
 
-def _check_unchanged(found: FileStat, listed: list[int]) -> None:
-    if [found.num_bytes, found.mtime_ns] != listed:
+def _check_unchanged(stat: FileStat, listed: list[int]) -> None:
+    if [stat.num_bytes, stat.mtime_ns] != listed:
         raise StaleIndexError(
             f"the file has changed since the directory was listed: it had {listed[0]} bytes "
-            f"(modified at {listed[1]} ns), and has {found.num_bytes} ({found.mtime_ns} ns): open "
+            f"(modified at {listed[1]} ns), and has {stat.num_bytes} ({stat.mtime_ns} ns): open "
             "the dataset anew"
         )
 

@@ -15,20 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import Columns
-from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.tables.arrow.columns import (
-    Held,
-    check_names,
-    convert,
-    field_types,
-    gather,
-    layouts,
-    no_values,
-    value_fields,
-)
+from shardwise.sources.tables.arrow.columns import empty_columns, gather
+from shardwise.sources.tables.arrow.convert import convert
+from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, value_fields
+from shardwise.sources.tables.arrow.views import ArrowColumn
 
 __all__ = ["HuggingFaceSource", "is_columnar", "undecoded"]
 
@@ -149,23 +142,21 @@ class HuggingFaceSource:
         if self._has_keys:
             names += (_KEY,)
 
-        def error(place: int, name: str, message: str) -> DataError:
-            index = int(ids[place])
-            return DataError(message, url=url, key=str(index), field=name, index=index)
-
-        table = self._table.get(lambda: _Table(self.dataset))
-        columns: dict[str, Any]
         if len(ids):
+            table = self._table.get(lambda: _Table(self.dataset))
             batches, rows = table.locate(ids)
             columns = gather(
-                names, batches, rows, lambda batch: table.held(batch, names), error=error
+                names,
+                batches,
+                rows,
+                lambda batch: table.columns(batch, names),
+                ids=ids,
+                locate=lambda row: (url, str(ids[row])),
             )
         else:
-            kinds = self.dataset.data.schema
-            empty = {name: convert(no_values(kinds.field(name).type)) for name in names}
-            columns = {name: column.take(slice(None)) for name, column in empty.items()}
-        found = columns.pop(_KEY) if self._has_keys else ids.tolist()
-        return Columns(ids, list(map(str, found)), columns)
+            columns = empty_columns(field_types(self.dataset.data.schema), names)
+        keys = columns.pop(_KEY) if self._has_keys else ids.tolist()
+        return Columns(ids, list(map(str, keys)), columns)
 
 
 class _Table:
@@ -182,7 +173,7 @@ class _Table:
         if mapping is not None:
             column = mapping.table.column(0).combine_chunks()
             self._order = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
-        self._held: dict[int, dict[str, Held]] = {}
+        self._columns: dict[int, dict[str, ArrowColumn]] = {}
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The batch of each row, and its place in there."""
@@ -190,11 +181,11 @@ class _Table:
         batch = np.searchsorted(self._ends, places, side="right")
         return batch, places - (self._ends[batch] - self._sizes[batch])
 
-    def held(self, batch: int, names: tuple[str, ...]) -> dict[str, Held]:
+    def columns(self, batch: int, names: tuple[str, ...]) -> dict[str, ArrowColumn]:
         """The columns of a batch: views of the table."""
-        held = self._held.setdefault(batch, {})
+        columns = self._columns.setdefault(batch, {})
         for name in names:
-            if name not in held:
+            if name not in columns:
                 # Two threads may both make it: the same.
-                held[name] = convert(self._batches[batch].column(name))
-        return held
+                columns[name] = convert(self._batches[batch].column(name))
+        return columns

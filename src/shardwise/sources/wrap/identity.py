@@ -1,10 +1,10 @@
-"""Which dataset a wrapped one is, so that a state is not taken up by another one.
+"""The identity of a wrapped dataset, so that a state is not resumed on another one.
 
-What torch and Hugging Face datasets say of themselves is believed: the indices of a `Subset`, the
-parts of a `ConcatDataset`, a fingerprint. Of any other dataset its first, middle and last sample
-are looked at, by the global generators with a fixed seed, which are put back. A dataset whose
-samples differ from look to look all the same, or raise, is its type and length alone: to resume is
-possible with random augmentation, too.
+Torch and Hugging Face datasets identify themselves: by the indices of a `Subset`, the parts of a
+`ConcatDataset`, a fingerprint. Of any other dataset the first, middle and last sample are hashed,
+with the global random generators at a fixed seed, and restored afterwards. A dataset whose samples
+still differ from read to read, or raise, is identified by type and length alone: random
+augmentation does not prevent a resume.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ from numpy.typing import NDArray
 
 __all__ = ["identity_of"]
 
-# A sample is looked at twice at least, and more often while that is cheap: a coin that decides
-# about a flip may show the same side twice.
-_MOST_LOOKS, _LOOKING_S = 8, 0.1
-# Of large values the ends are hashed, of floats some, by two digits: another processor may differ
-# in the last ones.
-_END_BYTES, _MOST_ITEMS, _NUM_FLOATS, _MOST_DEPTH = 1 << 16, 64, 16, 6
+# Samples are read twice, and up to 8 times within 0.1 s: a random flip may agree by chance.
+_MAX_READS, _READING_S = 8, 0.1
+# Of large values 64 KiB at both ends are hashed, of floats 16 by two digits: processors differ in
+# the last ones.
+_END_BYTES, _MAX_ITEMS, _NUM_FLOATS, _MAX_DEPTH = 1 << 16, 64, 16, 6
 
 
 def identity_of(dataset: Any) -> str:
-    """A word for a map-style dataset: 16 hex digits, or its own fingerprint."""
-    own = _own_word(dataset)
+    """The identity of a map-style dataset: its own fingerprint, else 16 hex digits."""
+    own = _own_fingerprint(dataset)
     if own is not None:
         return own
-    return hashlib.sha256("\n".join(_words(dataset)).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(_facts(dataset)).encode()).hexdigest()[:16]
 
 
-def _own_word(dataset: Any) -> str | None:
+def _own_fingerprint(dataset: Any) -> str | None:
     """The fingerprint of a Hugging Face dataset, or of one of ours."""
     if type(dataset).__module__.partition(".")[0] not in ("datasets", "shardwise"):
         return None
-    word = getattr(dataset, "_fingerprint", None) or getattr(dataset, "fingerprint", None)
-    return word if isinstance(word, str) else None
+    own = getattr(dataset, "_fingerprint", None) or getattr(dataset, "fingerprint", None)
+    return own if isinstance(own, str) else None
 
 
-def _words(dataset: Any) -> Iterator[str]:
-    """What is known of a dataset."""
+def _facts(dataset: Any) -> Iterator[str]:
+    """Lines that distinguish a dataset from others."""
     yield f"{type(dataset).__name__} {len(dataset)}"
     inner = getattr(dataset, "dataset", None)
     indices = _indices(dataset)
@@ -56,50 +55,54 @@ def _words(dataset: Any) -> Iterator[str]:
     if inner is not None and indices is not None:
         yield hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
         yield identity_of(inner)
-    elif isinstance(parts, list | tuple | dict) and parts and all(map(_is_dataset, _values(parts))):
-        for name, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
+    elif named_parts := _named_parts(parts):
+        for name, part in named_parts:
             yield f"{name} {len(part)} {identity_of(part)}"
     else:
-        yield from _looks(dataset)
+        yield from _sample_digests(dataset)
 
 
 def _indices(dataset: Any) -> NDArray[Any] | None:
     """The indices of what is a subset of its `dataset`."""
-    found = np.asarray(getattr(dataset, "indices", None))
-    is_subset = found.dtype.kind in "iu" and found.shape == (len(dataset),)
-    return found if is_subset else None
+    indices = np.asarray(getattr(dataset, "indices", None))
+    is_subset = indices.dtype.kind in "iu" and indices.shape == (len(dataset),)
+    return indices if is_subset else None
 
 
-def _values(parts: Any) -> Any:
-    return parts.values() if isinstance(parts, dict) else parts
+def _named_parts(parts: Any) -> list[tuple[Any, Any]]:
+    """Names and datasets, where `parts` are datasets; else none."""
+    if not isinstance(parts, list | tuple | dict):
+        return []
+    named = list(parts.items() if isinstance(parts, dict) else enumerate(parts))
+    return named if all(_is_dataset(part) for _, part in named) else []
 
 
 def _is_dataset(part: Any) -> bool:
     return hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, str)
 
 
-def _looks(dataset: Any) -> list[str]:
+def _sample_digests(dataset: Any) -> list[str]:
     """Digests of the first, the middle and the last sample; none where they are random."""
     num_samples = len(dataset)
-    places = sorted({0, num_samples // 2, num_samples - 1}) if num_samples else []
-    started = time.monotonic()
-    found: list[str] = []
-    for look in range(_MOST_LOOKS):
+    indices = sorted({0, num_samples // 2, num_samples - 1}) if num_samples else []
+    deadline = time.monotonic() + _READING_S
+    digests: list[str] = []
+    for number in range(_MAX_READS):
         try:
-            again = [_digest_of(dataset, place) for place in places]
-        except Exception:  # noqa: BLE001 - the dataset is the user's code; reading it will tell
+            again = [_digest_of(dataset, index) for index in indices]
+        except Exception:  # noqa: BLE001 - the dataset is the user's code; training will raise it
             return []
-        if look and again != found:
+        if number and again != digests:
             return []
-        found = again
-        if look and time.monotonic() - started > _LOOKING_S:
+        digests = again
+        if number and time.monotonic() > deadline:
             break
-    return found
+    return digests
 
 
-def _digest_of(dataset: Any, place: int) -> str:
+def _digest_of(dataset: Any, index: int) -> str:
     with _fixed_seed():
-        sample = dataset[place]
+        sample = dataset[index]
     digest = hashlib.sha256()
     _add(digest, sample, 0)
     return digest.hexdigest()
@@ -107,10 +110,10 @@ def _digest_of(dataset: Any, place: int) -> str:
 
 @contextmanager
 def _fixed_seed() -> Iterator[None]:
-    """Let what is drawn from the global generators be the same each time, and put them back."""
+    """Seed the global random generators with 0, and restore them afterwards."""
     torch = sys.modules.get("torch")
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    of_torch = torch.random.get_rng_state() if torch is not None else None
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch_state = torch.random.get_rng_state() if torch is not None else None
     try:
         random.seed(0)
         np.random.seed(0)
@@ -118,14 +121,14 @@ def _fixed_seed() -> Iterator[None]:
             torch.random.default_generator.manual_seed(0)
         yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
         if torch is not None:
-            torch.random.set_rng_state(of_torch)
+            torch.random.set_rng_state(torch_state)
 
 
 def _add(digest: Any, value: Any, depth: int) -> None:
-    """Add a value; of what is neither data nor made of it, the type."""
+    """Add a value to the digest; of an object that is no data, its type."""
     digest.update(f"{type(value).__name__}\n".encode())
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # torch's; numpy has no bfloat16
         value = value.detach().cpu()
@@ -138,19 +141,19 @@ def _add(digest: Any, value: Any, depth: int) -> None:
         _add_bytes(digest, value.encode("utf-8", "surrogatepass"))
     elif isinstance(value, bytes | bytearray | memoryview):
         _add_bytes(digest, value)
-    elif depth == _MOST_DEPTH:
+    elif depth == _MAX_DEPTH:
         return
     elif hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         _add_array(digest, np.asarray(value), depth + 1)
     else:
         parts = _parts(value)
         digest.update(f"{len(parts)}\n".encode())
-        for part in parts[:_MOST_ITEMS]:
+        for part in parts[:_MAX_ITEMS]:
             _add(digest, part, depth + 1)
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a container holds."""
+    """The items of a container; none of anything else."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, list | tuple):
@@ -164,7 +167,7 @@ def _add_array(digest: Any, array: NDArray[Any], depth: int) -> None:
     digest.update(f"{array.dtype} {array.shape}\n".encode())
     flat = array.reshape(-1)
     if array.dtype.kind == "O":
-        _add(digest, flat[:_MOST_ITEMS].tolist(), depth)
+        _add(digest, flat[:_MAX_ITEMS].tolist(), depth)
     elif array.dtype.kind in "fc":
         some = flat[:: max(1, len(flat) // _NUM_FLOATS)].tolist()
         digest.update(" ".join(f"{each:.2g}" for each in some).encode())

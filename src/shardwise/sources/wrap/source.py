@@ -7,6 +7,7 @@ the counts and the ranks are ours, the reading is the dataset's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,14 +22,8 @@ from shardwise.sources.wrap.identity import identity_of
 __all__ = ["WrapSource"]
 
 
-class _Kind:
-    """What a dataset's fingerprint is made of; found out when it is asked for."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __call__(self) -> str:
-        return f"wrap {identity_of(self._dataset)}"
+def _kind_of(dataset: Any) -> str:
+    return f"wrap {identity_of(dataset)}"
 
 
 class WrapSource:
@@ -39,7 +34,7 @@ class WrapSource:
     index in decimal digits. A value None counts as a field that the sample lacks.
 
     The fields are those of item 0. The fingerprint is made of the dataset's type name, its length,
-    and what `wrap_identity` finds out about its content. `__getitems__` is used where the dataset
+    and a digest of its content (`identity_of`). `__getitems__` is used where the dataset
     has it. Several threads may read at once, as with any source: the dataset's `__getitem__` must
     allow it.
 
@@ -70,7 +65,9 @@ class WrapSource:
         self._kind = kind
         self._fields: tuple[str, ...] | None = None
         self._undecoded = undecoded
-        self.manifest = Manifest(_Kind(dataset), [Shard(f"wrap:{kind}", len(dataset), 0)])
+        self.manifest = Manifest(
+            partial(_kind_of, dataset), [Shard(f"wrap:{kind}", len(dataset), 0)]
+        )
 
     def __repr__(self) -> str:
         return f"WrapSource({self._kind}, {self.manifest.num_samples} samples)"
@@ -102,13 +99,13 @@ class WrapSource:
         Raises:
             DataError: the dataset raised, or an item has fields that item 0 does not have.
         """
-        wanted: list[int] = ids.tolist()
+        indices: list[int] = ids.tolist()
         samples = [
-            self._named(i, item) for i, item in zip(wanted, self._items(wanted), strict=True)
+            self._named(i, item) for i, item in zip(indices, self._items(indices), strict=True)
         ]
         if fields is None:
             fields = self.fields
-            for i, (key, sample) in zip(wanted, samples, strict=True):
+            for i, (key, sample) in zip(indices, samples, strict=True):
                 if not sample.keys() <= set(fields):
                     odd = next(name for name in sample if name not in fields)
                     raise self._error(
@@ -123,20 +120,20 @@ class WrapSource:
         }
         return Columns(ids, [key for key, _ in samples], columns)
 
-    def _items(self, wanted: list[int]) -> list[Any]:
+    def _items(self, indices: list[int]) -> list[Any]:
         getitems = getattr(self.dataset, "__getitems__", None)
-        if getitems is None or not wanted:
-            return [self._item(i) for i in wanted]
+        if getitems is None or not indices:
+            return [self._item(i) for i in indices]
         try:
-            items = list(getitems(wanted))
+            items = list(getitems(indices))
         except Exception:
             # The user's code: anything may come. One by one, the bad item names itself.
-            for i in wanted:
+            for i in indices:
                 self._item(i)
             raise
-        if len(items) != len(wanted):
+        if len(items) != len(indices):
             raise DataError(
-                f"{self._kind}.__getitems__ returned {len(items)} items for {len(wanted)} indices",
+                f"{self._kind}.__getitems__ returned {len(items)} items for {len(indices)} indices",
                 url=self.manifest.shards[0].url,
             )
         return items

@@ -393,7 +393,9 @@ def test_open_tables_of_lance_and_lancedb_are_taken_with_their_version(tmp_path)
     table.add(pa.table({"x": [4]}))
     assert [s["x"] for s in ds] == [1, 2, 3]
     assert [s["x"] for s in sw.lance(table)] == [1, 2, 3, 4]
-    old = lance.dataset(str(tmp_path / "things.lance"), version=ds.source.plan.about.version)
+    old = lance.dataset(
+        str(tmp_path / "things.lance"), version=ds.source.selection.description.version
+    )
     assert sw.lance(old).fingerprint == ds.fingerprint
     assert len(sw.lance(tmp_path / "things.lance")) == 4
 

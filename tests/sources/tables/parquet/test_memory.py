@@ -16,7 +16,7 @@ from shardwise.errors import DataError
 from shardwise.plan import Plan
 from shardwise.sources.tables.parquet import tables
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
-from shardwise.sources.tables.parquet.row_group_cache import Decoded
+from shardwise.sources.tables.parquet.row_group_cache import RowGroupCache
 from shardwise.sources.tables.parquet.source import ParquetSource
 from tests.support.tables import write_groups
 
@@ -96,7 +96,7 @@ def test_samplers_for_torchs_loader_have_the_loaders_order(tmp_path, small_windo
 
 
 def test_threads_that_ask_for_the_same_get_what_one_of_them_makes():
-    kept = Decoded(100)
+    kept = RowGroupCache(100)
     begun, go_on = threading.Barrier(4, timeout=60), threading.Event()
     made = []
 
@@ -118,7 +118,7 @@ def test_threads_that_ask_for_the_same_get_what_one_of_them_makes():
 
 
 def test_what_was_used_longest_ago_goes_first():
-    kept = Decoded(50)
+    kept = RowGroupCache(50)
     for key in range(5):
         kept.get(key, lambda key=key: (key, 10))
     kept.get(0, lambda: pytest.fail("it is kept"))
@@ -129,7 +129,7 @@ def test_what_was_used_longest_ago_goes_first():
 
 
 def test_four_are_kept_whatever_they_take():
-    kept = Decoded(0)
+    kept = RowGroupCache(0)
     for key in range(9):
         kept.get(key, lambda key=key: (key, 1 << 40))
     assert len(kept) == 4
@@ -138,7 +138,7 @@ def test_four_are_kept_whatever_they_take():
 
 
 def test_an_error_is_not_kept():
-    kept = Decoded(50)
+    kept = RowGroupCache(50)
     with pytest.raises(DataError, match="once"):
         kept.get("key", lambda: (_ for _ in ()).throw(DataError("once")))
     assert len(kept) == 0
@@ -146,7 +146,7 @@ def test_an_error_is_not_kept():
 
 
 def test_a_copy_and_a_child_begin_with_nothing():
-    kept = Decoded(50)
+    kept = RowGroupCache(50)
     kept.get("key", lambda: (1, 1))
     assert len(pickle.loads(pickle.dumps(kept))) == 0
     pid = os.fork()

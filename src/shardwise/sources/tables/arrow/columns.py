@@ -1,10 +1,8 @@
-"""Arrow to columns: what the sources of tables share.
+"""Arrow to columns: from a table's fields to what the rest of the library reads.
 
-A table's columns become what the rest of the library reads: numbers of one shape are one numpy
-array, binary columns are a `BytesColumn` over Arrow's own buffers, and nothing is copied before
-rows are taken. A row that Arrow calls null is a field that the sample lacks: None. No row of a
-number, a string or binary column goes through `to_pylist`; only what has no form in numpy does.
-Imports pyarrow, numpy, columns and errors.
+Numbers of one shape are one numpy array, binary columns are a `BytesColumn` over Arrow's own
+buffers, and nothing is copied before rows are taken. A row that Arrow calls null is a field that
+the sample lacks: None. No row of a number, a string or binary column goes through `to_pylist`.
 
 | Arrow | value |
 |---|---|
@@ -27,53 +25,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column, values_of
+from shardwise.columns import Column, merge_columns
 from shardwise.errors import DataError
-from shardwise.sources.tables.arrow.types import (
-    check_names,
-    expand_names,
-    field_types,
-    layouts,
-    no_rows,
-    no_values,
-    number_dtype,
-    plain_type,
-    value_fields,
-)
+from shardwise.sources.tables.arrow.convert import convert
+from shardwise.sources.tables.arrow.gather import Parts, gather_buffers
+from shardwise.sources.tables.arrow.types import no_values
+from shardwise.sources.tables.arrow.views import ArrowColumn, RowError
 
-# The types come first: they say which extra is missing.
-import pyarrow as pa  # isort: skip
-import pyarrow.compute as pc  # isort: skip
-from shardwise.sources.tables.arrow.convert import convert  # isort: skip
-from shardwise.sources.tables.arrow.fill import filled, fills_of  # isort: skip
-from shardwise.sources.tables.arrow.views import Held, RowError, Rows  # isort: skip
-from shardwise.sources.tables.arrow.gather import take_together  # isort: skip
-
-__all__ = [
-    "Held",
-    "RowError",
-    "check_names",
-    "convert",
-    "expand_names",
-    "field_types",
-    "filled",
-    "fills_of",
-    "gather",
-    "joined",
-    "layouts",
-    "leaf",
-    "no_rows",
-    "no_values",
-    "number_dtype",
-    "plain_type",
-    "taken",
-    "to_columns",
-    "value_fields",
-]
-
-_ALL = slice(None)
+__all__ = ["empty_columns", "gather", "leaf"]
 
 
 def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
@@ -99,134 +62,73 @@ def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     return pc.struct_field(column, path[1:]) if path[1:] else column
 
 
-def to_columns(
-    ids: NDArray[np.int64],
-    table: pa.Table | pa.RecordBatch,
-    names: Sequence[str],
-    *,
-    url: str | None = None,
-) -> dict[str, Column]:
-    """Turn a table into columns, one row for each of `ids`.
-
-    Args:
-        ids: int64 `[rows]`, the sample ids of the rows, for messages.
-        table: has the fields in `names`, and one row for each id.
-        names: fields, as `field_types` has them.
-        url: where the table lies, for messages.
-
-    Returns:
-        A column a field: an array `[rows, ...]`, a `BytesColumn`, or a list with None for nulls.
-
-    Raises:
-        DataError: a row has no value, such as a list of numbers with a null in it.
-    """
-    return {name: taken(convert(leaf(table, name)), _ALL, ids, name, url=url) for name in names}
-
-
-def taken(
-    held: Held, rows: Rows, ids: NDArray[np.int64], name: str, *, url: str | None = None
-) -> Column:
-    """Take rows of a held column; an error names the sample.
-
-    Args:
-        held: the column.
-        rows: int64 `[k]`, or a slice.
-        ids: int64 `[k]`, the sample ids of these rows.
-        name: the field.
-        url: where it lies.
-
-    Raises:
-        DataError: a row has no value.
-    """
-    try:
-        return held.take(rows)
-    except RowError as error:
-        index = int(ids[error.row])
-        raise DataError(str(error), url=url, key=str(index), field=name, index=index) from None
+def empty_columns(types: Mapping[str, pa.DataType], names: Sequence[str]) -> dict[str, Column]:
+    """Columns of these fields without a row."""
+    return {name: convert(no_values(types[name])).take(slice(None)) for name in names}
 
 
 def gather(
     names: Sequence[str],
     groups: NDArray[np.int64],
     rows: NDArray[np.int64],
-    held: Callable[[int], Mapping[str, Held]],
+    columns_of: Callable[[int], Mapping[str, ArrowColumn]],
     *,
-    error: Callable[[int, str, str], DataError],
+    ids: NDArray[np.int64],
+    locate: Callable[[int], tuple[str, str]],
 ) -> dict[str, Column]:
-    """Take rows out of several groups of held columns, in one go a group.
+    """Take rows out of several groups of Arrow columns, all rows of a group together.
 
     Args:
         names: the fields.
-        groups: int64 `[k]`, k > 0: which group each row lies in.
-        rows: int64 `[k]`, its row in there.
-        held: gives a group's columns by its number; called once for each group.
-        error: makes the error for (place in `rows`, field, message) where a row has no value.
+        groups: int64 `[k]`, k > 0: the group of each row.
+        rows: int64 `[k]`, its row in that group.
+        columns_of: gives a group's columns by its number; called once for each group.
+        ids: int64 `[k]`, the sample ids, for messages.
+        locate: gives url and key of row i of the result, for messages.
 
     Returns:
         A column a field, `k` rows each.
+
+    Raises:
+        DataError: a row has no value, such as a list of numbers with a null in it.
     """
+
+    def data_error(name: str, row: int, error: RowError) -> DataError:
+        url, key = locate(row)
+        return DataError(str(error), url=url, key=key, field=name, index=int(ids[row]))
+
+    columns: dict[str, Column] = {}
     if (groups == groups[0]).all():
-        group = held(int(groups[0]))
-        found: dict[str, Column] = {}
+        group = columns_of(int(groups[0]))
         for name in names:
             try:
-                found[name] = group[name].take(rows)
-            except RowError as broken:
-                raise error(broken.row, name, str(broken)) from None
-        return found
+                columns[name] = group[name].take(rows)
+            except RowError as error:
+                raise data_error(name, error.row, error) from None
+        return columns
     order = np.argsort(groups, kind="stable")
     ascending = groups[order]
-    borders = (np.flatnonzero(ascending[1:] != ascending[:-1]) + 1).tolist()
-    spans = list(zip([0, *borders], [*borders, len(rows)], strict=True))
-    columns = [held(number) for number in ascending[[begin for begin, _ in spans]].tolist()]
-    rows = rows[order]
-    parts = [(begin, rows[begin:end]) for begin, end in spans]
-    found = {}
+    starts = np.flatnonzero(np.diff(ascending, prepend=ascending[0] - 1)).tolist()
+    in_groups = [columns_of(number) for number in ascending[starts].tolist()]
+    sorted_rows = rows[order]
+    ends = [*starts[1:], len(rows)]
+    parts = [(start, sorted_rows[start:end]) for start, end in zip(starts, ends, strict=True)]
     for name in names:
-        own = [column[name] for column in columns]
+        own = [group[name] for group in in_groups]
         try:
-            whole = take_together(own, parts, order)
-            found[name] = _joined(own, parts, order) if whole is None else whole
-        except RowError as broken:
-            raise error(int(order[broken.row]), name, str(broken)) from None
-    return found
+            merged = gather_buffers(own, parts, order)
+            columns[name] = _merge(own, parts, order) if merged is None else merged
+        except RowError as error:
+            raise data_error(name, int(order[error.row]), error) from None
+    return columns
 
 
-def _joined(
-    held: Sequence[Held], parts: Sequence[tuple[int, NDArray[np.int64]]], order: NDArray[np.int64]
-) -> Column:
-    """Any columns, part by part."""
-    taken = []
-    for one, (begin, rows) in zip(held, parts, strict=True):
+def _merge(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
+    """Rows of columns of any kind, part by part."""
+    columns = []
+    for column, (start, rows) in zip(own, parts, strict=True):
         try:
-            taken.append((order[begin : begin + len(rows)], one.take(rows)))
-        except RowError as broken:
-            raise RowError(begin + broken.row, str(broken)) from None
-    return joined(taken, len(order))
-
-
-def joined(parts: Sequence[tuple[NDArray[np.int64], Column]], num_rows: int) -> Column:
-    """Put columns of several tables together.
-
-    Args:
-        parts: the places of a part's rows in the whole, int64, and its column.
-        num_rows: rows of the whole, each in one part.
-    """
-    columns = [column for _, column in parts]
-    first = columns[0]
-    if isinstance(first, np.ndarray) and all(
-        isinstance(c, np.ndarray) and (c.shape[1:], c.dtype) == (first.shape[1:], first.dtype)
-        for c in columns
-    ):
-        out = np.empty((num_rows, *first.shape[1:]), first.dtype)
-        for places, column in parts:
-            out[places] = column
-        return out
-    whole: list[Any] = [None] * num_rows
-    for places, column in parts:
-        values = column if isinstance(column, BytesColumn) else values_of(column)
-        for place, value in zip(places.tolist(), values, strict=True):
-            whole[place] = value
-    if isinstance(first, BytesColumn):
-        return BytesColumn.of(whole)
-    return whole
+            columns.append((order[start : start + len(rows)], column.take(rows)))
+        except RowError as error:
+            raise RowError(start + error.row, str(error)) from None
+    return merge_columns(columns, len(order))

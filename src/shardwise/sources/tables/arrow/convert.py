@@ -1,7 +1,4 @@
-"""From Arrow's arrays to held columns: buffers are shared, not copied.
-
-Imports pyarrow, numpy and columns.
-"""
+"""From Arrow's arrays to `ArrowColumn`s: buffers are shared, not copied."""
 
 from __future__ import annotations
 
@@ -14,15 +11,23 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
 from shardwise.sources.tables.arrow.types import is_bytes, is_text, number_dtype
-from shardwise.sources.tables.arrow.views import Bytes, Coded, Held, Lists, Numbers, Objects, Text
+from shardwise.sources.tables.arrow.views import (
+    ArrowColumn,
+    Bytes,
+    DictionaryColumn,
+    Lists,
+    Numbers,
+    Objects,
+    Text,
+)
 
 __all__ = ["convert"]
 
 
-def convert(array: pa.Array | pa.ChunkedArray) -> Held:
+def convert(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
     """Make a column of an Arrow array. Copies only where several chunks have to become one.
 
-    A `Held` keeps Arrow's buffers alive; what is taken from it does too if it is a `BytesColumn`.
+    The column keeps Arrow's buffers alive, and so does a `BytesColumn` that is taken from it.
     """
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 1:  # which combining would copy
@@ -61,7 +66,7 @@ def _buffer(buffer: Any, dtype: Any, offset: int, count: int) -> NDArray[Any]:
     return np.frombuffer(buffer, dtype, count, offset * dtype.itemsize)
 
 
-def _fixed_lists(array: pa.Array) -> Held:
+def _fixed_lists(array: pa.Array) -> ArrowColumn:
     size = array.type.list_size
     items = convert(array.values.slice(array.offset * size, len(array) * size))
     valid = _valid(array)
@@ -89,7 +94,7 @@ def _either(
     return one | other
 
 
-def _tensors(array: pa.Array) -> Held:
+def _tensors(array: pa.Array) -> ArrowColumn:
     kind = array.type
     flat = _fixed_lists(array.storage)
     assert isinstance(flat, Numbers), f"tensors of {kind.value_type}"
@@ -99,7 +104,7 @@ def _tensors(array: pa.Array) -> Held:
     return Numbers(values, flat.valid, flat.broken)
 
 
-def _lists(array: pa.Array) -> Held:
+def _lists(array: pa.Array) -> ArrowColumn:
     offsets = _offsets(array)
     starts, lengths = offsets[:-1], np.diff(offsets)
     valid = _valid(array)
@@ -130,7 +135,7 @@ def _bytes_column(array: pa.Array) -> BytesColumn:
     return _with_missing(array, _buffer(data, np.uint8, 0, size), offsets[:-1], np.diff(offsets))
 
 
-def _fixed_bytes(array: pa.Array) -> Held:
+def _fixed_bytes(array: pa.Array) -> ArrowColumn:
     width = array.type.byte_width
     data = array.buffers()[1]
     buffer = _buffer(data, np.uint8, 0, 0 if data is None else data.size)
@@ -150,24 +155,24 @@ def _with_missing(
     return BytesColumn(buffer, starts, lengths)
 
 
-def _coded(array: pa.Array) -> Held:
+def _dictionary(array: pa.Array) -> ArrowColumn:
     kind = array.indices.type
     codes = convert(array.indices)
     assert isinstance(codes, Numbers), f"dictionary codes of {kind}"
     places = codes.values.astype(np.int64)
     if codes.valid is not None:
         places[~codes.valid] = -1
-    return Coded(places, convert(array.dictionary))
+    return DictionaryColumn(places, convert(array.dictionary))
 
 
-_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Held]], ...] = (
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], ArrowColumn]], ...] = (
     (lambda kind: isinstance(kind, pa.FixedShapeTensorType), _tensors),
     (lambda kind: isinstance(kind, pa.BaseExtensionType), lambda array: convert(array.storage)),
     (pa.types.is_list, _lists),
     (pa.types.is_large_list, _lists),
     (pa.types.is_fixed_size_list, _fixed_lists),
     (pa.types.is_fixed_size_binary, _fixed_bytes),
-    (pa.types.is_dictionary, _coded),
+    (pa.types.is_dictionary, _dictionary),
     (pa.types.is_string_view, lambda array: convert(array.cast(pa.large_string()))),
     (pa.types.is_binary_view, lambda array: convert(array.cast(pa.large_binary()))),
     (is_text, lambda array: Text(_bytes_column(array))),

@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardwise.columns import BytesColumn, Column
 from shardwise.sources.tables.arrow.types import is_bytes, is_text, layouts, plain_type
 
-__all__ = ["filled", "fills_of"]
+__all__ = ["fill_nulls", "fills_of"]
 
 
 def fills_of(fill: Any, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def fills_of(fill: Any, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
     return fitting
 
 
-def filled(column: Column, value: Any) -> Column:
+def fill_nulls(column: Column, value: Any) -> Column:
     """The column with a value in place of each None: an array if the value is one."""
     if isinstance(column, np.ndarray) and column.dtype.kind != "O":
         return column
@@ -80,14 +80,14 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
     if is_text(plain) or is_bytes(plain):
         return value if isinstance(value, str if is_text(plain) else bytes) else None
     layout = layouts(pa.schema([("x", kind)])).get("x")
-    found = np.asarray(value)
-    if layout is None or found.dtype.kind not in "biuf":
+    number = np.asarray(value)
+    if layout is None or number.dtype.kind not in "biuf":
         return None
     shape, dtype = layout
-    if (found.dtype.kind == "b") != (dtype.kind == "b") or found.shape not in ((), shape):
+    if (number.dtype.kind == "b") != (dtype.kind == "b") or number.shape not in ((), shape):
         return None
+    row = np.broadcast_to(number, shape)
     with np.errstate(invalid="ignore", over="ignore"):
-        fitting = np.broadcast_to(found, shape).astype(dtype)
-    if dtype.kind != "f" and not np.array_equal(fitting, np.broadcast_to(found, shape)):
-        return None  # 0.5 among whole numbers, or 300 among uint8
-    return fitting
+        fitting = row.astype(dtype)
+    # 0.5 has no place among whole numbers, nor 300 among uint8.
+    return fitting if dtype.kind == "f" or np.array_equal(fitting, row) else None

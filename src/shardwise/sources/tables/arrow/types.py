@@ -1,7 +1,4 @@
-"""What an Arrow schema says: the fields of a table, and which form their columns have.
-
-Imports pyarrow, numpy, columns and errors.
-"""
+"""What an Arrow schema says: the fields of a table, and the form of their columns."""
 
 from __future__ import annotations
 
@@ -9,14 +6,10 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from shardwise.columns import Layout
-from shardwise.errors import DataError, MissingExtraError
-
-try:
-    import pyarrow as pa
-except ImportError as error:
-    raise MissingExtraError("tables need pyarrow, which is not there", extra="parquet") from error
+from shardwise.errors import DataError
 
 __all__ = [
     "check_names",
@@ -25,7 +18,6 @@ __all__ = [
     "is_bytes",
     "is_text",
     "layouts",
-    "no_rows",
     "no_values",
     "number_dtype",
     "plain_type",
@@ -46,12 +38,12 @@ def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataT
     Raises:
         DataError: two fields have one name.
     """
-    found: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
     for name, kind in _leaves(schema, "", parts=parts):
-        if name in found:
+        if name in types:
             raise DataError(f"two columns are called {name!r}: rename one", field=name)
-        found[name] = kind
-    return found
+        types[name] = kind
+    return types
 
 
 def _leaves(fields: Any, prefix: str, *, parts: bool) -> Iterator[tuple[str, pa.DataType]]:
@@ -82,8 +74,8 @@ def value_fields(schema: pa.Schema) -> frozenset[str]:
 
 def layouts(schema: pa.Schema) -> dict[str, Layout]:
     """Shape and dtype of a row of the fields that have a fixed one."""
-    found = {name: _layout(kind) for name, kind in field_types(schema).items()}
-    return {name: layout for name, layout in found.items() if layout is not None}
+    forms = {name: _layout(kind) for name, kind in field_types(schema).items()}
+    return {name: layout for name, layout in forms.items() if layout is not None}
 
 
 def check_names(names: Collection[str], known: Collection[str], *, url: str | None = None) -> None:
@@ -106,23 +98,17 @@ def expand_names(
     Raises:
         DataError: (also a ValueError) there is no such column; it names those there are.
     """
-    found: list[str] = []
+    fields: list[str] = []
     for name in names:
         parts = [each for each in known if name not in known and each.startswith(f"{name}.")]
         if not parts:
             check_names([name], known, url=url)
-        found += parts or [name]
-    return tuple(dict.fromkeys(found))
-
-
-def no_rows(schema: pa.Schema) -> pa.Table:
-    """A table without a row; pyarrow's own `empty_table` knows no tensors."""
-    columns = [no_values(field.type) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+        fields += parts or [name]
+    return tuple(dict.fromkeys(fields))
 
 
 def no_values(kind: pa.DataType, count: int = 0) -> pa.Array:
-    """A column of nulls, none if nothing else is said."""
+    """A column of `count` nulls; pyarrow's own `nulls` has none of extension types."""
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, pa.nulls(count, kind.storage_type))
     return pa.nulls(count, kind)

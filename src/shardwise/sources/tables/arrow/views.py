@@ -1,8 +1,8 @@
 """Columns as Arrow has them, of which rows are taken: the numpy side.
 
-A held column is a view of Arrow's buffers and keeps them alive. Taking rows costs numpy calls for
-the whole column; strings and lists cost a little more a row, and only what has no form in numpy
-goes through pyarrow's Python objects. Imports numpy, columns and pyarrow's types.
+An `ArrowColumn` is a view of Arrow's buffers and keeps them alive. Taking rows costs numpy calls
+for the whole column; strings and lists cost a little more a row, and only what has no form in numpy
+goes through pyarrow's Python objects.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from shardwise.columns import BytesColumn, Column, values_of
 
 __all__ = [
     "Bytes",
-    "Coded",
-    "Held",
+    "DictionaryColumn",
+    "ArrowColumn",
     "Lists",
     "Numbers",
     "Objects",
@@ -30,7 +30,7 @@ __all__ = [
 Rows = NDArray[np.int64] | slice
 
 
-class Held(Protocol):
+class ArrowColumn(Protocol):
     """A column as Arrow has it, of which rows are taken."""
 
     def take(self, rows: Rows) -> Column:
@@ -39,7 +39,7 @@ class Held(Protocol):
 
 
 class RowError(Exception):
-    """A row that has no value; `to_columns` says which sample it is."""
+    """A row that has no value; `gather` says which sample it is."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)
@@ -108,15 +108,15 @@ class Text(Bytes):
         try:
             return [None if view is None else str(view, "utf-8") for view in views]
         except UnicodeDecodeError as error:
-            # Equal bytes are equally broken: the first ones like these are meant.
+            # The first row with these bytes.
             row = next(row for row, view in enumerate(views) if view == error.object)
             raise RowError(row, f"a text is no UTF-8, so the column is damaged: {error}") from error
 
 
-class Coded:
+class DictionaryColumn:
     """A dictionary column: the codes, -1 where a row is missing, and what they stand for."""
 
-    def __init__(self, codes: NDArray[np.int64], words: Held) -> None:
+    def __init__(self, codes: NDArray[np.int64], words: ArrowColumn) -> None:
         self.codes = codes
         self.words = words
 
@@ -138,7 +138,7 @@ class Lists:
 
     def __init__(
         self,
-        items: Held,
+        items: ArrowColumn,
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
         broken: NDArray[np.bool_] | None,
@@ -162,16 +162,16 @@ class Lists:
         ends = np.cumsum(sizes)
         places = np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
         try:
-            found = items.take(places)
+            values = items.take(places)
         except RowError as error:
             row = int(np.searchsorted(ends, error.row, side="right"))
             raise RowError(row, str(error)) from None
-        if isinstance(found, BytesColumn):
-            found = found.to_list()
+        if isinstance(values, BytesColumn):
+            values = values.to_list()
         spans = zip((ends - sizes).tolist(), ends.tolist(), lengths.tolist(), strict=True)
         nested = isinstance(items, Lists)
         return [
-            None if size < 0 else _stacked(found[begin:end]) if nested else found[begin:end]
+            None if size < 0 else _stacked(values[begin:end]) if nested else values[begin:end]
             for begin, end, size in spans
         ]
 
@@ -195,9 +195,9 @@ class Objects:
 
 
 def _refuse_broken(broken: NDArray[np.bool_] | None, rows: Rows) -> None:
-    if broken is not None and (found := np.flatnonzero(broken[rows])).size:
+    if broken is not None and (bad := np.flatnonzero(broken[rows])).size:
         raise RowError(
-            int(found[0]),
+            int(bad[0]),
             "a list of numbers has a null among them, which no array can hold: fill it, or leave "
             "the row out, when the table is written",
         )

@@ -1,9 +1,8 @@
 """A table for a process that was forked from one in which Lance was used.
 
-Lance's threads are gone there, and what they held may be locked for ever. So nothing of Lance is
-touched: a fresh interpreter reads, and hands the rows over a socket. That is slower by a copy, and
-by a second or two at the start, and it works however the fork came about. Imports the standard
-library, numpy and errors.
+Lance's threads are gone there, and locks that they had stay locked for ever. So nothing of Lance is
+touched: a fresh interpreter reads, and sends the rows over a socket. That costs a copy, and a
+second or two at the start, and works however the fork came about.
 """
 
 from __future__ import annotations
@@ -43,21 +42,22 @@ class ForkedTable:
     """The methods of `LanceTable`, done by a process of its own; see there."""
 
     def __init__(self, uri: str, version: int | str | None, settings: Mapping[str, str]) -> None:
-        self._given = (uri, version, dict(settings))
+        self._uri = uri
+        self._arguments = (uri, version, dict(settings))
         self._lock = threading.Lock()
-        self._helper: _Helper | None = None
+        self._reader: _Reader | None = None
         with self._lock:
             self._start()
 
     def description(self) -> Description:
         """What the version holds."""
-        found: Description = self._ask("description")
-        return found
+        description: Description = self._ask("description")
+        return description
 
     def select(self, condition: str) -> NDArray[np.int64]:
         """The places of the live rows for which a condition holds."""
-        found: NDArray[np.int64] = self._ask("select", condition)
-        return found
+        places: NDArray[np.int64] = self._ask("select", condition)
+        return places
 
     def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Rows by place."""
@@ -65,33 +65,33 @@ class ForkedTable:
 
     def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
         """Blobs by place."""
-        found: list[bytes | None] = self._ask("blobs", places, column)
-        return found
+        payloads: list[bytes | None] = self._ask("blobs", places, column)
+        return payloads
 
-    def _start(self) -> _Helper:
-        helper = self._helper = _Helper()
-        helper.ask("open", *self._given)
-        return helper
+    def _start(self) -> _Reader:
+        reader = self._reader = _Reader()
+        reader.ask("open", *self._arguments)
+        return reader
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         with self._lock:
-            helper = self._helper or self._start()
+            reader = self._reader or self._start()
             try:
-                return helper.ask(method, *arguments)
+                return reader.ask(method, *arguments)
             except (EOFError, OSError) as error:
                 if isinstance(error, ShardwiseError):
                     raise
                 # The next call starts another one.
-                self._helper = None
+                self._reader = None
                 raise StorageError(
-                    f"{self._given[0]}: the process that reads it for this forked one has ended, "
-                    f"exit code {helper.exit_code()}: was there too little memory? Workers that "
+                    f"{self._uri}: the process that reads it for this forked one has ended, "
+                    f"exit code {reader.exit_code()}: was there too little memory? Workers that "
                     "are started by spawn or forkserver need no such process"
                 ) from error
 
 
-class _Helper:
-    """A process that has a table open, and the pipe to it; it ends when this is let go of."""
+class _Reader:
+    """A process that has a table open, and the pipe to it; it ends with this object."""
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
@@ -103,7 +103,7 @@ class _Helper:
         weakref.finalize(self, _end, os.getpid(), self._process, self._pipe)
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Have a method called.
+        """Call a method in the process.
 
         Raises:
             EOFError, OSError: the process has ended.

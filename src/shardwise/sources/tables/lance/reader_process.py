@@ -1,7 +1,7 @@
 """The process that reads a table for a forked one: a fresh interpreter, in which Lance is whole.
 
 It answers one question at a time on a socket that only its owner has, and ends when the owner
-does (I8). Imports this package's `table` and errors.
+does (I8).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 def main(descriptor: int) -> None:
     """Answer `(method, arguments)` with `(True, result)` or `(False, error)`, to the end."""
-    # Ctrl-C goes to every process of the terminal; the owner decides what comes of it.
+    # Ctrl-C goes to every process of the terminal; the owner decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe: Connection[Any, Any] = Connection(descriptor)
     table: LanceTable | None = None
@@ -32,10 +32,10 @@ def main(descriptor: int) -> None:
                 table, answer = LanceTable(*arguments), None
             else:
                 answer = getattr(table, method)(*arguments)
-            found: tuple[bool, Any] = True, answer
+            reply: tuple[bool, Any] = True, answer
         except ShardwiseError as error:
-            found = False, error
+            reply = False, error
         try:
-            pipe.send(found)
+            pipe.send(reply)
         except (BrokenPipeError, ConnectionResetError):
             return

@@ -1,11 +1,10 @@
-"""Rows that will be asked for soon: blocks of neighbours, read at once and kept within a bound.
+"""A cache of rows that will be read soon: blocks of neighbours, within a bound of bytes.
 
-A window shuffle asks for all rows of a window, each in another batch, and Lance reads a run of
-rows ten times as fast as the same number of single ones. So the first row of a block that is asked
-for brings the whole block, and its last row lets it go. A full shuffle of a large table would use
-next to nothing of a block: how much of the last blocks was used before they had to go decides
-whether new ones are still read on first sight. Only speed depends on it. Any thread may call.
-Imports pyarrow, numpy, errors and this package.
+A window shuffle reads all rows of a window, each in another batch, and Lance reads a run of rows
+ten times as fast as the same number of single ones. So the first row of a block that is read brings
+the whole block, and its last row evicts it. A full shuffle of a large table would use next to
+nothing of a block: the share of the last blocks that was used before they were evicted decides
+whether new ones are still read at the first row. Only speed depends on it. Any thread may call.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.sources.tables.lance.rows import Found, Part
+from shardwise.sources.tables.lance.rows import BatchRows, RowBatch
 
 __all__ = ["BlockCache"]
 
@@ -32,29 +31,29 @@ Take = Callable[[NDArray[np.int64], Names], pa.RecordBatch]
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK_BYTES = 512, 4096, 64 << 10
 # Blocks that must have room; rows too large for that are read one by one.
 _FEWEST_BLOCKS = 256
-# Blocks that are read at a time: what is read is held twice for a moment.
-_BLOCKS_AT_A_TIME = 32
+# Blocks in one read: while they are copied out of it, they take twice the memory.
+_BLOCKS_A_READ = 32
 # Below this share of rows used, a row by itself is cheaper than its part in a block.
 _LEAST_USE = 1 / 16
-# Rows of a block asked for before it is read, where blocks are hardly used.
+# Reads of a block's rows before the block is read, where blocks are hardly used.
 _PATIENCE = 4
 
 
 @dataclass(slots=True)
 class _Block:
-    """Rows that are held, and how many of them were asked for."""
+    """Rows in the cache, and how many of them were read from it."""
 
-    rows: Part
+    rows: RowBatch
     num_used: int = 0
 
 
 class BlockCache:
-    """Reads rows by id, and keeps blocks of them.
+    """Reads rows by id, and caches blocks of them.
 
     Args:
         take: reads rows by ids that ascend without repeats.
         num_rows: how many ids there are.
-        max_bytes: what all blocks may hold together, in memory of this process.
+        max_bytes: memory of all blocks together.
     """
 
     def __init__(self, take: Take, *, num_rows: int, max_bytes: int) -> None:
@@ -63,172 +62,167 @@ class BlockCache:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._blocks: dict[Key, _Block] = {}
-        self._reading: dict[Key, Future[Part | None]] = {}
-        self._seen: dict[Key, int] = {}
+        # Blocks that a thread reads now; None for one that it failed to read.
+        self._in_flight: dict[Key, Future[RowBatch | None]] = {}
+        self._num_seen: dict[Key, int] = {}
         self._damaged: set[Key] = set()
-        self._sizes: dict[Names, int] = {}
+        self._block_rows: dict[Names, int] = {}
         self._num_bytes = 0
         self._use = 1.0
 
     @property
     def num_bytes(self) -> int:
-        """What the blocks hold now."""
+        """Memory of the blocks now."""
         return self._num_bytes
 
-    def read(self, ids: NDArray[np.int64], names: Names) -> Found:
+    def read(self, ids: NDArray[np.int64], names: Names) -> BatchRows:
         """Rows in the order of `ids`, repeats allowed.
 
         Args:
             ids: int64 `[rows]`, one or more.
             names: the columns.
         """
-        size = self._sizes.get(names)
+        size = self._block_rows.get(names)
         if size:
-            return self._find(ids, names, size)
-        wanted, back = np.unique(ids, return_inverse=True)
-        batch = self._take(wanted, names)
+            return self._read_blocks(ids, names, size)
+        ascending, back = np.unique(ids, return_inverse=True)
+        batch = self._take(ascending, names)
         if size is None:
-            self._sizes[names] = self._block_rows(batch)
-        return Found([Part(batch)], np.zeros(len(ids), np.int64), back)
+            self._block_rows[names] = self._size_of_blocks(batch)
+        return BatchRows([RowBatch(batch)], np.zeros(len(ids), np.int64), back)
 
-    def _block_rows(self, sample: pa.RecordBatch) -> int:
-        """Rows in a block of rows like these; 0 where there shall be none."""
+    def _size_of_blocks(self, sample: pa.RecordBatch) -> int:
+        """Rows in a block of rows like these; 0 where they are too large for blocks."""
         row_bytes = max(1, int(sample.nbytes) // sample.num_rows)
         size = min(_MOST_ROWS, max(_FEWEST_ROWS, _BLOCK_BYTES // row_bytes))
         return size if size * row_bytes * _FEWEST_BLOCKS <= self._max_bytes else 0
 
-    def _find(self, ids: NDArray[np.int64], names: Names, size: int) -> Found:
+    def _read_blocks(self, ids: NDArray[np.int64], names: Names, size: int) -> BatchRows:
         numbers, inverse, counts = np.unique(ids // size, return_inverse=True, return_counts=True)
-        asked: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        held, to_read, awaited = self._look_up(names, asked)
-        # Rows of blocks that are neither held nor to be read are read by themselves.
-        there = {*held, *to_read, *awaited}
-        is_loose = np.array([block not in there for block in asked])
-        loose = np.unique(ids[is_loose[inverse]])
-        is_read = False
+        num_rows: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        blocks, missing, in_flight = self._look_up(names, num_rows)
+        known = {*blocks, *missing, *in_flight}
+        is_single = np.array([number not in known for number in num_rows])
+        singles = np.unique(ids[is_single[inverse]])
+        is_damaged = False
         try:
-            self._read(names, size, held, {block: asked[block] for block in to_read})
-            is_read = True
+            self._fetch(names, size, blocks, {number: num_rows[number] for number in missing})
         except DataError:
-            # A neighbour that nobody asked for may be the damaged one.
-            self._give_up(names, to_read)
+            # Maybe of a neighbour that nobody reads: from now on these rows are read singly.
+            is_damaged = True
+            with self._lock:
+                self._damaged.update((names, number) for number in missing)
         finally:
-            self._end(names, to_read)
-        if not is_read:
-            return self._find(ids, names, size)
-        parts = [Part(self._take(loose, names))] if len(loose) else []
-        for block, future in awaited.items():
-            part = future.result()
-            if part is None:
-                # Whoever read it failed: this thread finds out by itself.
-                return self._find(ids, names, size)
-            held[block] = part
-            self._use_up((names, block), asked[block])
-        part_of = {block: len(parts) + place for place, block in enumerate(held)}
-        where = np.array([part_of.get(block, 0) for block in asked], np.int64)[inverse]
-        rows = ids % size
-        if len(loose):
-            alone = is_loose[inverse]
-            rows[alone] = np.searchsorted(loose, ids[alone])
-        return Found([*parts, *held.values()], where, rows)
-
-    def _read(
-        self, names: Names, size: int, held: dict[int, Part], asked: Mapping[int, int]
-    ) -> None:
-        """Read whole blocks, of which so many rows are asked for, into `held`."""
-        blocks = sorted(asked)
-        for at in range(0, len(blocks), _BLOCKS_AT_A_TIME):
-            spans = [
-                np.arange(block * size, min((block + 1) * size, self._num_rows), dtype=np.int64)
-                for block in blocks[at : at + _BLOCKS_AT_A_TIME]
-            ]
-            read = self._take(np.concatenate(spans), names)
-            start = 0
-            for block, span in zip(blocks[at:], spans, strict=False):
-                # A copy: the block must not hold all that was read with it.
-                part = held[block] = Part(pa.concat_batches([read.slice(start, len(span))]))
-                self._keep((names, block), part, asked[block])
-                start += len(span)
+            self._fail(names, missing)
+        if is_damaged:
+            return self._read_blocks(ids, names, size)
+        batches = [RowBatch(self._take(singles, names))] if len(singles) else []
+        for number, future in in_flight.items():
+            rows = future.result()
+            if rows is None:
+                # The other thread failed: this one meets the error by itself.
+                return self._read_blocks(ids, names, size)
+            blocks[number] = rows
+            with self._lock:
+                block = self._blocks.get((names, number))
+                if block is not None:
+                    self._count((names, number), block, num_rows[number])
+        batch_of = {number: len(batches) + place for place, number in enumerate(blocks)}
+        owners = np.array([batch_of.get(number, 0) for number in num_rows], np.int64)[inverse]
+        in_batch = ids % size
+        if len(singles):
+            alone = is_single[inverse]
+            in_batch[alone] = np.searchsorted(singles, ids[alone])
+        return BatchRows([*batches, *blocks.values()], owners, in_batch)
 
     def _look_up(
-        self, names: Names, asked: Mapping[int, int]
-    ) -> tuple[dict[int, Part], set[int], dict[int, Future[Part | None]]]:
-        """Blocks that are held, those to be read here, and those that other threads read now.
+        self, names: Names, num_rows: Mapping[int, int]
+    ) -> tuple[dict[int, RowBatch], set[int], dict[int, Future[RowBatch | None]]]:
+        """Blocks in the cache, those to be fetched here, and those that other threads fetch now.
 
         Args:
             names: the columns.
-            asked: how many rows of each block are asked for.
+            num_rows: rows to read of each block.
         """
-        held: dict[int, Part] = {}
-        to_read: set[int] = set()
-        awaited: dict[int, Future[Part | None]] = {}
+        blocks: dict[int, RowBatch] = {}
+        missing: set[int] = set()
+        in_flight: dict[int, Future[RowBatch | None]] = {}
         with self._lock:
-            for number, count in asked.items():
-                block = self._blocks.get((names, number))
+            for number, count in num_rows.items():
+                key = names, number
+                block = self._blocks.get(key)
                 if block is not None:
-                    held[number] = block.rows
-                    self._count((names, number), block, count)
-                elif (names, number) in self._reading:
-                    awaited[number] = self._reading[names, number]
-                elif self._is_worth_it((names, number), count):
-                    self._reading[names, number] = Future()
-                    to_read.add(number)
-        return held, to_read, awaited
+                    blocks[number] = block.rows
+                    self._count(key, block, count)
+                elif key in self._in_flight:
+                    in_flight[number] = self._in_flight[key]
+                elif self._is_worth_it(key, count):
+                    self._in_flight[key] = Future()
+                    missing.add(number)
+        return blocks, missing, in_flight
 
-    def _end(self, names: Names, numbers: Collection[int]) -> None:
-        """Tell those who wait for blocks that were not read after all."""
+    def _fetch(
+        self, names: Names, size: int, blocks: dict[int, RowBatch], num_rows: Mapping[int, int]
+    ) -> None:
+        """Read whole blocks into the cache and into `blocks`."""
+        numbers = sorted(num_rows)
+        for at in range(0, len(numbers), _BLOCKS_A_READ):
+            chunk = numbers[at : at + _BLOCKS_A_READ]
+            spans = [
+                np.arange(number * size, min((number + 1) * size, self._num_rows), dtype=np.int64)
+                for number in chunk
+            ]
+            batch = self._take(np.concatenate(spans), names)
+            start = 0
+            for number, span in zip(chunk, spans, strict=True):
+                # A copy: a slice would keep the whole batch in memory.
+                rows = RowBatch(pa.concat_batches([batch.slice(start, len(span))]))
+                blocks[number] = rows
+                self._add((names, number), rows, num_rows[number])
+                start += len(span)
+
+    def _fail(self, names: Names, numbers: Collection[int]) -> None:
+        """Release the threads that wait for blocks which were not fetched after all."""
         with self._lock:
-            left = [self._reading.pop((names, number), None) for number in numbers]
-        for future in left:
+            futures = [self._in_flight.pop((names, number), None) for number in numbers]
+        for future in futures:
             if future is not None:
                 future.set_result(None)
 
-    def _use_up(self, key: Key, count: int) -> None:
-        """Count rows of a block that another thread has read, if it is still there."""
+    def _add(self, key: Key, rows: RowBatch, count: int) -> None:
         with self._lock:
-            block = self._blocks.get(key)
-            if block is not None:
-                self._count(key, block, count)
-
-    def _give_up(self, names: Names, numbers: Collection[int]) -> None:
-        """Read the rows of these blocks by themselves from now on."""
-        with self._lock:
-            self._damaged.update((names, number) for number in numbers)
-
-    def _keep(self, key: Key, rows: Part, count: int) -> None:
-        with self._lock:
-            future = self._reading.pop(key)
+            future = self._in_flight.pop(key)
             block = self._blocks[key] = _Block(rows)
-            self._num_bytes += block.rows.num_bytes
+            self._num_bytes += rows.num_bytes
             self._count(key, block, count)
-            # The oldest go first: they are the ones that are nearly used up.
+            # The oldest go first: they are nearly used up.
             while self._num_bytes > self._max_bytes:
-                self._drop(next(iter(self._blocks)))
+                self._evict(next(iter(self._blocks)))
         future.set_result(rows)
 
-    # What follows is called under the lock.
+    # Called under the lock.
 
     def _is_worth_it(self, key: Key, count: int) -> bool:
-        """Whether a block shall be read, of which so many rows are asked for now."""
+        """Whether to fetch a block of which `count` rows are read now."""
         if key in self._damaged:
             return False
         if self._use >= _LEAST_USE:
             return True
-        seen = self._seen.pop(key, 0) + count
-        if seen >= _PATIENCE:
+        num_seen = self._num_seen.pop(key, 0) + count
+        if num_seen >= _PATIENCE:
             return True
-        self._seen[key] = seen
-        # As many as there is room for: a block that would be gone by its next row is not worth it.
-        if len(self._seen) > max(_FEWEST_BLOCKS, len(self._blocks)):
-            del self._seen[next(iter(self._seen))]
+        self._num_seen[key] = num_seen
+        # As many as have room: a block that is evicted before its next row is not worth it.
+        if len(self._num_seen) > max(_FEWEST_BLOCKS, len(self._blocks)):
+            del self._num_seen[next(iter(self._num_seen))]
         return False
 
     def _count(self, key: Key, block: _Block, count: int) -> None:
         block.num_used += count
         if block.num_used >= block.rows.num_rows:
-            self._drop(key)
+            self._evict(key)
 
-    def _drop(self, key: Key) -> None:
+    def _evict(self, key: Key) -> None:
         block = self._blocks.pop(key)
         self._num_bytes -= block.rows.num_bytes
         share = min(1.0, block.num_used / block.rows.num_rows)

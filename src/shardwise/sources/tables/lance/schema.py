@@ -1,7 +1,4 @@
-"""The columns of a table as fields: what they are called, what they hold, how Lance is asked.
-
-Imports pyarrow, errors, the Arrow conversion.
-"""
+"""The columns of a table as fields: their names and types, and the paths that Lance reads."""
 
 from __future__ import annotations
 
@@ -13,30 +10,37 @@ import pyarrow as pa
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.tables.arrow import columns as arrow
+from shardwise.sources.tables.arrow.types import field_types, layouts, value_fields
 
 if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["KEY", "TableForm"]
+__all__ = ["KEY", "TableSchema"]
 
 # The column that has the samples' keys, where there is one; and names that a batch needs itself.
 KEY = "__key__"
 _RESERVED = ("__index__", "__valid__")
 # What Lance knows of a row beside its columns.
 _ROW_FIELDS = (pa.field("_rowid", pa.uint64()), pa.field("_rowaddr", pa.uint64()))
-
 # A lane's window is a run of rows, which Lance reads at once; 128 lanes mix a batch well.
 _WINDOW = WindowShape(lanes=128, window=1024)
 
 
-class TableForm:
-    """The columns as fields: their types, which are blobs, and what to ask Lance for."""
+class TableSchema:
+    """The columns as fields.
 
-    def __init__(self, about: Description, uri: str) -> None:
-        schema = pa.schema([*about.schema, *_ROW_FIELDS])
-        types = arrow.field_types(about.schema)
-        for name in types:
+    Attributes:
+        fields: their names, structs taken apart.
+        types: their Arrow types, those of parts and keys among them.
+        traits: values, layouts, parts and the window shuffle's shape.
+        blobs: the fields that are stored as blobs.
+        has_keys: whether a column has the samples' keys.
+    """
+
+    def __init__(self, description: Description, uri: str) -> None:
+        schema = pa.schema([*description.schema, *_ROW_FIELDS])
+        stored = field_types(description.schema)
+        for name in stored:
             if name in _RESERVED:
                 raise DataError(
                     f"the column {name!r} is called what a batch calls something of its own: "
@@ -44,27 +48,25 @@ class TableForm:
                     url=uri,
                     field=name,
                 )
-        self.has_keys = types.pop(KEY, None) is not None
-        self.fields = tuple(types)
-        every = arrow.field_types(schema, parts=True)
-        self.types = {name: kind for name, kind in every.items() if name != KEY}
-        self.blobs = about.blobs
-        layouts = arrow.layouts(schema)
+        self.has_keys = KEY in stored
+        self.fields = tuple(name for name in stored if name != KEY)
+        self.types = field_types(schema, parts=True)
+        self.names = tuple(name for name in self.types if name != KEY)
+        self.blobs = description.blobs
         self.traits = SourceTraits(
-            value_fields=arrow.value_fields(schema) - {KEY},
-            layouts={name: layouts[name] for name in self.types if name in layouts},
-            parts=tuple(name for name in self.types if name not in types),
+            value_fields=value_fields(schema) - {KEY},
+            layouts={name: form for name, form in layouts(schema).items() if name != KEY},
+            parts=tuple(name for name in self.names if name not in stored),
             window_shape=_WINDOW,
         )
-        self.no_rows = arrow.no_rows(schema)
-        # Lance tells the parts of a struct by dots: where one has a dot itself, all are read.
-        whole = {field.name for field in about.schema if _has_dots(field.type)}
-        tops = {name: name.partition(".")[0] for name in self.types}
+        # Lance separates the parts of a struct by dots: where a name has one itself, all are read.
+        whole = {field.name for field in description.schema if _has_dots(field.type)}
+        tops = {name: name.partition(".")[0] for name in self.names}
         self._paths = {name: top if top in whole else name for name, top in tops.items()}
         self._paths[KEY] = KEY
 
     def paths_of(self, names: Sequence[str]) -> tuple[str, ...]:
-        """What to ask Lance for, to have these fields."""
+        """The paths of these fields, as Lance takes them."""
         return tuple(dict.fromkeys(self._paths[name] for name in names))
 
 

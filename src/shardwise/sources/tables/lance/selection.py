@@ -1,8 +1,8 @@
 """Which rows of a table there are: the manifest, and where each sample lies. Pure numpy.
 
 Without a filter sample i is live row i of the version, and nothing is stored beyond O(fragments)
-(I7). A filter is worked out once, where the dataset is made, and from then on is a selection:
-4 bytes a row that it keeps, which travel with the pickled dataset and count in the fingerprint.
+(I7). A filter is evaluated once, where the dataset is made: 4 bytes for each row that it keeps,
+which travel with the pickled dataset and count in the fingerprint.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from shardwise.sources.manifest import Manifest, Shard
 if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["TablePlan"]
+__all__ = ["RowSelection"]
 
 
-class TablePlan:
+class RowSelection:
     """The samples of a version of a table: fragments are shards, empty ones among them.
 
     Args:
         uri: where the table lies, for messages.
-        about: what the version holds.
+        description: what the version holds.
         condition: the filter in SQL, or None.
         selected: int64, ascending: the places among the live rows that the filter keeps.
 
     Attributes:
-        about: what the version holds.
+        description: what the version holds.
         manifest: a shard a fragment.
     """
 
     def __init__(
         self,
         uri: str,
-        about: Description,
+        description: Description,
         *,
         condition: str | None = None,
         selected: NDArray[np.int64] | None = None,
     ) -> None:
-        self.about = about
-        ends = np.cumsum(about.sizes)
-        self._starts: NDArray[np.int64] = ends - about.sizes
+        self.description = description
+        sizes = description.sizes
+        ends = np.cumsum(sizes)
+        self._starts: NDArray[np.int64] = ends - sizes
         self._rows: NDArray[np.uint32] | None = None
-        sizes = about.sizes
-        kind = f"lance version {about.version} {about.digest}"
+        kind = f"lance version {description.version} {description.digest}"
         if selected is not None:
             fragment = np.searchsorted(ends, selected, side="right")
             # A fragment has less than 2**32 rows: Lance's addresses have 32 bits for them.
@@ -61,7 +61,10 @@ class TablePlan:
         shards = [
             Shard(f"{uri}#fragment={number}", num_samples, num_bytes)
             for number, num_samples, num_bytes in zip(
-                about.fragments.tolist(), sizes.tolist(), about.num_bytes.tolist(), strict=True
+                description.fragments.tolist(),
+                sizes.tolist(),
+                description.num_bytes.tolist(),
+                strict=True,
             )
         ]
         self.manifest = Manifest(kind, shards)
@@ -77,5 +80,5 @@ class TablePlan:
         """What samples are called: "fragment:row", the row among those that are not deleted."""
         fragment, row = self.manifest.locate(ids)
         rows: list[int] = (row if self._rows is None else self._rows[ids]).tolist()
-        numbers = self.about.fragments[fragment].tolist()
+        numbers = self.description.fragments[fragment].tolist()
         return [f"{number}:{place}" for number, place in zip(numbers, rows, strict=True)]

@@ -1,8 +1,7 @@
 """The source of Lance tables: samples by id, from one version of a table.
 
 Opens the table at the first use, once a process; a forked child of a process that used Lance reads
-through a process of its own. Imports numpy, columns, storage, the manifest and this package; Lance
-and pyarrow only where a table is opened.
+through a process of its own. Lance and pyarrow are imported where a table is opened.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.tables.lance.selection import TablePlan
+from shardwise.sources.tables.lance.selection import RowSelection
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from shardwise.sources.tables.lance.forked import ForkedTable
     from shardwise.sources.tables.lance.row_blocks import BlockCache
-    from shardwise.sources.tables.lance.schema import TableForm
+    from shardwise.sources.tables.lance.schema import TableSchema
     from shardwise.sources.tables.lance.table import LanceTable
 
 __all__ = ["LanceSource"]
@@ -76,19 +75,19 @@ class LanceSource:
         self._fill = fill
         self._storage = StorageOptions.of(storage)
         self._memory_bytes = memory_bytes
-        self._plan: TablePlan | None = None
+        self._selection: RowSelection | None = None
         self._here: PerProcess[_Here] = PerProcess()
 
     def __repr__(self) -> str:
-        version = self._version if self._plan is None else self._plan.about.version
+        version = self._version if self._selection is None else self._selection.description.version
         more = "" if version is None else f", version={version!r}"
         if self._condition is not None:
             more += f", filter={self._condition!r}"
         return f"LanceSource({shown(self.uri)!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Follows from the plan.
-        return {name: value for name, value in self.__dict__.items() if name != "_form"}
+        # It follows from the selection, and may be large.
+        return {name: value for name, value in self.__dict__.items() if name != "_schema"}
 
     @property
     def manifest(self) -> Manifest:
@@ -99,37 +98,38 @@ class LanceSource:
             DataError: the filter or a column names what is not there.
             StorageError: it could not be read.
         """
-        return self.plan.manifest
+        return self.selection.manifest
 
     @property
-    def plan(self) -> TablePlan:
+    def selection(self) -> RowSelection:
         """Which rows there are; raises as `manifest` does."""
-        if self._plan is None:
+        if self._selection is None:
             self._open()
-        assert self._plan is not None
-        return self._plan
+        assert self._selection is not None
+        return self._selection
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The columns, in the table's order, structs taken apart."""
-        return self._form.fields
+        return self._schema.fields
 
     @property
     def traits(self) -> SourceTraits:
         """Parts are "_rowid" and the like, and "image.bytes"; windows suit Lance's runs of rows."""
-        return self._form.traits
+        return self._schema.traits
 
     @cached_property
-    def _form(self) -> TableForm:
-        from shardwise.sources.tables.lance.schema import TableForm
+    def _schema(self) -> TableSchema:
+        from shardwise.sources.tables.lance.schema import TableSchema
 
-        return TableForm(self.plan.about, self.uri)
+        return TableSchema(self.selection.description, self.uri)
 
     @cached_property
     def _fills(self) -> dict[str, Any]:
-        from shardwise.sources.tables.arrow.columns import fills_of
+        from shardwise.sources.tables.arrow.fill import fills_of
 
-        return fills_of(self._fill, self._form.types)
+        schema = self._schema
+        return fills_of(self._fill, {name: schema.types[name] for name in schema.names})
 
     def expand(self, columns: Sequence[str]) -> tuple[str, ...]:
         """The fields of columns: a struct stands for all its parts.
@@ -137,16 +137,17 @@ class LanceSource:
         Raises:
             DataError: (also a ValueError) there is no such column; it names those there are.
         """
-        from shardwise.sources.tables.arrow.columns import expand_names
+        from shardwise.sources.tables.arrow.types import expand_names
 
-        return expand_names(columns, tuple(self._form.types), url=self.uri)
+        return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; only the fields asked for are read. Any thread may call this.
 
         Args:
             ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields` or `self.parts`; None for all.
+            fields: the fields to read, each one of `self.fields` or `self.traits.parts`;
+                None for all.
 
         Raises:
             DataError: rows do not decode, or a file of the table is missing.
@@ -154,30 +155,31 @@ class LanceSource:
             IndexError: an id is out of range.
             ValueError: a field is not there.
         """
-        from shardwise.sources.tables.arrow.columns import check_names, filled, to_columns
+        from shardwise.sources.tables.arrow.columns import empty_columns
+        from shardwise.sources.tables.arrow.fill import fill_nulls
+        from shardwise.sources.tables.arrow.types import check_names
         from shardwise.sources.tables.lance.schema import KEY
 
-        plan, form = self.plan, self._form
+        selection, schema = self.selection, self._schema
         ids = np.asarray(ids, dtype=np.int64)
-        names = form.fields if fields is None else tuple(fields)
-        check_names(names, form.types, url=self.uri)
-        plan.manifest.check(ids)
-        keys = [] if form.has_keys else plan.keys(ids)
-        plain = [name for name in names if name not in form.blobs]
-        if form.has_keys:
+        names = schema.fields if fields is None else tuple(fields)
+        check_names(names, schema.names, url=self.uri)
+        selection.manifest.check(ids)
+        keys = [] if schema.has_keys else selection.keys(ids)
+        plain = [name for name in names if name not in schema.blobs]
+        if schema.has_keys:
             plain.append(KEY)
         columns: dict[str, Any] = {}
         num_bytes = 0
         try:
             here = self._open()
-            if plain:
-                if len(ids):
-                    found = here.cache.read(ids, form.paths_of(plain))
-                    num_bytes = found.num_bytes
-                    columns = found.columns(ids, plain, self.uri)
-                else:
-                    columns = to_columns(ids, form.no_rows, plain, url=self.uri)
-            for name in form.blobs.intersection(names):
+            if not len(ids):
+                columns = empty_columns(schema.types, plain)
+            elif plain:
+                rows = here.cache.read(ids, schema.paths_of(plain))
+                num_bytes = rows.num_bytes
+                columns = rows.columns(ids, plain, self.uri)
+            for name in schema.blobs.intersection(names):
                 columns[name] = self._blobs(here, ids, name)
                 num_bytes += len(columns[name].buffer)
         except DataError as error:
@@ -187,22 +189,21 @@ class LanceSource:
             raise
         for name, value in self._fills.items():
             if name in columns:
-                columns[name] = filled(columns[name], value)
-        if form.has_keys:
+                columns[name] = fill_nulls(columns[name], value)
+        if schema.has_keys:
             keys = list(map(str, columns.pop(KEY)))
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     def _blobs(self, here: _Here, ids: NDArray[np.int64], name: str) -> BytesColumn:
         if not len(ids):
             return BytesColumn.of([])
-        wanted, back = np.unique(ids, return_inverse=True)
-        found = here.table.blobs(self.plan.places(wanted), name)
-        column = BytesColumn.of(found)
+        ascending, back = np.unique(ids, return_inverse=True)
+        column = BytesColumn.of(here.table.blobs(self.selection.places(ascending), name))
         return BytesColumn(column.buffer, column.starts[back], column.lengths[back])
 
     def _url(self, ids: NDArray[np.int64]) -> str:
-        shard, _ = self.plan.manifest.locate(ids[:1])
-        return self.plan.manifest.shards[int(shard[0])].url
+        shard, _ = self.selection.manifest.locate(ids[:1])
+        return self.selection.manifest.shards[int(shard[0])].url
 
     # Opening, once a process.
 
@@ -222,38 +223,40 @@ class LanceSource:
 
             make = ForkedTable
         settings = _texts(self._storage.settings())
-        plan = self._plan
-        if plan is None:
+        if self._selection is None:
             table = make(self.uri, self._version, settings)
-            about = table.description()
+            description = table.description()
             condition = self._condition
             selected = None if condition is None else table.select(condition)
-            self._plan = TablePlan(self.uri, about, condition=condition, selected=selected)
+            self._selection = RowSelection(
+                self.uri, description, condition=condition, selected=selected
+            )
             return table
+        first = self._selection.description
         try:
-            table = make(self.uri, plan.about.version, settings)
+            table = make(self.uri, first.version, settings)
         except MissingShardError as error:
             raise StorageError(
                 f"{self.uri}: the table that was planned is not there any more: {error.reason}"
             ) from error
-        found = table.description().digest
-        if found != plan.about.digest:
+        digest = table.description().digest
+        if digest != first.digest:
             raise StorageError(
                 f"{self.uri}: another table has taken the place of the one that was planned: its "
-                f"version {plan.about.version} has other files (digest {found}, not "
-                f"{plan.about.digest}): make the dataset anew"
+                f"version {first.version} has other files (digest {digest}, not "
+                f"{first.digest}): make the dataset anew"
             )
         return table
 
     def _cache(self, table: LanceTable | ForkedTable) -> BlockCache:
         from shardwise.sources.tables.lance.row_blocks import BlockCache
 
-        plan = self.plan
+        selection = self.selection
 
         def take(ids: NDArray[np.int64], paths: tuple[str, ...]) -> pa.RecordBatch:
-            return table.take(plan.places(ids), paths)
+            return table.take(selection.places(ids), paths)
 
-        num_rows = plan.manifest.num_samples
+        num_rows = selection.manifest.num_samples
         return BlockCache(take, num_rows=num_rows, max_bytes=self._memory_bytes)
 
 

@@ -1,9 +1,8 @@
 """One version of a Lance table, open in this process: all that this library asks of Lance.
 
 Lance's threads do not survive a fork, and a forked child that goes on with them hangs or crashes
-now and then: `is_usable_here` is what the rest of the package goes by. Rows are asked for by their
-place among the live rows of the version, ascending: Lance knows of deletions. What Lance raises
-comes out as one of ours (I6). Imports lance, pyarrow, numpy and errors.
+now and then: the rest of the package asks `is_usable_here`. Rows are read by their place among the
+live rows of the version, ascending: Lance skips deleted ones. Lance's errors become ours (I6).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _BLOB_METADATA = b"lance-encoding:blob"
 _BLOB_EXTENSION = "lance.blob.v2"
 # Where in its own source Lance raised an error.
 _PLACE = re.compile(r", /\S+\.rs:\d+:\d+")
-# What no retry and no other row will help against lies in storage, not in the data.
+# Errors of storage; all others are the data's, against which no retry helps.
 _IO_ERRORS = ("LanceError(IO): Generic", "LanceError(IO): Execution")
 _CUT_SHORT = "failed to fill whole buffer"
 
@@ -148,7 +147,7 @@ class LanceTable:
             raise DataError(
                 f"filter={condition!r}: {error.reason}; the columns are {columns}", url=self.uri
             ) from error
-        # An index of the table may have found the rows in an order of its own.
+        # An index of the table returns rows in an order of its own.
         return np.sort(np.concatenate(places), kind="stable")
 
     def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
@@ -162,13 +161,13 @@ class LanceTable:
     def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
         """Blobs by place, one or more, ascending, without repeats, in one planned read."""
         with self._reading():
-            found = self._dataset.read_blobs(column, indices=places.tolist(), preserve_order=True)
-        self._check_count(len(found), len(places))
-        return [payload for _, payload in found]
+            blobs = self._dataset.read_blobs(column, indices=places.tolist(), preserve_order=True)
+        self._check_count(len(blobs), len(places))
+        return [payload for _, payload in blobs]
 
-    def _check_count(self, num_found: int, num_asked: int) -> None:
-        if num_found != num_asked:
-            raise DataError(f"Lance gave {num_found} rows for {num_asked} places", url=self.uri)
+    def _check_count(self, num_rows: int, num_places: int) -> None:
+        if num_rows != num_places:
+            raise DataError(f"Lance gave {num_rows} rows for {num_places} places", url=self.uri)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -230,9 +229,9 @@ def _as_ours(uri: str) -> Iterator[None]:
 
 
 def _ours(uri: str, text: str) -> DataError | StorageError:
-    told = _PLACE.sub("", text)
-    if "Not found: " in told:
-        return MissingShardError(told, url=uri)
-    if told.startswith(_IO_ERRORS) and _CUT_SHORT not in told:
-        return StorageError(f"{uri}: {told}")
-    return DataError(told, url=uri)
+    message = _PLACE.sub("", text)
+    if "Not found: " in message:
+        return MissingShardError(message, url=uri)
+    if message.startswith(_IO_ERRORS) and _CUT_SHORT not in message:
+        return StorageError(f"{uri}: {message}")
+    return DataError(message, url=uri)

@@ -1,8 +1,7 @@
 """An Arrow file on this machine, as Hugging Face datasets write it: mapped, not read.
 
 Both of Arrow's layouts, the stream and the file. A record batch is a row group, whose columns are
-views of the mapped file: taking rows reads the pages that they lie on. Imports pyarrow, storage
-and errors.
+views of the mapped file: taking rows reads the pages that they lie on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class ArrowFile:
 
     Args:
         file: where it lies.
-        stat: the version that is meant; None for the one that is there.
+        stat: the version to read; None for the present one.
 
     Raises:
         StorageError: it is not a local file.
@@ -41,7 +40,7 @@ class ArrowFile:
         self._schema: pa.Schema | None = None
 
     def info(self) -> FileInfo:
-        """What the batches' headers say.
+        """The facts in the batches' headers.
 
         Raises:
             DataError: it is not an Arrow file, or is damaged.

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from shardwise.errors import DataError
-from shardwise.sources.tables.arrow.columns import expand_names, field_types, no_values, plain_type
+from shardwise.sources.tables.arrow.types import expand_names, field_types, no_values, plain_type
 from shardwise.sources.tables.parquet.table_file import FileInfo
 
 __all__ = ["KEY", "ColumnOptions", "TableFields", "cast_column", "fields_of"]
 
 KEY = "__key__"
-# Names that a batch has for itself.
+# Names of a batch's own entries.
 _TAKEN = ("__index__", "__valid__")
 
 
@@ -68,7 +68,7 @@ class TableFields:
         parts: those that are read only when they are named: "image.bytes", "image.path".
         types: the types of all these, of the keys, and of the directories' fields.
         casts: those of them whose columns may be of other types in the files, or not there.
-        partitions: the fields that directories make, those that are wanted.
+        partitions: the fields of the directories' names, as far as they are read.
     """
 
     stored: tuple[str, ...]
@@ -76,6 +76,11 @@ class TableFields:
     types: dict[str, pa.DataType]
     casts: dict[str, pa.DataType]
     partitions: tuple[str, ...]
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a column has the samples' keys."""
+        return KEY in self.types
 
 
 def fields_of(
@@ -91,9 +96,9 @@ def fields_of(
     Raises:
         DataError: the files do not agree, or a column is not there.
     """
-    kinds = [_Kind(info) for info in _different(infos)]
-    known = tuple(dict.fromkeys(name for kind in kinds for name in kind.fields if name != KEY))
-    parts = tuple(dict.fromkeys(name for kind in kinds for name in kind.parts))
+    schemas = [_FileSchema(info) for info in _different(infos)]
+    known = tuple(dict.fromkeys(name for s in schemas for name in s.fields if name != KEY))
+    parts = tuple(dict.fromkeys(name for s in schemas for name in s.parts))
     dirs = tuple(name for name in partitions if name not in known)
     if options.whole:
         known = tuple(name for name in options.types if name not in (*dirs, KEY))
@@ -102,13 +107,13 @@ def fields_of(
         known += tuple(n for n in options.types if n not in (*known, *dirs, *parts, KEY))
     if options.columns is not None:
         every = (*known, *dirs, *parts)
-        wanted = set(expand_names(options.columns, every, url=infos[0].url))
-        known, parts = (tuple(n for n in every if n in wanted and n not in dirs), ())
-        dirs = tuple(name for name in dirs if name in wanted)
-    types = {name: _agreed(name, kinds, options) for name in known}
-    if any(KEY in kind.types for kind in kinds):
-        types[KEY] = _agreed(KEY, kinds, options)
-    types |= {name: kind.types[name] for name in parts for kind in kinds if name in kind.types}
+        chosen = set(expand_names(options.columns, every, url=infos[0].url))
+        known, parts = (tuple(n for n in every if n in chosen and n not in dirs), ())
+        dirs = tuple(name for name in dirs if name in chosen)
+    types = {name: _common_type(name, schemas, options) for name in known}
+    if any(KEY in s.types for s in schemas):
+        types[KEY] = _common_type(KEY, schemas, options)
+    types |= {name: s.types[name] for name in parts for s in schemas if name in s.types}
     types |= {name: options.types.get(name, partitions[name]) for name in dirs}
     casts = {n: kind for n, kind in options.types.items() if n in types and n not in dirs}
     return TableFields(known, parts, types, casts, dirs)
@@ -119,7 +124,7 @@ def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str)
 
     Args:
         column: as the file has it; None if it has no such column.
-        kind: the type that is wanted; None for the file's own.
+        kind: the type to cast to; None for the file's own.
         num_rows: of a column that is not there.
         name: the field.
 
@@ -140,7 +145,7 @@ def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str)
         ) from error
 
 
-class _Kind:
+class _FileSchema:
     """Files that have one schema.
 
     Attributes:
@@ -169,55 +174,55 @@ class _Kind:
 
 def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:
     """The first file of each schema."""
-    found: list[FileInfo] = []
+    firsts: list[FileInfo] = []
     for info in infos:
         # Most files are alike to the letter.
-        if not any(info.schema.equals(other.schema) for other in found):
-            found.append(info)
-    return found
+        if not any(info.schema.equals(other.schema) for other in firsts):
+            firsts.append(info)
+    return firsts
 
 
-def _agreed(name: str, kinds: Sequence[_Kind], options: ColumnOptions) -> pa.DataType:
+def _common_type(name: str, schemas: Sequence[_FileSchema], options: ColumnOptions) -> pa.DataType:
     """The type of a field in all files."""
-    wanted = options.types.get(name)
-    if wanted is not None:
-        _check_casts(name, wanted, kinds, options.fill)
-        return wanted
-    first = kinds[0]
-    for kind in kinds[1:]:
-        mine, theirs = _form(kind.types.get(name)), _form(first.types.get(name))
+    cast = options.types.get(name)
+    if cast is not None:
+        _check_casts(name, cast, schemas, options.fill)
+        return cast
+    first = schemas[0]
+    for schema in schemas[1:]:
+        mine, theirs = _form(schema.types.get(name)), _form(first.types.get(name))
         if mine != theirs:
-            common = _common(each.types[name] for each in kinds if name in each.types)
+            common = _wider(each.types[name] for each in schemas if name in each.types)
             raise DataError(
                 f"the column {name!r} is {mine}, in {first.url!r} it is {theirs}: give all files "
                 f"one type by schema={{{name!r}: {common}}} (what is not there is null, or what "
                 "fill= says), or read other columns= only",
-                url=kind.url,
+                url=schema.url,
                 field=name,
             )
     return first.types[name]
 
 
-def _check_casts(name: str, wanted: pa.DataType, kinds: Sequence[_Kind], fill: Any) -> None:
-    there = [kind for kind in kinds if name in kind.types]
+def _check_casts(name: str, cast: pa.DataType, schemas: Sequence[_FileSchema], fill: Any) -> None:
+    there = [schema for schema in schemas if name in schema.types]
     if not there and not (isinstance(fill, Mapping) and name in fill):
         raise DataError(
             f"schema= names the column {name!r}, which no file has: the columns are "
-            f"{', '.join(map(repr, kinds[0].fields))}; to make it up, say what it holds by "
+            f"{', '.join(map(repr, schemas[0].fields))}; to make it up, say what it holds by "
             f"fill={{{name!r}: ...}}",
-            url=kinds[0].url,
+            url=schemas[0].url,
             field=name,
         )
-    for kind in there:
+    for schema in there:
         try:
-            cast_column(no_values(kind.types[name]), wanted, 0, name)
+            cast_column(no_values(schema.types[name]), cast, 0, name)
         except DataError as error:
-            error.url = kind.url
+            error.url = schema.url
             raise
 
 
 def _form(kind: pa.DataType | None) -> str:
-    """What must agree between files: strings of every kind are one, and so is binary."""
+    """A type as files must agree on it: all kinds of strings are alike, and of binary."""
     if kind is None:
         return "not there"
     text = str(plain_type(kind))
@@ -227,7 +232,7 @@ def _form(kind: pa.DataType | None) -> str:
     return text
 
 
-def _common(kinds: Iterable[pa.DataType]) -> str:
+def _wider(kinds: Iterable[pa.DataType]) -> str:
     """A type that holds the values of all these, as `schema=` takes it."""
     schemas = [pa.schema([("x", kind)]) for kind in kinds]
     try:

@@ -22,18 +22,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardwise.errors import DataError, ShardwiseError, StaleIndexError
-from shardwise.sources.tables.arrow.columns import field_types
+from shardwise.sources.tables.arrow.types import field_types
 from shardwise.sources.tables.parquet.table_file import FileInfo
 from shardwise.storage import File, FileStat
 
 __all__ = ["ParquetFile", "check_version"]
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-# What is read at the end of a file before it is known how long its footer is.
+# The first read at the end of a file; longer footers take a second one.
 _TAIL_BYTES = 64 << 10
-# The header of a page of -1 bytes. Zeros would be no header, for which a longer one is tried.
+# The header of a page of -1 bytes, which pyarrow refuses; after zeros it would try a longer one.
 _NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
-# What pyarrow raises for bytes that it does not understand.
+# Errors that pyarrow raises for damaged bytes.
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
@@ -42,7 +42,7 @@ class ParquetFile:
 
     Args:
         file: its bytes.
-        stat: the version that is meant; None for the one that is there.
+        stat: the version to read; None for the present one.
     """
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
@@ -52,7 +52,7 @@ class ParquetFile:
         self._metadata: pq.FileMetaData | None = None
 
     def info(self) -> FileInfo:
-        """What the footer says.
+        """The facts in the footer.
 
         Raises:
             DataError: it is not a Parquet file, or its footer is damaged.
@@ -62,7 +62,7 @@ class ParquetFile:
         footer = self._footer()
         try:
             schema = footer.schema.to_arrow_schema()
-            field_types(schema)  # names are looked at: they may be no UTF-8
+            field_types(schema)  # decodes the names, which may be no UTF-8
         except DataError:
             raise
         except _BROKEN as error:
@@ -95,9 +95,9 @@ class ParquetFile:
         """
         check_version(self._file, self._stat)
         footer = self._footer()
-        # On this machine a read for each column is quicker than to find out what can be joined.
+        # A read for each column of a local file is quicker than working out which to coalesce.
         segments = self._fetch(footer, group, names) if self._file.is_remote else []
-        source = _Segments(self._file, self._stat.num_bytes, segments)
+        source = _BufferedFile(self._file, self._stat.num_bytes, segments)
         try:
             table = _decode(source, footer, group, names)
         except ShardwiseError:
@@ -128,13 +128,13 @@ class ParquetFile:
         self, footer: pq.FileMetaData, group: int, names: Sequence[str]
     ) -> list[tuple[int, memoryview]]:
         """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
-        asked = _Asked(self._stat.num_bytes)
-        # pyarrow reads all columns before it decodes the first one, which can't be done here.
-        # Whatever else is wrong is told where the bytes are decoded.
+        recorder = _RangeRecorder(self._stat.num_bytes)
+        # pyarrow reads all columns before it decodes the first one, which fails here by design.
+        # Other damage is an error when the bytes are decoded.
         with contextlib.suppress(*_BROKEN):
-            _decode(asked, footer, group, names)
+            _decode(recorder, footer, group, names)
         merged: list[list[int]] = []
-        for begin, end in sorted(asked.spans):
+        for begin, end in sorted(recorder.spans):
             if merged and begin - merged[-1][1] <= self._file.gap_bytes:
                 merged[-1][1] = max(end, merged[-1][1])
             else:
@@ -156,10 +156,10 @@ def check_version(file: File, stat: FileStat) -> None:
         StaleIndexError: it has changed.
         MissingShardError: it is gone.
     """
-    if not file.is_remote and (found := file.stat()) != stat:
+    if not file.is_remote and (now := file.stat()) != stat:
         raise StaleIndexError(
             f"the file has changed since the table was opened: it had {stat.num_bytes} bytes "
-            f"(modified at {stat.mtime_ns} ns), and has {found.num_bytes} ({found.mtime_ns} ns): "
+            f"(modified at {stat.mtime_ns} ns), and has {now.num_bytes} ({now.mtime_ns} ns): "
             "open the table anew",
             url=file.url,
         )
@@ -190,8 +190,8 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         raise DataError(f"its footer is damaged: {error}", url=file.url) from error
 
 
-def _decode(source: _Readable, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
-    """A row group from a file; pages that have a checksum are held to it."""
+def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
+    """A row group from a file; pages that have a checksum are verified."""
     reader = pq.ParquetFile(
         pa.PythonFile(source, mode="r"),
         metadata=footer,
@@ -201,8 +201,8 @@ def _decode(source: _Readable, footer: pq.FileMetaData, group: int, names: Seque
     return reader.read_row_group(group, columns=list(names), use_threads=False)
 
 
-class _Readable(io.RawIOBase):
-    """A file for pyarrow, of which `read_at` says what is where."""
+class _PyarrowFile(io.RawIOBase):
+    """A file for pyarrow; `read_at` gives its bytes."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__()
@@ -240,8 +240,8 @@ class _Readable(io.RawIOBase):
         raise NotImplementedError
 
 
-class _Asked(_Readable):
-    """No column that can be decoded, and a record of which bytes were asked for.
+class _RangeRecorder(_PyarrowFile):
+    """A file without a column that can be decoded, which records the ranges that pyarrow reads.
 
     Attributes:
         spans: (begin, end) in the file, in the order of the reads.
@@ -253,7 +253,7 @@ class _Asked(_Readable):
         self._left = num_bytes
 
     def read_at(self, at: int, size: int) -> Any:
-        """A page that is refused at once, and zeros, which take no memory; never too many."""
+        """A page that pyarrow refuses, and zeros, which take no memory."""
         self._left -= size
         if self._left < 0:  # a damaged footer: columns lie over each other
             return b""
@@ -263,7 +263,7 @@ class _Asked(_Readable):
         return column.data
 
 
-class _Segments(_Readable):
+class _BufferedFile(_PyarrowFile):
     """A file of which some segments are in memory already.
 
     Args:

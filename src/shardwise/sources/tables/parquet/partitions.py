@@ -58,7 +58,7 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
         >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
         [Partition(name='year', values=(2024, 2025), dtype=None)]
     """
-    found = [
+    columns = [
         {
             unquote(match["name"]): unquote(match["value"])
             for part in without_query(url).split("/")[:-1]
@@ -66,18 +66,19 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
         }
         for url in urls
     ]
-    for url, parts in zip(urls, found, strict=True):
-        if list(parts) != list(found[0]):
+    for url, parts in zip(urls, columns, strict=True):
+        if list(parts) != list(columns[0]):
             raise DataError(
                 f"its directories have the columns {list(parts)}, those of {urls[0]!r} have "
-                f"{list(found[0])}: the files of a table lie under the same columns",
+                f"{list(columns[0])}: the files of a table lie under the same columns",
                 url=url,
             )
-    return [Partition(name, _typed([p[name] for p in found])) for name in (found or [{}])[0]]
+    names = columns[0] if columns else ()
+    return [Partition(name, _typed([parts[name] for parts in columns])) for name in names]
 
 
 def _typed(texts: Sequence[str]) -> tuple[int | str | None, ...]:
-    given = [None if text == _NULL else text for text in texts]
-    if all(text is None or _WHOLE.fullmatch(text) for text in given):
-        return tuple(None if text is None else int(text) for text in given)
-    return tuple(given)
+    values = tuple(None if text == _NULL else text for text in texts)
+    if all(text is None or _WHOLE.fullmatch(text) for text in values):
+        return tuple(None if text is None else int(text) for text in values)
+    return values

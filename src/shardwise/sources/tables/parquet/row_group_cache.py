@@ -1,7 +1,6 @@
-"""Row groups that are decoded already: as many as fit into so many bytes, each decoded once.
+"""A cache of decoded row groups within a bound of bytes; each is decoded once.
 
-Shared by the threads of a process; a process that was forked or got the source by pickle begins
-with none. Imports the standard library only.
+Shared by the threads of a process; a forked or unpickled one begins empty.
 """
 
 from __future__ import annotations
@@ -10,106 +9,105 @@ import itertools
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from shardwise.sources.per_process import PerProcess
 
-__all__ = ["Decoded"]
+__all__ = ["RowGroupCache"]
 
 T = TypeVar("T")
 
-# However small the budget: a window of rows lies in two row groups, and the next one is begun
-# before it is done with. With less, each batch would decode them anew.
-_LEAST = 4
+# Row groups kept whatever the bound: a window of rows lies in two, and the next window begins
+# before it ends. With fewer, each batch would decode them again.
+_MIN_GROUPS = 4
 
 
-class Decoded(Generic[T]):
-    """What was made last, up to a number of bytes, and four of them in any case.
+class RowGroupCache(Generic[T]):
+    """The row groups that were used last, up to a number of bytes, and at least four.
 
-    What is asked for by several threads at once is made by the first of them.
+    Of several threads that need the same one, the first decodes it.
 
     Args:
-        max_bytes: the most that is kept; what somebody still uses is not counted.
+        max_bytes: bytes kept; row groups that are evicted while in use do not count.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._here: PerProcess[_Kept[T]] = PerProcess()
+        self._process: PerProcess[_Cache[T]] = PerProcess()
 
     def __len__(self) -> int:
-        return len(self._kept.ready)
-
-    @property
-    def _kept(self) -> _Kept[T]:
-        return self._here.get(_Kept)
+        return len(self._cache.entries)
 
     @property
     def num_bytes(self) -> int:
         """The bytes that are kept."""
-        return self._kept.num_bytes
+        return self._cache.num_bytes
 
-    def get(self, key: Hashable, make: Callable[[], tuple[T, int]]) -> T:
-        """What is kept under a key, else what `make` gives.
+    @property
+    def _cache(self) -> _Cache[T]:
+        return self._process.get(_Cache)
+
+    def get(self, key: Hashable, decode: Callable[[], tuple[T, int]]) -> T:
+        """A row group from the cache, else by `decode`.
 
         Args:
             key: its name.
-            make: gives the value and how many bytes it takes in memory. What it raises is raised
-                to all who wait for it, and is not kept.
+            decode: returns the value and its bytes of memory. An error is raised to all threads
+                that wait for the value, and is not cached.
         """
-        kept = self._kept
-        ready = kept.ready.get(key)
-        if ready is not None:
-            ready.used = next(kept.clock)
-            return ready.value
-        with kept.lock:
-            ready = kept.ready.get(key)
-            if ready is not None:
-                return ready.value
-            future = kept.making.get(key)
-            mine = future is None
+        cache = self._cache
+        entry = cache.entries.get(key)
+        if entry is not None:
+            entry.used = next(cache.clock)
+            return entry.value
+        with cache.lock:
+            entry = cache.entries.get(key)
+            if entry is not None:
+                return entry.value
+            future = cache.in_flight.get(key)
+            is_first = future is None
             if future is None:
-                future = kept.making[key] = Future()
-        if not mine:
+                future = cache.in_flight[key] = Future()
+        if not is_first:
             return future.result()
         try:
-            value, num_bytes = make()
+            value, num_bytes = decode()
         except BaseException as error:
-            with kept.lock:
-                del kept.making[key]
+            with cache.lock:
+                del cache.in_flight[key]
             future.set_exception(error)
             raise
-        with kept.lock:
-            del kept.making[key]
-            kept.ready[key] = _Ready(value, num_bytes, next(kept.clock))
-            kept.num_bytes += num_bytes
-            self._let_go(kept)
+        with cache.lock:
+            del cache.in_flight[key]
+            cache.entries[key] = _Entry(value, num_bytes, next(cache.clock))
+            cache.num_bytes += num_bytes
+            self._evict(cache)
         future.set_result(value)
         return value
 
-    def _let_go(self, kept: _Kept[T]) -> None:
-        """Forget what was used longest ago, until the rest fits."""
-        while kept.num_bytes > self.max_bytes and len(kept.ready) > _LEAST:
-            oldest = min(kept.ready, key=lambda key: kept.ready[key].used)
-            kept.num_bytes -= kept.ready.pop(oldest).num_bytes
+    def _evict(self, cache: _Cache[T]) -> None:
+        """Evict the least recently used until the rest fits."""
+        while cache.num_bytes > self.max_bytes and len(cache.entries) > _MIN_GROUPS:
+            oldest = min(cache.entries, key=lambda key: cache.entries[key].used)
+            cache.num_bytes -= cache.entries.pop(oldest).num_bytes
 
 
-class _Ready(Generic[T]):
-    """One thing that is kept, and when it was used last."""
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    """A cached value, and the clock at its last use."""
 
-    __slots__ = ("num_bytes", "used", "value")
-
-    def __init__(self, value: T, num_bytes: int, used: int) -> None:
-        self.value = value
-        self.num_bytes = num_bytes
-        self.used = used
+    value: T
+    num_bytes: int
+    used: int
 
 
-class _Kept(Generic[T]):
-    """What one process keeps; what is ready is looked up without the lock."""
+class _Cache(Generic[T]):
+    """The cache of one process; entries are looked up without the lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.clock = itertools.count()
-        self.ready: dict[Hashable, _Ready[T]] = {}
-        self.making: dict[Hashable, Future[T]] = {}
+        self.entries: dict[Hashable, _Entry[T]] = {}
+        self.in_flight: dict[Hashable, Future[T]] = {}
         self.num_bytes = 0

@@ -1,14 +1,13 @@
-"""The source of tables: rows by id, taken from row groups that stay decoded for a while.
+"""The source of tables: rows by id, from a cache of decoded row groups.
 
-Opens the files at the first use, once a process. Imports numpy, columns, storage, the manifest,
-the Arrow conversion and this package.
+Opens the files at the first use, once a process.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,18 +19,13 @@ from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.tables.arrow.columns import (
-    Held,
-    check_names,
-    convert,
-    expand_names,
-    filled,
-    gather,
-    leaf,
-    no_values,
-)
+from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
+from shardwise.sources.tables.arrow.convert import convert
+from shardwise.sources.tables.arrow.fill import fill_nulls
+from shardwise.sources.tables.arrow.types import check_names, expand_names
+from shardwise.sources.tables.arrow.views import ArrowColumn
 from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, cast_column
-from shardwise.sources.tables.parquet.row_group_cache import Decoded
+from shardwise.sources.tables.parquet.row_group_cache import RowGroupCache
 from shardwise.sources.tables.parquet.table_file import TableFile
 from shardwise.sources.tables.parquet.tables import Tables, open_table, open_tables
 from shardwise.sources.tables.parquet.urls import find_tables
@@ -39,9 +33,9 @@ from shardwise.storage import FilePool, StorageOptions
 
 __all__ = ["ParquetSource"]
 
-# What a held column needs beside Arrow's bytes: where rows begin, and how long they are.
+# Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
 _ROW_BYTES = 16
-# Footers that a process keeps, and mapped files.
+# Open files with their footers, a process.
 _MAX_FILES = 256
 
 
@@ -64,7 +58,7 @@ class ParquetSource:
             (a pyarrow one, or its name) for some of them. Columns are cast to it; in a file that
             has no such column it is null.
         fill: what stands for a null: name -> value, or one value for all columns of its kind.
-        memory_bytes: decoded row groups that are kept in a process; at least four are.
+        memory_bytes: memory of a process for decoded row groups; at least four are kept.
         storage: how remote files are reached.
 
     Raises:
@@ -89,7 +83,7 @@ class ParquetSource:
         self.urls = find_tables(urls, options=storage)
         self._pool = FilePool(options=storage)
         self._tables: Tables | None = None
-        self._groups: Decoded[dict[str, Held]] = Decoded(memory_bytes)
+        self._groups: RowGroupCache[dict[str, ArrowColumn]] = RowGroupCache(memory_bytes)
         self._lock: PerProcess[threading.Lock] = PerProcess()
         self._files: PerProcess[dict[int, TableFile]] = PerProcess()
 
@@ -148,14 +142,15 @@ class ParquetSource:
             IndexError: an id is out of range.
         """
         tables = self.tables
+        known = tables.columns
         ids = np.asarray(ids, dtype=np.int64)
         names = tables.fields if fields is None else tuple(fields)
         if fields is not None:
-            check_names(names, (*tables.fields, *tables.traits.parts), url=self.urls[0])
+            check_names(names, (*tables.fields, *known.parts), url=self.urls[0])
         tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
-        stored = tuple(name for name in (*tables.stored, *tables.traits.parts) if name in names)
-        if tables.has_keys:
+        stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
+        if known.has_keys:
             stored += (KEY,)
         columns: dict[str, Any] = {}
         num_bytes = 0
@@ -166,8 +161,8 @@ class ParquetSource:
                 columns[partition.name] = partition.take(tables.file_of[groups])
         for name, value in tables.fills.items():
             if name in columns:
-                columns[name] = filled(columns[name], value)
-        keys = list(map(str, columns.pop(KEY))) if tables.has_keys else self._keys(groups, rows)
+                columns[name] = fill_nulls(columns[name], value)
+        keys = list(map(str, columns.pop(KEY))) if known.has_keys else self._keys(groups, rows)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     # Inner parts.
@@ -180,47 +175,45 @@ class ParquetSource:
         names: tuple[str, ...],
     ) -> tuple[dict[str, Any], int]:
         """Rows of the stored fields, and the bytes that were read for them."""
-        num_read = [0]
         if not len(ids):
-            kinds = self.tables.schema
-            empty = {name: convert(no_values(kinds.field(name).type)) for name in names}
-            return {name: column.take(slice(None)) for name, column in empty.items()}, 0
+            return empty_columns(self.tables.columns.types, names), 0
+        num_read = [0]
 
-        def error(place: int, name: str, message: str) -> DataError:
-            one = slice(place, place + 1)
-            return DataError(
-                message,
-                url=self.manifest.shards[int(groups[place])].url,
-                key=self._keys(groups[one], rows[one])[0],
-                field=name,
-                index=int(ids[place]),
-            )
+        def locate(row: int) -> tuple[str, str]:
+            one = slice(row, row + 1)
+            url = self.manifest.shards[int(groups[row])].url
+            return url, self._keys(groups[one], rows[one])[0]
 
-        def held(group: int) -> Mapping[str, Held]:
+        def columns_of(group: int) -> dict[str, ArrowColumn]:
             return self._group(group, names, num_read)
 
-        return gather(names, groups, rows, held, error=error), num_read[0]
+        columns = gather(names, groups, rows, columns_of, ids=ids, locate=locate)
+        return columns, num_read[0]
 
-    def _group(self, group: int, names: tuple[str, ...], num_read: list[int]) -> dict[str, Held]:
+    def _group(
+        self, group: int, names: tuple[str, ...], num_read: list[int]
+    ) -> dict[str, ArrowColumn]:
         """A row group's columns, decoded now or before; counts the bytes read."""
 
-        def decode() -> tuple[dict[str, Held], int]:
+        def decode() -> tuple[dict[str, ArrowColumn], int]:
             tables = self.tables
             file = self._file(int(tables.file_of[group]))
             table, num_bytes = file.read(int(tables.group_of[group]), names)
             num_read[0] += num_bytes
             num_rows, url = int(tables.manifest.sizes[group]), tables.manifest.shards[group].url
-            held = {}
+            columns = {}
             for name in names:
                 try:
-                    column = cast_column(leaf(table, name), tables.casts.get(name), num_rows, name)
+                    column = cast_column(
+                        leaf(table, name), tables.columns.casts.get(name), num_rows, name
+                    )
                 except DataError as error:
                     error.url = url
                     raise
-                held[name] = convert(column)
+                columns[name] = convert(column)
             # What is mapped takes no memory of this process.
-            size = 0 if tables.mapped and not tables.casts else table.nbytes
-            return held, size + _ROW_BYTES * num_rows * len(names)
+            size = 0 if tables.mapped and not tables.columns.casts else table.nbytes
+            return columns, size + _ROW_BYTES * num_rows * len(names)
 
         return self._groups.get((group, names), decode)
 

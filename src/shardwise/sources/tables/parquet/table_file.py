@@ -1,4 +1,4 @@
-"""What a file of a table is to the source, whatever its format. Imports pyarrow and storage."""
+"""The protocol of a table's file, whatever its format, and the facts in its footer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["FileInfo", "TableFile"]
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What a file says of itself, without its rows.
+    """The facts in a file's footer.
 
     Attributes:
         url: where it lies.
@@ -38,7 +38,7 @@ class TableFile(Protocol):
     """An open file of a table; any thread may read from it."""
 
     def info(self) -> FileInfo:
-        """What the file says of itself; reads its footer."""
+        """The facts in the footer."""
         ...
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table | pa.RecordBatch, int]:

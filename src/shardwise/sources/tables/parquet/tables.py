@@ -1,8 +1,7 @@
 """The files of one table, opened: counts, fields and versions, without any rows.
 
-Keeps I6 and I7: what does not fit together is found when the table is opened, not in the middle of
-an epoch; and there is nothing here for each row. Imports this package, the Arrow conversion, the
-manifest, storage and errors.
+Keeps I6 and I7: files that do not fit together are an error when the table is opened, not in the
+middle of an epoch; and nothing here grows with the rows.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from shardwise.plan import WindowShape
 from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.tables.arrow.columns import fills_of, layouts, number_dtype, value_fields
+from shardwise.sources.tables.arrow.fill import fills_of
+from shardwise.sources.tables.arrow.types import layouts, number_dtype, value_fields
 from shardwise.sources.tables.parquet.arrow_file import ArrowFile
-from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, fields_of
+from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, TableFields, fields_of
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
 from shardwise.sources.tables.parquet.partitions import Partition, partitions_of
 from shardwise.sources.tables.parquet.table_file import TableFile
@@ -32,17 +32,17 @@ from shardwise.storage import FilePool, FileStat
 
 __all__ = ["Tables", "open_table", "open_tables"]
 
-# Footers wait for storage more than they work.
+# Reading a footer is mostly waiting for storage.
 _OPEN_THREADS = 16
-# What the row groups that a window shuffle has in use at a time may take, as the footers count
-# bytes. A constant: the order must be the same on every machine.
+# Uncompressed bytes of the row groups that a window shuffle has in use at a time. A constant: the
+# order must be the same on every machine.
 _WINDOW_BYTES = 512 << 20
 _MAX_LANES = 1024
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What opening found; pickles small.
+    """The files of an open table; pickles small.
 
     Attributes:
         manifest: a shard a row group.
@@ -50,13 +50,10 @@ class Tables:
         file_of: int64 `[groups]`, the number of each row group's file.
         group_of: int64 `[groups]`, its number in there.
         first_rows: int64 `[groups]`, the row of the file that it begins with.
-        stored: the fields that the files hold.
-        casts: the types of `schema=`; a file may have no such column.
+        columns: the fields that the files hold, with their types and casts.
         fills: what stands for a null, a field.
         partitions: the fields that the directories' names make.
         traits: the fields that are values, arrays or parts, and the window shuffle's shape.
-        has_keys: whether a column has the samples' keys.
-        schema: all fields, with the types that they have in the end.
         mapped: whether the files are mapped, so that any row is as near as another.
     """
 
@@ -66,13 +63,10 @@ class Tables:
     file_of: NDArray[np.int64]
     group_of: NDArray[np.int64]
     first_rows: NDArray[np.int64]
-    stored: tuple[str, ...]
-    casts: dict[str, pa.DataType]
+    columns: TableFields
     fills: dict[str, Any]
     partitions: tuple[Partition, ...]
     traits: SourceTraits
-    has_keys: bool
-    schema: pa.Schema
     mapped: bool
 
     @functools.cached_property
@@ -84,16 +78,16 @@ class Tables:
     @property
     def fields(self) -> tuple[str, ...]:
         """All fields: the stored ones, then those of the directories."""
-        return (*self.stored, *(partition.name for partition in self.partitions))
+        return (*self.columns.stored, *(partition.name for partition in self.partitions))
 
 
 def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
-    """Open one file: an Arrow file if it is called so, else Parquet.
+    """Open one file: an Arrow file if its name ends in ".arrow", else Parquet.
 
     Args:
         url: where it lies.
         pool: has the open files.
-        stat: the version that is meant; None for the one that is there.
+        stat: the version to read; None for the present one.
     """
     kind = ArrowFile if url.endswith(".arrow") else ParquetFile
     return kind(pool.get(url), stat)
@@ -112,8 +106,8 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
     with ThreadPoolExecutor(threads, thread_name_prefix="shardwise-footers") as executor:
         infos = list(executor.map(lambda url: open_table(url, pool).info(), urls))
     dirs = {p.name: p for p in partitions_of(urls)}
-    found = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
-    schema = pa.schema(list(found.types.items()))
+    fields = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
+    schema = pa.schema(list(fields.types.items()))
     shards = [
         Shard(info.url, rows, size)
         for info in infos
@@ -130,18 +124,15 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         file_of=np.repeat(np.arange(len(infos)), counts),
         group_of=np.concatenate([np.arange(count) for count in counts]),
         first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
-        stored=found.stored,
-        casts=found.casts,
-        fills=fills_of(options.fill, {k: v for k, v in found.types.items() if k != KEY}),
-        partitions=tuple(_cast(dirs[name], found.types[name]) for name in found.partitions),
+        columns=fields,
+        fills=fills_of(options.fill, {k: v for k, v in fields.types.items() if k != KEY}),
+        partitions=tuple(_cast(dirs[name], fields.types[name]) for name in fields.partitions),
         traits=SourceTraits(
             value_fields=value_fields(schema) - {KEY},
             layouts={k: v for k, v in layouts(schema).items() if k != KEY},
-            parts=found.parts,
+            parts=fields.parts,
             window_shape=_window_shape(shards),
         ),
-        has_keys=KEY in found.types,
-        schema=schema,
         mapped=mapped == {True},
     )
 
@@ -159,9 +150,9 @@ def _cast(partition: Partition, kind: pa.DataType) -> Partition:
 
 
 def _window_shape(shards: Sequence[Shard]) -> WindowShape:
-    """Lanes such that the row groups in use fit into memory; windows as long as a row group.
+    """As many lanes as fit into memory, and windows as long as a row group.
 
-    A window lies in two row groups at most times, so each lane has two in use.
+    A window mostly lies in two row groups, so each lane has two in use.
     """
     filled = [shard for shard in shards if shard.num_samples]
     if not filled:

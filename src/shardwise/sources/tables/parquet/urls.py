@@ -1,7 +1,7 @@
 """From what a user writes to the files of one table: directories are searched, layouts known.
 
 Keeps a part of I6: a directory that holds several tables (the splits of a Hugging Face dataset) is
-an error, never their sum. Imports storage and errors.
+an error, never their sum.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def find_tables(
         if text and is_local(text) and os.path.isdir(local_path(text)):  # noqa: PTH112
             named += _in_directory(Path(local_path(text)))
         elif not is_local(text) and text.endswith("/"):
-            found = expand(text, suffixes=SUFFIXES, options=options)
-            _refuse_splits(found, text)
-            named += found
+            listed = expand(text, suffixes=SUFFIXES, options=options)
+            _refuse_splits(listed, text)
+            named += listed
         else:
             named.append(item)
     return expand(named, suffixes=SUFFIXES, options=options)
@@ -80,12 +80,12 @@ def _in_directory(path: Path) -> list[str]:
         )
     if (path / "state.json").is_file():
         return _saved_files(path)
-    found = sorted(_walk(path))
-    if not found:
-        wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
-        raise MissingShardError(f"no {wanted} in the directory or under it", url=str(path))
-    _refuse_splits(found, str(path))
-    return found
+    files = sorted(_walk(path))
+    if not files:
+        patterns = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+        raise MissingShardError(f"no {patterns} in the directory or under it", url=str(path))
+    _refuse_splits(files, str(path))
+    return files
 
 
 def _refuse_splits(urls: Sequence[str], directory: str) -> None:
@@ -127,9 +127,9 @@ def _saved_files(path: Path) -> list[str]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"it is no JSON: {error}", url=str(path)) from error
-    if not isinstance(found, dict):
-        raise DataError(f"it holds {type(found).__name__}, not an object", url=str(path))
-    return found
+    if not isinstance(value, dict):
+        raise DataError(f"it holds {type(value).__name__}, not an object", url=str(path))
+    return value

@@ -1,0 +1,68 @@
+"""What a process opens for itself: once, by the first thread; anew after a fork or a pickle."""
+
+import multiprocessing
+import os
+import pickle
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from shardwise.sources import PerProcess
+
+
+class Handle:
+    """Something opened; knows in which process."""
+
+    def __init__(self):
+        self.pid = os.getpid()
+
+
+def test_threads_share_what_the_first_of_them_makes():
+    made = []
+    barrier = Barrier(4)
+    handles = PerProcess()
+
+    def make():
+        made.append(1)
+        return Handle()
+
+    def use(_):
+        barrier.wait()
+        return handles.get(make)
+
+    with ThreadPoolExecutor(4) as pool:
+        (handle,) = set(pool.map(use, range(4)))
+    assert handle.pid == os.getpid()
+    assert len(made) == 1
+
+
+def test_a_forked_child_makes_its_own_and_keeps_its_parents_alive():
+    handles = PerProcess()
+    parents = weakref.ref(handles.get(Handle))
+    mine, other = multiprocessing.get_context("fork").Pipe()
+
+    def run():
+        other.send((handles.get(Handle).pid, parents() is not None))
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    assert mine.recv() == (child.pid, True)
+    child.join()
+    assert handles.get(Handle) is parents()
+
+
+def test_a_pickled_copy_is_empty():
+    handles = PerProcess()
+    first = handles.get(Handle)
+    copy = pickle.loads(pickle.dumps(handles))
+    assert copy.get(Handle) is not first
+    assert handles.get(Handle) is first
+
+
+def test_what_could_not_be_made_is_tried_again():
+    handles = PerProcess()
+    with pytest.raises(ZeroDivisionError):
+        handles.get(lambda: 1 / 0)
+    assert handles.get(lambda: 5) == 5
