@@ -161,16 +161,18 @@ class Reader:
         for shard, group in groupby(order, key=shards.__getitem__):
             columns = list(group)
             index = self.shards.index(shard)
-            for column in columns:
-                keys[column] = index.keys.one(rows[column])
             if len(columns) < _FEW_ROWS:
                 for column in columns:
+                    keys[column] = index.keys.one(rows[column])
                     positions += range(column, sizes.size, len(ids))
                     payloads += index.locate_one(names, rows[column])
             else:
+                at = np.array(columns)
+                for column, key in zip(columns, index.keys.take(row_of[at]), strict=True):
+                    keys[column] = key
                 for i, name in enumerate(names):
                     if name in index.fields:
-                        offsets[i, columns], sizes[i, columns] = index.locate(name, row_of[columns])
+                        offsets[i, at], sizes[i, at] = index.locate(name, row_of[at])
         if positions:
             located = np.array(payloads, dtype=np.int64).T
             offsets.ravel()[positions], sizes.ravel()[positions] = located
