@@ -39,10 +39,8 @@ def read_stream(data: bytes) -> list[tuple[bytes, bytes]]:
     scan = HeaderScan(source, url="x.tar")
     found = []
     for members in scan_members(scan, Counter()):
-        for row, (offset, size) in enumerate(
-            zip(members.offsets.tolist(), members.sizes.tolist(), strict=True)
-        ):
-            found.append((members.name(row), source.read(offset, size)))
+        payloads = source.read_many(members.offsets.tolist(), members.sizes.tolist())
+        found += zip(map(members.name, range(len(members))), payloads, strict=True)
         source.release(scan.position)
     assert scan.has_end
     return found

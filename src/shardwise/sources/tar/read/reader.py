@@ -154,22 +154,28 @@ class Reader:
         keys = [""] * len(ids)
         order = np.argsort(shard_of, kind="stable").tolist()
         shards, rows = shard_of.tolist(), row_of.tolist()
+        # Flat positions and payloads of rows that are located one by one.
+        positions: list[int] = []
+        payloads: list[tuple[int, int]] = []
         # Lists, not arrays: over many shards most of these groups have one row.
         for shard, group in groupby(order, key=shards.__getitem__):
             columns = list(group)
             index = self.shards.index(shard)
-            for column in columns:
-                keys[column] = index.keys.one(rows[column])
             if len(columns) < _FEW_ROWS:
                 for column in columns:
-                    payloads = index.locate_one(names, rows[column])
-                    for i, (offset, size) in enumerate(payloads):
-                        offsets[i, column], sizes[i, column] = offset, size
+                    keys[column] = index.keys.one(rows[column])
+                    positions += range(column, sizes.size, len(ids))
+                    payloads += index.locate_one(names, rows[column])
             else:
+                at = np.array(columns)
+                for column, key in zip(columns, index.keys.take(row_of[at]), strict=True):
+                    keys[column] = key
                 for i, name in enumerate(names):
                     if name in index.fields:
-                        located = index.locate(name, row_of[columns])
-                        offsets[i, columns], sizes[i, columns] = located
+                        offsets[i, at], sizes[i, at] = index.locate(name, row_of[at])
+        if positions:
+            located = np.array(payloads, dtype=np.int64).T
+            offsets.ravel()[positions], sizes.ravel()[positions] = located
         return shard_of, offsets, sizes, keys
 
     def _read_together(self, request: _Request) -> dict[str, BytesColumn]:

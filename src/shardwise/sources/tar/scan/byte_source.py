@@ -90,8 +90,7 @@ class StreamBytes:
         source = StreamBytes(stream)
         scan = HeaderScan(source, url=url)
         for members in scan_members(scan, Counter()):
-            for offset, size in zip(members.offsets.tolist(), members.sizes.tolist()):
-                payload = source.read(offset, size)
+            payloads = source.read_many(members.offsets.tolist(), members.sizes.tolist())
             source.release(scan.position)
 
     At most one block of 1 MiB and one member are kept in memory.
@@ -125,6 +124,16 @@ class StreamBytes:
         self.available(offset, length)
         start = offset - self._base
         return self._data[start : start + length]
+
+    def read_many(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
+        """Available bytes at ascending offsets: the payloads of some members."""
+        if offsets:
+            self.available(offsets[-1], sizes[-1])
+        data, base = self._data, self._base
+        return [
+            data[offset - base : offset - base + size]
+            for offset, size in zip(offsets, sizes, strict=True)
+        ]
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """See `ByteSource`."""
