@@ -113,6 +113,7 @@ class Samples(Protocol):
             epoch: with `seed` and the sample, keys the randomness of transforms.
             seed: see `epoch`.
             out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
-            stats: counts the seconds of the stages, and the bytes read.
+            stats: counts the seconds of the stages, and the bytes read; "read" before a decoder or
+                transform runs.
         """
         ...

@@ -123,15 +123,7 @@ class LoadedSamples:
         out: Mapping[str, NDArray[Any]] | None = None,
         stats: StageTimes | None = None,
     ) -> dict[str, Sequence[Any]]:
-        """Read, decode and transform samples: a column a field. Several threads may call it.
-
-        Args:
-            ids: int64 `[rows]`, each in [0, len(self)), in any order.
-            epoch: with `seed` and the sample, keys the randomness of transforms.
-            seed: see `epoch`.
-            out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
-            stats: counts the seconds of "read", "decode" and "transform", and the bytes read;
-                "read" before a decoder or transform runs.
+        """Read, decode and transform samples; see `Samples.load`. Several threads may call it.
 
         Returns:
             "__key__": list of str, and for each field an array `[rows, ...]` or a list of values
