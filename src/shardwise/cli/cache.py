@@ -25,7 +25,7 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.errors import StorageError
-from shardwise.storage.cache.inspect import Survey, has_cache, survey
+from shardwise.storage.cache.inspect import CacheContents, has_cache, inspect
 from shardwise.storage.cache.inspect import clean as clean_cache
 
 __all__ = ["cache"]
@@ -68,11 +68,11 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
     if not has_cache(directory):
         raise StorageError(f"there is no cache in {str(directory)!r}")
     if not is_clean:
-        found = survey(directory)
+        contents = inspect(directory)
         if as_json:
-            write_document(_describe(directory, found))
+            write_document(_describe(directory, contents))
         else:
-            _show(directory, found)
+            _show(directory, contents)
         return
     before_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
     done = clean_cache(directory, before_ns=before_ns)
@@ -87,20 +87,20 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
         write_line(f"{plural(done.num_in_use, 'block')} stayed: in use")
 
 
-def _describe(directory: Path, found: Survey) -> dict[str, Any]:
-    """A survey as JSON."""
-    books = found.books
+def _describe(directory: Path, contents: CacheContents) -> dict[str, Any]:
+    """The contents as JSON."""
+    usage = contents.usage
     return {
         "directory": str(directory),
-        "num_bytes": found.num_bytes,
-        "max_bytes": books.max_bytes,
-        "num_blocks": found.num_blocks,
-        "num_unreadable": found.num_unreadable,
-        "num_parts": found.num_parts,
-        "hits": books.hits,
-        "misses": books.misses,
-        "evictions": books.evictions,
-        "damaged": books.damaged,
+        "num_bytes": contents.num_bytes,
+        "max_bytes": usage.max_bytes,
+        "num_blocks": contents.num_blocks,
+        "num_unreadable": contents.num_unreadable,
+        "num_parts": contents.num_parts,
+        "hits": usage.hits,
+        "misses": usage.misses,
+        "evictions": usage.evictions,
+        "damaged": usage.damaged,
         "files": [
             {
                 "url": kept.url,
@@ -110,26 +110,26 @@ def _describe(directory: Path, found: Survey) -> dict[str, Any]:
                 "num_bytes": kept.num_bytes,
                 "last_used": _time(kept.used_ns),
             }
-            for kept in found.files
+            for kept in contents.files
         ],
     }
 
 
-def _show(directory: Path, found: Survey) -> None:
+def _show(directory: Path, contents: CacheContents) -> None:
     """Write the cache as a whole, and a row a file."""
-    books = found.books
-    limit = f" of {format_bytes(books.max_bytes)}" if books.max_bytes else ""
+    usage = contents.usage
+    limit = f" of {format_bytes(usage.max_bytes)}" if usage.max_bytes else ""
     rows = [
-        ["space", f"{format_bytes(found.num_bytes)}{limit}"],
-        ["blocks", format_count(found.num_blocks)],
-        ["being fetched", format_count(found.num_parts)],
-        ["hits", format_count(books.hits)],
-        ["misses", format_count(books.misses)],
-        ["evictions", format_count(books.evictions)],
-        ["damaged", format_count(books.damaged + found.num_unreadable)],
+        ["space", f"{format_bytes(contents.num_bytes)}{limit}"],
+        ["blocks", format_count(contents.num_blocks)],
+        ["being fetched", format_count(contents.num_parts)],
+        ["hits", format_count(usage.hits)],
+        ["misses", format_count(usage.misses)],
+        ["evictions", format_count(usage.evictions)],
+        ["damaged", format_count(usage.damaged + contents.num_unreadable)],
     ]
     write_table(["cache", clean(str(directory))], rows)
-    if not found.files:
+    if not contents.files:
         return
     write_line()
     write_table(
@@ -143,7 +143,7 @@ def _show(directory: Path, found: Survey) -> None:
                 kept.version,
                 _time(kept.used_ns),
             ]
-            for kept in found.files
+            for kept in contents.files
         ],
     )
 

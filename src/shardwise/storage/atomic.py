@@ -58,8 +58,8 @@ def atomic_write(
     encoding = None if "b" in mode else "utf-8"
     try:
         with open(temporary, mode.replace("w", "x"), buffering, encoding=encoding) as file:
-            # Held until the file has its name: `sweep` leaves alone what somebody holds. Some file
-            # systems have no locks; nothing is swept there.
+            # Locked until the file has its name: `sweep` leaves locked files alone. Where the file
+            # system has no locks, nothing is swept.
             with contextlib.suppress(OSError):
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file

@@ -79,8 +79,8 @@ class FilePool:
         pinned = self._pins.get(url)
         if pinned is not None:
             file.pin(pinned)
-            if hasattr(file, "next_one"):
-                file.next_one = partial(self._next_one, url)
+            if hasattr(file, "next_file"):
+                file.next_file = partial(self._next_file, url)
         with kept.lock:
             file = kept.files.setdefault(url, file)
             kept.files.move_to_end(url)
@@ -88,7 +88,7 @@ class FilePool:
                 kept.files.popitem(last=False)
         return file
 
-    def _next_one(self, url: str) -> File | None:
+    def _next_file(self, url: str) -> File | None:
         """The file that was pinned after another one: who reads in sequence reads them in turn."""
         followers = self._followers
         if followers is None:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import RemoteFile
-from shardwise.storage.stores.connect import place_of, url_of
+from shardwise.storage.stores.connect import location_of, url_of
 
 __all__ = ["is_remote_pattern", "list_remote"]
 
@@ -59,7 +59,7 @@ def list_remote(
             f"can't list {url!r}: web servers have no listing that programs can rely on; name the "
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
-    place = place_of(url)
+    place = location_of(url)
     key = place.key
     if key.endswith("/") or not key:
         names = _keys(url, key, options, delimiter=True)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from shardwise.errors import StorageError
-from shardwise.storage.requests.obstore_exit import NativeCalls
+from shardwise.storage.requests.obstore_exit import ObstoreCalls
 
 __all__ = ["Runtime", "give_up_reads", "is_cut_off", "runtime"]
 
@@ -41,7 +41,7 @@ class Runtime:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.shared: dict[Hashable, Any] = {}
-        self.native = NativeCalls()
+        self.native = ObstoreCalls()
         self.loop = asyncio.new_event_loop()
         self._is_ended = False
         # By thread: each waits for one piece of work at most.

@@ -16,10 +16,10 @@ __all__ = [
     "CERTIFICATE",
     "AttemptError",
     "Kind",
-    "explained",
+    "library_error",
     "from_obstore",
     "kind_of_status",
-    "said_by_s3",
+    "s3_error_texts",
 ]
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
@@ -52,7 +52,7 @@ class AttemptError(Exception):
         return self.status > 0 or self.kind != "passing"
 
 
-def explained(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
+def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
     """The library's error for a failed attempt that is not repeated."""
     if failed.kind == "missing":
         return MissingShardError(f"no such file: {failed.cause}", url=url)
@@ -83,7 +83,7 @@ def kind_of_status(status: int) -> Kind:
     return "passing" if status in (408, 425, 429) or status >= 500 else "refused"
 
 
-def said_by_s3(text: str) -> list[str]:
+def s3_error_texts(text: str) -> list[str]:
     """Code and message in the XML of an S3 interface's error, as far as they are there."""
     return [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
 
@@ -93,7 +93,7 @@ def from_obstore(error: Exception) -> AttemptError:
     text = str(error)
     status = _STATUS.search(text)
     if status is not None:
-        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said_by_s3(text)])
+        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *s3_error_texts(text)])
         return AttemptError(cause, kind_of_status(int(status[1])), status=int(status[1]))
     for sign, cause, kind in _SIGNS:
         if sign in text or sign == type(error).__name__:

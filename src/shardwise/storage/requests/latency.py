@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Pace"]
+__all__ = ["LatencyTracker"]
 
 _KEPT = 256
 # Until so many of a size were seen, a request is late after half a second.
@@ -32,7 +32,7 @@ _HEDGES = 0.2
 _MOST_HEDGES = 64.0
 
 
-class Pace:
+class LatencyTracker:
     """Times of replies, by size."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Pace:
         return self._within(_LEAST_GAP, _MOST_GAP, times=1)
 
     @property
-    def part_bytes(self) -> int:
+    def max_request_bytes(self) -> int:
         """How long a request should be at most, so that long ranges come in several at once."""
         return self._within(_LEAST_PART, _MOST_PART, times=2)
 

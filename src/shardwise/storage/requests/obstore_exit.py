@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-__all__ = ["NativeCalls"]
+__all__ = ["ObstoreCalls"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _PAUSE_S = 0.001
 _COLLECT_AFTER_S = 0.1
 
 
-class NativeCalls:
+class ObstoreCalls:
     """The calls of obstore that may still be under way. Used in the event loop's thread."""
 
     def __init__(self) -> None:

@@ -22,15 +22,15 @@ from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.blocking_pool import BlockingPool
+from shardwise.storage.requests.client import ObjectRange, Reply
 from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.retry import Reply
-from shardwise.storage.stores.getbatch import Connections, Range, get_batch
+from shardwise.storage.stores.getbatch import Connections, get_batch
 from shardwise.storage.stores.obstore_client import (
     ObstoreClient,
     client_options,
     redirects_are_followed,
 )
-from shardwise.storage.stores.thread_lanes import Lanes
 from shardwise.storage.stores.web import Web, WebClient, put_file
 
 __all__ = ["AisClient"]
@@ -80,7 +80,7 @@ class AisClient(ObstoreClient):
         self._by_hand = by_hand
         self._token = find_token()
         self.has_many = not by_hand and web.proxy is None
-        self._lanes = Lanes(
+        self._lanes = BlockingPool(
             "ais://",
             lambda: Connections(timeout_s=options.attempt_timeout_s, context=web.context),
         )
@@ -119,8 +119,8 @@ class AisClient(ObstoreClient):
         """See `Client.get`. The cluster ignores If-Match: the caller compares the ETags."""
         return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, etag))
 
-    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
-        """See `ManyRanges.get_many`. A cluster without it is told once, and not asked again."""
+    async def get_many(self, wanted: Sequence[ObjectRange]) -> list[memoryview | None]:
+        """See `BatchClient.get_many`. A cluster without it is told once, and not asked again."""
         headers = {**self._bare_web.headers, **self._authorization}
         endpoint, bucket, seconds = self._endpoint, self._bucket, self._attempt_s
         try:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from shardwise.errors import MissingExtraError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.retry import Client
+from shardwise.storage.requests.client import Client
 from shardwise.storage.stores import credential_discovery
 from shardwise.storage.stores.aistore import AisClient
 from shardwise.storage.stores.fsspec_client import FsspecClient, require_scheme
@@ -25,7 +25,7 @@ from shardwise.storage.stores.setting_checks import check_settings
 from shardwise.storage.stores.web import Web, WebClient
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["Place", "open_client", "place_of"]
+__all__ = ["StoreLocation", "open_client", "location_of"]
 
 # What users write, to obstore's family.
 _FAMILIES = {
@@ -51,7 +51,7 @@ _WEB_SETTINGS = frozenset(
 )
 
 
-class Place(NamedTuple):
+class StoreLocation(NamedTuple):
     """Where a URL leads.
 
     Attributes:
@@ -67,7 +67,7 @@ class Place(NamedTuple):
     base: str
 
 
-def place_of(url: str) -> Place:
+def location_of(url: str) -> StoreLocation:
     """Where a URL leads.
 
     Raises:
@@ -84,12 +84,12 @@ def place_of(url: str) -> Place:
                 f"{scheme}://...@{netloc.rpartition('@')[2]}/... holds a password, which would be "
                 "written into states and messages: give it as storage={'password': ...}"
             )
-        return Place("", f"{scheme}://{netloc}", url, "")
+        return StoreLocation("", f"{scheme}://{netloc}", url, "")
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtraError(f"{scheme}:// URLs need obstore", extra="remote")
     rest = url.partition("://")[2]
     if family == "hf":
-        return Place(family, "hf://", hub_key(url), "hf://")
+        return StoreLocation(family, "hf://", hub_key(url), "hf://")
     host, _, key = rest.partition("/")
     if not host:
         raise StorageError(f"{url!r} names no host or bucket")
@@ -101,15 +101,15 @@ def place_of(url: str) -> Place:
             "store's own settings"
         )
     if family != "http":
-        return Place(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
+        return StoreLocation(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
     parts = urlsplit(url)
     if parts.query:
         # obstore's keys are paths: the whole URL is a store of one file.
-        return Place(family, url.partition("#")[0], "", url)
-    return Place(family, root, unquote(parts.path.lstrip("/")), f"{root}/")
+        return StoreLocation(family, url.partition("#")[0], "", url)
+    return StoreLocation(family, root, unquote(parts.path.lstrip("/")), f"{root}/")
 
 
-def url_of(place: Place, key: str) -> str:
+def url_of(place: StoreLocation, key: str) -> str:
     """The URL of another key of the same store."""
     if place.family == "hf":
         datasets, org, name, _, revision, path = key.split("/", 5)
@@ -118,7 +118,7 @@ def url_of(place: Place, key: str) -> str:
     return place.base + key
 
 
-def open_client(place: Place, options: StorageOptions) -> Client:
+def open_client(place: StoreLocation, options: StorageOptions) -> Client:
     """A client of the store; nothing is asked of it yet.
 
     Raises:
@@ -169,7 +169,7 @@ def open_client(place: Place, options: StorageOptions) -> Client:
     return ObstoreClient(store, options)
 
 
-def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -> Client:
+def _open_web(place: StoreLocation, options: StorageOptions, settings: dict[str, Any]) -> Client:
     """A web server, or what is reached like one."""
     endpoint, find_token = _server(place, settings)
     headers = dict(settings.pop("headers", None) or {})
@@ -214,7 +214,7 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
     return ObstoreClient(store, options, asks_by_get=True)
 
 
-def _server(place: Place, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
+def _server(place: StoreLocation, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
     """The URL of the server, and what looks for its token; both are taken out of the settings."""
     token = settings.pop("token", None)
     if place.family == "http":

@@ -1,9 +1,8 @@
-"""All other schemes, by fsspec: ssh, hdfs, ftp, memory, whatever its plug-ins open.
+"""All other schemes, by fsspec: ssh, hdfs, ftp, memory and its plug-ins.
 
-Host, port and user are taken from the URL, as fsspec itself does. A file system that is not
-asynchronous gets an instance for each call under way (`Lanes`), since most of them do not stand two
-threads. A reply does not say which version it is of, so a file is looked at again every two seconds
-while it is read.
+Host, port and user come from the URL, as in fsspec itself. Each call in flight has an instance of
+the file system (`BlockingPool`), since most of them are not safe for two threads. A reply names no
+version, so a file's version is asked for again every two seconds while it is read.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import Any, TypeVar
 from shardwise.errors import MissingExtraError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.blocking_pool import BlockingPool
+from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.retry import Reply
-from shardwise.storage.stores.thread_lanes import Lanes
 
 __all__ = ["FsspecClient", "require_scheme"]
 
@@ -141,7 +140,7 @@ class FsspecClient:
         self._kind = kind
         self._root = root
         self._scheme = scheme
-        self._lanes = Lanes(f"{scheme}://", make)
+        self._lanes = BlockingPool(f"{scheme}://", make)
         self._attempt_s = options.attempt_timeout_s
         # By key: what was found, and when.
         self._stats: dict[str, tuple[FileStat, float]] = {}

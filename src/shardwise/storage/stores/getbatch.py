@@ -14,25 +14,17 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.failures import AttemptError, kind_of_status
 
-__all__ = ["Connections", "Range", "get_batch"]
+__all__ = ["Connections", "get_batch"]
 
 _BLOCK = 512
 _NAME_BYTES = 100
 _REDIRECTS = (301, 302, 307, 308)
 _JSON = {"Content-Type": "application/json"}
-
-
-class Range(NamedTuple):
-    """Bytes [start, stop) of an object."""
-
-    key: str
-    start: int
-    stop: int
 
 
 class Connections:
@@ -74,7 +66,7 @@ def get_batch(
     connections: Connections,
     endpoint: str,
     bucket: str,
-    wanted: Sequence[Range],
+    wanted: Sequence[ObjectRange],
     headers: Mapping[str, str],
 ) -> list[memoryview | None]:
     """Read ranges by one request.
@@ -119,7 +111,7 @@ def get_batch(
     return _entries(memoryview(archive), wanted)
 
 
-def _entries(archive: memoryview, wanted: Sequence[Range]) -> list[memoryview | None]:
+def _entries(archive: memoryview, wanted: Sequence[ObjectRange]) -> list[memoryview | None]:
     """The members' bytes, as far as they are those that were asked for."""
     found: list[memoryview | None] = []
     at = 0

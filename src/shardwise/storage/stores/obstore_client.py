@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.client import Client, Reply
 from shardwise.storage.requests.event_loop import runtime
 from shardwise.storage.requests.failures import AttemptError, from_obstore
-from shardwise.storage.requests.retry import Client, Reply
 
 if TYPE_CHECKING:
     from obstore import GetOptions

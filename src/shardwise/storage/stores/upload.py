@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.remote import requests_to
 from shardwise.storage.requests.event_loop import runtime
-from shardwise.storage.stores.connect import place_of
+from shardwise.storage.stores.connect import location_of
+from shardwise.storage.stores.shared_client import shared_client
 
 __all__ = ["upload"]
 
@@ -30,7 +30,7 @@ def upload(url: str, source: bytes | Path, *, options: StorageOptions | None = N
         MissingExtraError: a package that the scheme needs is not installed.
     """
     options = options or StorageOptions()
-    place = place_of(url)
+    place = location_of(url)
     patient = replace(
         options,
         cache=None,
@@ -39,7 +39,7 @@ def upload(url: str, source: bytes | Path, *, options: StorageOptions | None = N
     )
 
     async def put() -> None:
-        await requests_to(place, patient, process).put(url, place.key, source)
+        await shared_client(place, patient, process).put(url, place.key, source)
 
     process = runtime(obstore=bool(place.family))
     process.run(put())

@@ -28,13 +28,13 @@ from urllib.parse import quote, urlsplit
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.failures import (
     CERTIFICATE,
     AttemptError,
     kind_of_status,
-    said_by_s3,
+    s3_error_texts,
 )
-from shardwise.storage.requests.retry import Reply
 
 __all__ = ["Web", "WebClient", "json_page", "put_file"]
 
@@ -94,7 +94,7 @@ class Web:
             return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             with error:
-                said = said_by_s3(error.read(_MOST_ERROR).decode("utf-8", "replace"))
+                said = s3_error_texts(error.read(_MOST_ERROR).decode("utf-8", "replace"))
             cause = ": ".join([f"HTTP {error.code} {error.reason}", *said])
             raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
         except urllib.error.URLError as error:

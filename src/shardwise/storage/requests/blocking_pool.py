@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from shardwise.storage.requests.blocking import in_thread
 from shardwise.storage.requests.failures import AttemptError
 
-__all__ = ["Lanes"]
+__all__ = ["BlockingPool"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ _MOST_LANES = 8
 _MOST_STUCK = 64
 
 
-class Lanes(Generic[S]):
+class BlockingPool(Generic[S]):
     """Calls to one server.
 
     Args:
