@@ -1,4 +1,4 @@
-"""The client of one store, which makes single attempts, and the replies that it gives."""
+"""The protocol of a store's client, which makes single attempts, and its replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from shardwise.storage.protocol import FileStat
 
-__all__ = ["BatchClient", "Client", "ObjectRange", "Reply"]
+__all__ = ["BatchClient", "Client", "ObjectRange", "Reply", "stream_by_get"]
+
+# A client without streams is asked for pieces of 8 MiB at least.
+_MIN_PIECE_BYTES = 8 << 20
 
 
 class ObjectRange(NamedTuple):
@@ -77,3 +80,17 @@ class BatchClient(Protocol):
     async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
         """The bytes of each range; None for each that is not in the reply."""
         ...
+
+
+async def stream_by_get(
+    client: Client, object_range: ObjectRange, etag: str, piece_bytes: int
+) -> AsyncGenerator[Reply, None]:
+    """`Client.stream` of a client that can't stream: each piece is a request."""
+    key, start, stop = object_range
+    piece_bytes = max(_MIN_PIECE_BYTES, piece_bytes)
+    while start < stop:
+        reply = await client.get(key, start, min(stop, start + piece_bytes), etag)
+        if not reply.data:
+            return
+        yield reply
+        start += len(reply.data)
