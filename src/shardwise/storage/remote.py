@@ -8,32 +8,24 @@ pickles, and a forked child gets an error that says what to do.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from shardwise.errors import DataError
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.readahead import Readable, ReadAhead
 from shardwise.storage.protocol import File, FileStat, ReadRequest
-from shardwise.storage.requests.client import ObjectRange, Reply
+from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.event_loop import Runtime, runtime
 from shardwise.storage.requests.gather import gather_or_cancel
 from shardwise.storage.requests.ranges import ByteRange, RangeRequest, byte_ranges, coalesce
 from shardwise.storage.requests.received import ReceivedBytes, copy_received, received_for
-from shardwise.storage.requests.retry import RetryingClient
-from shardwise.storage.stores.connect import location_of
-from shardwise.storage.stores.shared_client import shared_client
-from shardwise.storage.versions import check_version, range_error
 
 __all__ = ["RemoteFile", "receive"]
 
 # Until a store's latency and bandwidth are measured.
 _INITIAL_GAP_BYTES = 128 << 10
-# Prefetch requests up to this length are one attempt each; longer ones are streamed.
-_MAX_UNSTREAMED_BYTES = 8 << 20
 # GetBatch for fewer ranges than these is no faster than a request each.
 _MIN_BATCH_RANGES = 4
 # In a GetBatch request, only headers between fields are worth reading along.
@@ -58,29 +50,27 @@ class RemoteFile:
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("_is_known", "_location", "_options", "_pinned", "_shared", "next_file", "url")
+    __slots__ = ("_object", "_options", "next_file", "url")
 
     is_remote = True
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url = url
         self._options = options
-        self._location = location_of(url)
-        self._pinned: FileStat | None = None
-        self._is_known = False
-        self._shared: tuple[Runtime, RetryingClient] | None = None
+        self._object = PinnedObject(url, options)
         self.next_file: Callable[[], File | None] = _no_next_file
 
     def __repr__(self) -> str:
         return f"RemoteFile({shown(self.url)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.url, self._options, self._pinned, self._is_known)
+        return _rebuild, (self.url, self._options, self._object.stat, self._object.is_known)
 
     @property
     def gap_bytes(self) -> int:
         """Measured latency times bandwidth."""
-        return _INITIAL_GAP_BYTES if self._shared is None else self._shared[1].latency.gap_bytes
+        connected = self._object.connected
+        return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
 
     def open(self) -> None:
         """Ask for the file's length, to know that it can be read."""
@@ -88,16 +78,14 @@ class RemoteFile:
 
     def stat(self) -> FileStat:
         """The version that the store has now. Pins the file, unless it is pinned."""
-        current = self._runtime().run(self._stat())
-        if self._pinned is None:
-            self._pinned = current
+        current = self._object.process.run(self._object.current())
+        if self._object.stat is None:
+            self._object.stat = current
         return current
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only; see `File.pin`."""
-        self._is_known = True
-        if stat.etag:
-            self._pinned = stat
+        self._object.pin(stat)
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`."""
@@ -125,39 +113,24 @@ class RemoteFile:
         """The keys of this file's store that begin with a prefix; see `Client.names`."""
 
         async def list_keys() -> list[str]:
-            return await self._client().names(self.url, prefix, delimiter=delimiter)
+            return await self._object.client().names(self.url, prefix, delimiter=delimiter)
 
-        return self._runtime().run(list_keys())
+        return self._object.process.run(list_keys())
 
     def close(self) -> None:
         """Drop prefetched blocks. Connections stay: they are the process's."""
-        shared, self._shared = self._shared, None
-        if shared is not None and shared[0].pid == os.getpid():
-            shared[0].post(self._forget)
-
-    def _runtime(self) -> Runtime:
-        return runtime(obstore=bool(self._location.family))
-
-    async def _stat(self) -> FileStat:
-        current = await self._client().head(self.url, self._location.key, is_known=self._is_known)
-        self._is_known = True
-        return current
-
-    def _client(self) -> RetryingClient:
-        """The client of this file's store, which the process shares. In the loop's thread."""
-        process = self._runtime()
-        if self._shared is None or self._shared[0] is not process:
-            self._shared = process, shared_client(self._location, self._options, process)
-        return self._shared[1]
+        connected, self._object.connected = self._object.connected, None
+        if connected is not None and connected[0].pid == os.getpid():
+            connected[0].post(self._forget)
 
     async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:
         return await self._finish(await self._begin(ranges))
 
     async def _begin(self, ranges: list[ByteRange]) -> _Progress:
         """Take what is prefetched, and plan the requests for the rest."""
-        client = self._client()
+        client = self._object.client()
         ahead = self._read_ahead()
-        pinned = self._pinned
+        pinned = self._object.stat
         received: list[ReceivedBytes] = []
         if ahead is not None and pinned is not None:
             within = [each for each in ranges if each.stop <= pinned.num_bytes]
@@ -178,7 +151,7 @@ class RemoteFile:
     async def _finish(self, progress: _Progress) -> list[ReceivedBytes]:
         """Send the requests that are left, all at once."""
         replies = await gather_or_cancel(
-            self._get(request.start, request.stop) for request in progress.requests
+            self._object.get(request.start, request.stop) for request in progress.requests
         )
         for request, reply in zip(progress.requests, replies, strict=True):
             progress.received.extend(received_for(request, reply.data))
@@ -189,17 +162,17 @@ class RemoteFile:
 
     def _readable(self, version: FileStat) -> Readable:
         return Readable(
-            self._version_name(version), version.num_bytes, self._stream, self._next_readable
+            self._version_name(version), version.num_bytes, self._object.stream, self._next_readable
         )
 
     def _next_readable(self) -> Readable | None:
         file = self.next_file()
-        if not isinstance(file, RemoteFile) or file._pinned is None:
+        if not isinstance(file, RemoteFile) or file._object.stat is None:
             return None
-        return file._readable(file._pinned)
+        return file._readable(file._object.stat)
 
     def _forget(self) -> None:
-        ahead, pinned = self._read_ahead(), self._pinned
+        ahead, pinned = self._read_ahead(), self._object.stat
         if ahead is not None and pinned is not None:
             ahead.forget(self._version_name(pinned))
 
@@ -208,67 +181,16 @@ class RemoteFile:
         if not options.prefetch_bytes:
             return None
         key = ("ahead", options.prefetch_bytes, options.max_requests)
-        return self._runtime().get(
+        return self._object.process.get(
             key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
         )
 
     def _object_range(self, request: RangeRequest) -> ObjectRange | None:
         """A request for `get_many`, which answers none behind the object's end."""
-        pinned = self._pinned
+        pinned = self._object.stat
         if pinned is None or request.stop > pinned.num_bytes:
             return None
-        return ObjectRange(self._location.key, request.start, request.stop)
-
-    async def _get(self, start: int, stop: int) -> Reply:
-        """Bytes of the version that is pinned, all of them."""
-        async with self._truncation_explained(start, stop):
-            reply = await self._client().get(
-                self.url, self._location.key, start, stop, self._etag, is_known=self._is_known
-            )
-        self._is_known = True
-        self._check(reply.stat)
-        if len(reply.data) < stop - start:
-            raise range_error(start, stop, reply.stat.num_bytes, self.url)
-        return reply
-
-    async def _stream(self, start: int, stop: int, take: Callable[[Reply], None]) -> None:
-        """The same, passed to `take` as the bytes arrive where the range is long."""
-        if stop - start <= _MAX_UNSTREAMED_BYTES:
-            take(await self._get(start, stop))
-            return
-
-        def check(reply: Reply) -> None:
-            self._check(reply.stat)
-            take(reply)
-
-        client, key = self._client(), self._location.key
-        async with self._truncation_explained(start, stop):
-            at = await client.stream(self.url, key, start, stop, self._etag, take=check)
-        if at < stop:
-            raise range_error(start, stop, at, self.url)
-
-    @property
-    def _etag(self) -> str:
-        return "" if self._pinned is None else self._pinned.etag
-
-    @asynccontextmanager
-    async def _truncation_explained(self, start: int, stop: int) -> AsyncIterator[None]:
-        """Say where the file ends, if that is before a requested range."""
-        try:
-            yield
-        except DataError as error:
-            if type(error) is not DataError:
-                raise
-            current = await self._stat()
-            self._check(current)
-            raise range_error(start, stop, current.num_bytes, self.url) from None
-
-    def _check(self, current: FileStat) -> None:
-        """Compare a reply's version with the pinned one, or pin it."""
-        if self._pinned is None:
-            self._pinned = current
-        else:
-            check_version(self._pinned, current, self.url)
+        return ObjectRange(self._object.key, request.start, request.stop)
 
 
 class _Progress(NamedTuple):
@@ -289,11 +211,11 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     ]
     if not reads:
         return []
-    processes = {file._runtime() for file, _ in reads}
+    processes = {file._object.process for file, _ in reads}
 
     async def read_all() -> list[ReceivedBytes]:
         files = [file for file, _ in reads]
-        if not files[0]._client().has_many:
+        if not files[0]._object.client().has_many:
             # No file's requests wait for another file's prefetched blocks.
             by_file = await gather_or_cancel(file._read(ranges) for file, ranges in reads)
             return [each for received in by_file for each in received]
@@ -310,11 +232,11 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
 
 async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_Progress]:
     """Send the requests to one store as a single GetBatch; what it lacks stays to be requested."""
-    client = files[0]._client()
+    client = files[0]._object.client()
     asked = [
         (number, request, object_range)
         for number, (file, progress) in enumerate(zip(files, begun, strict=True))
-        if file._client() is client
+        if file._object.client() is client
         for request in progress.requests
         if (object_range := file._object_range(request)) is not None
     ]
@@ -328,8 +250,8 @@ async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_P
             left[number].requests.remove(request)
     # A GetBatch reply names no versions: now and then, one object's version is asked for.
     if key := client.due_for_version_check({object_range.key for *_, object_range in asked}):
-        file = next(file for file in files if file._location.key == key)
-        file._check(await file._stat())
+        file = next(file for file in files if file._object.key == key)
+        file._object.check(await file._object.current())
     return left
 
 
@@ -341,5 +263,5 @@ def _rebuild(
     url: str, options: StorageOptions, pinned: FileStat | None, is_known: bool
 ) -> RemoteFile:
     file = RemoteFile(url, options)
-    file._pinned, file._is_known = pinned, is_known
+    file._object.stat, file._object.is_known = pinned, is_known
     return file
