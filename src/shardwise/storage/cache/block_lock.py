@@ -8,7 +8,7 @@ import fcntl
 import os
 from dataclasses import dataclass
 
-from shardwise.storage.cache.blocks import BlockInfo
+from shardwise.storage.cache.block_format import BlockInfo
 
 __all__ = ["BlockLock", "LockDenied", "holds_bytes", "make_part", "require_space", "write_at"]
 

@@ -18,6 +18,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from shardwise.shown import shown
+from shardwise.storage.cache.block_format import (
+    BlockInfo,
+    chunk_digests,
+    digest_values,
+    space_of,
+    trailer,
+    trailer_bytes,
+)
 from shardwise.storage.cache.block_lock import (
     BlockLock,
     LockDenied,
@@ -25,14 +33,6 @@ from shardwise.storage.cache.block_lock import (
     make_part,
     require_space,
     write_at,
-)
-from shardwise.storage.cache.blocks import (
-    BlockInfo,
-    chunk_digests,
-    digest_values,
-    space_of,
-    trailer,
-    trailer_bytes,
 )
 from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
 from shardwise.storage.cache.open_block import OpenBlock, Outcome

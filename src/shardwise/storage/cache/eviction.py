@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shardwise.storage.cache.blocks import BLOCK_NAME, space_of
+from shardwise.storage.cache.block_format import BLOCK_NAME, space_of
 from shardwise.storage.cache.usage import Usage
 
 __all__ = ["PART_NAME", "CacheEntry", "Eviction", "remove_block", "scan", "sweep_parts"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.storage.cache.block_format import BlockInfo
 from shardwise.storage.cache.block_lock import BlockLock, LockDenied
-from shardwise.storage.cache.blocks import BlockInfo
 from shardwise.storage.cache.cache import Cache
 from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.protocol import File, ReadRequest

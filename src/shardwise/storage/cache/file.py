@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shardwise.errors import DataError, StorageError
 from shardwise.shown import shown
-from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
+from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
 from shardwise.storage.cache.fetch import MissingBlock, fetch_blocks, fetch_or_wait, read_direct
 from shardwise.storage.cache.open_block import Outcome

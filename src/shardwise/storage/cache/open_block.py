@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shardwise.storage.cache.blocks import CHUNK_BYTES, BlockInfo, digest, parse_trailer
+from shardwise.storage.cache.block_format import CHUNK_BYTES, BlockInfo, digest, parse_trailer
 from shardwise.storage.cache.last_used import set_last_used
 from shardwise.storage.requests.ranges import ByteRange
 

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from shardwise.storage.prefetch.blocks import Block, Blocks, Fetch
 from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
+from shardwise.storage.prefetch.memory import Block, BlockMemory, Fetch
 from shardwise.storage.prefetch.pattern import Pattern, Reading
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange
@@ -97,7 +97,7 @@ class ReadAhead:
     """
 
     def __init__(self, limit_bytes: int, max_requests: int) -> None:
-        self._blocks = Blocks(limit_bytes)
+        self._memory = BlockMemory(limit_bytes)
         self._files: OrderedDict[str, _FileState] = OrderedDict()
         self._resting = 0
         # A quarter is left for blocks that are being read.
@@ -112,7 +112,7 @@ class ReadAhead:
     @property
     def num_bytes(self) -> int:
         """Memory of the blocks, requested ones included."""
-        return self._blocks.num_bytes
+        return self._memory.num_bytes
 
     async def read(
         self, source: Readable, ranges: Sequence[ByteRange]
@@ -137,8 +137,8 @@ class ReadAhead:
         try:
             for block, part in parts:
                 received += await block.read(part)
-                if block.unread <= 0 and self._blocks.use(block.key) is block:
-                    self._blocks.drop(block)
+                if block.unread <= 0 and self._memory.use(block.key) is block:
+                    self._memory.drop(block)
         finally:
             for block, _ in parts:
                 block.num_readers -= 1
@@ -174,11 +174,11 @@ class ReadAhead:
         rest: list[ByteRange] = []
         for each in ranges:
             for part, number in _parts(each, file.block_bytes):
-                block = self._blocks.use((source.name, number))
+                block = self._memory.use((source.name, number))
                 if block is None and may_start:
                     begin = part.start if file.is_sequential else 0
                     self._start(source, range(number, number + 1), begin=begin, is_needed=True)
-                    block = self._blocks.use((source.name, number))
+                    block = self._memory.use((source.name, number))
                 if block is None or part.start < block.start:
                     rest.append(part)
                 else:
@@ -190,7 +190,7 @@ class ReadAhead:
         """Drop the blocks and the state of a file."""
         self._files.pop(name, None)
         self._unguess(name)
-        self._blocks.forget(name)
+        self._memory.forget(name)
 
     def _unguess(self, name: str) -> None:
         for names in (self._guessed, self._skipped):
@@ -263,7 +263,7 @@ class ReadAhead:
         first = stop if begin >= source.num_bytes else begin // unit
         at = first
         for number in range(first, stop):
-            if (source.name, number) in self._blocks:
+            if (source.name, number) in self._memory:
                 if at < number:
                     yield source, range(at, number)
                 at = number + 1
@@ -311,7 +311,7 @@ class ReadAhead:
                 for number in range(numbers.start + 1, numbers.stop + 1)
             ),
         ]
-        room = self._blocks.make_room(
+        room = self._memory.make_room(
             edges[-1] - edges[0], may_drop=lambda block: is_needed or self._is_over(block)
         )
         fit = sum(edge <= edges[0] + room for edge in edges[1:])
@@ -328,7 +328,7 @@ class ReadAhead:
             if error is None and file.is_sequential and self._files.get(name) is file:
                 self._prefetch(source)
 
-        self._blocks.start(
+        self._memory.start(
             name, numbers[:fit], edges[: fit + 1], source.fetch, arrived=arrived, ended=ended
         )
         return fit
@@ -343,8 +343,8 @@ class ReadAhead:
     def _is_resting(self, num_reads: int) -> bool:
         if self._resting > 0:
             self._resting -= num_reads
-        elif self._blocks.read_share < _MIN_READ_SHARE:
-            self._blocks.read_share, self._resting = 1.0, _REST_RANGES
+        elif self._memory.read_share < _MIN_READ_SHARE:
+            self._memory.read_share, self._resting = 1.0, _REST_RANGES
         return self._resting > 0
 
     def _file(self, name: str) -> _FileState:

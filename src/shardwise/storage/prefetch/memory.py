@@ -17,7 +17,7 @@ from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange
 from shardwise.storage.requests.received import ReceivedBytes
 
-__all__ = ["Block", "Blocks", "Fetch", "Key"]
+__all__ = ["Block", "BlockMemory", "Fetch", "Key"]
 
 # A file's name and the number of a block in it.
 Key = tuple[str, int]
@@ -133,7 +133,7 @@ class _Request:
             self.task.cancel()
 
 
-class Blocks:
+class BlockMemory:
     """The prefetched blocks of a process, in the order of their last use.
 
     Args:
