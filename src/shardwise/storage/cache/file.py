@@ -229,12 +229,8 @@ def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRang
     """Ranges cut at the boundaries of blocks, by the block's number."""
     by_block: dict[int, list[ByteRange]] = {}
     for each in ranges:
-        start = each.start
-        while start < each.stop:
-            number = start // size
-            stop = min(each.stop, (number + 1) * size)
-            by_block.setdefault(number, []).append(each.cut(start, stop))
-            start = stop
+        for number, part in each.by_block(size):
+            by_block.setdefault(number, []).append(part)
     return by_block
 
 

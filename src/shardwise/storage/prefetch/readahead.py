@@ -173,7 +173,7 @@ class ReadAhead:
         in_blocks: list[tuple[Block, ByteRange]] = []
         rest: list[ByteRange] = []
         for each in ranges:
-            for part, number in _parts(each, file.block_bytes):
+            for number, part in each.by_block(file.block_bytes):
                 block = self._memory.use((source.name, number))
                 if block is None and may_start:
                     begin = part.start if file.is_sequential else 0
@@ -362,15 +362,3 @@ class ReadAhead:
             oldest, _ = self._files.popitem(last=False)
             self._unguess(oldest)
         return state
-
-
-def _parts(each: ByteRange, block_bytes: int) -> list[tuple[ByteRange, int]]:
-    """A range cut at the boundaries of blocks, with the number of each block."""
-    parts = []
-    start = each.start
-    while start < each.stop:
-        number = start // block_bytes
-        stop = min(each.stop, (number + 1) * block_bytes)
-        parts.append((each.cut(start, stop), number))
-        start = stop
-    return parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 __all__ = ["ByteRange", "RangeRequest", "byte_ranges", "coalesce"]
@@ -18,6 +18,19 @@ class ByteRange(NamedTuple):
     def cut(self, start: int, stop: int) -> ByteRange:
         """The part between two offsets of the file, both within the range."""
         return ByteRange(start, stop, self.begin + start - self.start)
+
+    def by_block(self, block_bytes: int) -> Iterator[tuple[int, ByteRange]]:
+        """The parts in the file's blocks of `block_bytes`, each after its block's number.
+
+        >>> list(ByteRange(5, 12, 0).by_block(10))
+        [(0, ByteRange(start=5, stop=10, begin=0)), (1, ByteRange(start=10, stop=12, begin=5))]
+        """
+        start = self.start
+        while start < self.stop:
+            number = start // block_bytes
+            stop = min(self.stop, (number + 1) * block_bytes)
+            yield number, self.cut(start, stop)
+            start = stop
 
 
 class RangeRequest(NamedTuple):
