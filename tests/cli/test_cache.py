@@ -11,6 +11,7 @@ import pytest
 
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache.cache import FOLDER
+from shardwise.storage.requests.ranges import ByteRange
 from tests.support.commands import document, run
 from tests.support.counted_file import CountedFile
 
@@ -67,7 +68,7 @@ def test_show_reads_only(filled: Path) -> None:
 
     before = times()
     run("cache", filled)
-    # The ledger is read, which its file system may note.
+    # The usage_file is read, which its file system may note.
     assert {path for path, seen in times().items() if seen != before[path]} <= {
         filled / FOLDER / "ledger"
     }
@@ -100,14 +101,14 @@ def test_clean_leaves_what_is_being_read(filled: Path, tmp_path: Path) -> None:
     cache = cache_of(CacheSettings(filled, max_bytes=10_000_000, block_bytes=64 << 10))
     name = blocks(tmp_path)[0].name
     buffer = memoryview(bytearray(10))
-    cache.read(name, [(0, 0, 10)], buffer)
-    held = cache._held[name]
-    assert held._enter()
+    cache.read(name, [ByteRange(0, 10, 0)], buffer)
+    block = cache._open_blocks[name]
+    assert block._enter()
     try:
         assert document("cache", filled, "--clean")["num_in_use"] == 1
         assert [path.name for path in blocks(tmp_path)] == [name]
     finally:
-        held._leave()
+        block._leave()
     assert "1 block " in run("cache", filled, "--clean").stdout
 
 

@@ -77,7 +77,7 @@ def test_a_pool_works_in_a_child_forked_while_its_lock_was_held(tmp_path):
     (path,) = make_files(tmp_path, 1)
     pool = FilePool()
     pool.get(path)
-    with pool._kept.lock:
+    with pool._open.lock:
         child = os.fork()
         if not child:
             code = 1

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shardwise.errors import StaleIndexError
 from shardwise.storage import FileStat, LocalFile
+from shardwise.storage.protocol import ReadRequest
 
 __all__ = ["CountedFile"]
 
@@ -73,6 +74,12 @@ class CountedFile:
             self._note(f"{offset} {end - start}")
             start = end
         LocalFile(self.path).read_spans(offsets, ends, buffer, begin)
+
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        for file, ranges in requests:
+            for start, stop, begin in ranges:
+                file.read_spans([start], [begin + stop - start], buffer, begin)
 
     def close(self) -> None:
         return

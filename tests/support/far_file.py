@@ -10,7 +10,7 @@ __all__ = ["FarFile"]
 
 
 class FarFile:
-    """Satisfies `shardwise.storage.File`.
+    """Satisfies `shardwise.storage.File`, but for reads of several files at once.
 
     Attributes:
         num_rounds: calls, each of which costs one wait for an answer.

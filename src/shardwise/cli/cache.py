@@ -23,7 +23,7 @@ from shardwise.cli.output import (
 )
 from shardwise.errors import StorageError
 from shardwise.storage.cache.inspect import clean as clean_cache
-from shardwise.storage.cache.inspect import has_cache, survey
+from shardwise.storage.cache.inspect import has_cache, inspect
 
 __all__ = ["cache"]
 
@@ -80,19 +80,19 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
 
 def _describe(directory: Path) -> dict[str, Any]:
     """What the cache holds, as JSON."""
-    contents = survey(directory)
-    books = contents.books
+    contents = inspect(directory)
+    usage = contents.usage
     return {
         "directory": str(directory),
         "num_bytes": contents.num_bytes,
-        "max_bytes": books.max_bytes,
+        "max_bytes": usage.max_bytes,
         "num_blocks": contents.num_blocks,
         "num_unreadable": contents.num_unreadable,
         "num_parts": contents.num_parts,
-        "hits": books.hits,
-        "misses": books.misses,
-        "evictions": books.evictions,
-        "damaged": books.damaged,
+        "hits": usage.hits,
+        "misses": usage.misses,
+        "evictions": usage.evictions,
+        "damaged": usage.damaged,
         "files": [_describe_file(asdict(file)) for file in contents.files],
     }
 

@@ -1,10 +1,8 @@
 """Bytes from a URL: names expanded to URLs, files opened, ranges read, files published whole.
 
 `expand` turns what a user writes into a list of files; `open_file` and `FilePool` open them; a
-`File` reads byte ranges exactly, wherever it lies; `read_files` reads ranges of many files at once,
-`read_payloads` copies as little as possible;
-`atomic_write` publishes a file whole or not at all. Imports the standard library, numpy and
-`shardwise.errors`; obstore and fsspec only where a URL needs them.
+`File` reads byte ranges exactly, local or remote; `read_files` reads ranges of many files at once,
+`read_payloads` copies as little as possible; `atomic_write` publishes a file whole or not at all.
 """
 
 from shardwise.storage.atomic import atomic_write

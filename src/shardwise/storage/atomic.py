@@ -1,8 +1,8 @@
 """Files that appear whole or not at all.
 
-Keeps I8: what is being written has a hidden temporary name beside the target; only a whole file,
-flushed to disk, gets the target's name. A killed process leaves at most a hidden file that nobody
-reads; `sweep` removes it. Imports the standard library only.
+Keeps I8: a file is written under a hidden temporary name beside the target; only a whole file,
+flushed to disk, gets the target's name. A killed process leaves at most a hidden file that no
+reader opens; `sweep` removes it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def atomic_write(
 ) -> Iterator[IO[Any]]:
     """Open a file for writing that takes its name when the block ends without an exception.
 
-    On any exception, also KeyboardInterrupt, the file is removed and what was there before stays.
-    Two that write the same target at once do not mix: the last one to end wins.
+    On any exception, also KeyboardInterrupt, the file is removed and the target stays as it was.
+    Two writers of one target do not mix: the last one to end wins.
 
     Args:
         path: the target. Its directory must exist.
@@ -50,7 +50,7 @@ def atomic_write(
         raise ValueError(f"mode={mode!r}: 'wb' or 'w'")
     target = Path(path)
     _refuse_existing(target, overwrite)
-    # A part of the name only: the whole could be too long with what is added.
+    # At most 40 characters of the name: with the suffix, the whole could be too long.
     owner = os.getpid()
     temporary = target.with_name(
         f".{target.name[:40]}.{_host()}-{owner}-{secrets.token_hex(4)}.tmp"
@@ -58,8 +58,8 @@ def atomic_write(
     encoding = None if "b" in mode else "utf-8"
     try:
         with open(temporary, mode.replace("w", "x"), buffering, encoding=encoding) as file:
-            # Held until the file has its name: `sweep` leaves alone what somebody holds. Some file
-            # systems have no locks; nothing is swept there.
+            # Locked until the file has its name: `sweep` leaves locked files alone. Where the file
+            # system has no locks, nothing is swept.
             with contextlib.suppress(OSError):
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
@@ -77,16 +77,16 @@ def atomic_write(
 def sweep(directory: str | os.PathLike[str]) -> None:
     """Remove the hidden files that killed processes of this machine left in a directory.
 
-    Only what `atomic_write` named, whose process is gone and whose lock nobody holds. An empty file
-    stays: its writer may be about to lock it.
+    Only unlocked files of `atomic_write` whose process is gone. An empty file stays: its writer may
+    be about to lock it.
     """
     try:
         paths = list(Path(directory).iterdir())
     except OSError:
         return
     for path in paths:
-        found = _TEMPORARY.fullmatch(path.name)
-        if found is None or found[1] != _host() or _is_running(int(found[2])):
+        name = _TEMPORARY.fullmatch(path.name)
+        if name is None or name[1] != _host() or _is_running(int(name[2])):
             continue
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -99,7 +99,7 @@ def sweep(directory: str | os.PathLike[str]) -> None:
 
 
 def _host() -> str:
-    """A mark of this machine: process numbers of another one mean nothing here."""
+    """An id of this machine: process numbers of other machines mean nothing here."""
     return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 
 

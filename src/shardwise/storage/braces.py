@@ -1,6 +1,6 @@
 """Brace patterns: `{000..123}`, `{0..10..2}`, `{a,b}`, nested, as a shell expands them.
 
-Pure text: nothing here looks at files. Imports `shardwise.shown`.
+Pure text: no file is looked up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Numbers:
     width: int
 
 
-# What stands at one place of a name: a text, a range of numbers, or one of several names.
+# A part of a pattern: a text, a range of numbers, or alternatives.
 _Part: TypeAlias = "str | _Numbers | list[list[_Part]]"
 
 
@@ -55,16 +55,16 @@ def expand_braces(text: str) -> list[str]:
         raise ValueError(f"{error} in the pattern {shown(text)!r:.200}") from None
     count = _count(parts)
     if count > MAX_NAMES:
-        told = f"{count:,}" if count < 10**30 else "more than 10**30"
+        number = f"{count:,}" if count < 10**30 else "more than 10**30"
         raise ValueError(
-            f"the pattern {shown(text)!r:.200} stands for {told} names: at most {MAX_NAMES:,} are "
-            "expanded"
+            f"the pattern {shown(text)!r:.200} stands for {number} names: at most {MAX_NAMES:,} "
+            "are expanded"
         )
     return _names(parts)
 
 
 def _parse(text: str, depth: int) -> list[_Part]:
-    """What a pattern consists of."""
+    """The parts of a pattern."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"braces are more than {_MAX_DEPTH} deep")
     parts: list[_Part] = []
@@ -114,10 +114,10 @@ def _names(parts: list[_Part]) -> list[str]:
 def _split_group(tail: str) -> tuple[str, str]:
     """Split what follows a `{` at the `}` that closes it."""
     depth = 1
-    for place, char in enumerate(tail):
+    for at, char in enumerate(tail):
         depth += (char == "{") - (char == "}")
         if depth == 0:
-            return tail[:place], tail[place + 1 :]
+            return tail[:at], tail[at + 1 :]
     raise ValueError("unbalanced '{'")
 
 

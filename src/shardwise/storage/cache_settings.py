@@ -1,4 +1,4 @@
-"""What a user sets about the cache on disk."""
+"""The user's settings of the cache on disk."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from shardwise.arguments import check_number, path_text
 
 __all__ = ["CacheSettings"]
 
-_LEAST_BLOCK = 16 << 10
+_MIN_BLOCK_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
 class CacheSettings:
     """A cache of remote files on a disk of this machine, for all processes that name it.
 
-    Ranks, workers and jobs that share the directory share what is in it; they should be run by
-    people who trust each other. Everything lies in one folder of it, `shardwise-cache-v1`; other
-    files in the directory are never touched.
+    Ranks, workers and jobs that name the same directory share its blocks; their users should trust
+    each other. The cache is one folder in it, `shardwise-cache-v1`; other files in the directory
+    are never touched.
 
     Args:
-        directory: where the cache lies; made when it is first used. `~` is expanded.
-        max_bytes: the most disk space that the cache takes, with what is being downloaded. What
-            was not used for longest goes first. Each process keeps to its own setting.
-        block_bytes: files are kept in blocks of this size, each of them fetched by one request. It
-            is halved until 32 of them fit in `max_bytes`, but not below 16 KiB. Small random reads
-            fetch whole blocks, too: a smaller one suits them better.
-        wait_s: how long to wait for a block that another process is fetching, before reading past
+        directory: of the cache; created at the first use. `~` is expanded.
+        max_bytes: disk space of the cache, including blocks in flight. The least recently used
+            blocks are evicted first. Each process applies its own setting.
+        block_bytes: files are cached in blocks of this size, each fetched by one request. It is
+            halved until 32 blocks fit in `max_bytes`, but not below 16 KiB. Small random reads
+            fetch whole blocks too: for them, a smaller one is better.
+        wait_s: seconds to wait for a block that another process is fetching, before reading past
             the cache.
 
     Raises:
@@ -45,7 +45,7 @@ class CacheSettings:
     max_bytes: int = 100 * 10**9
     block_bytes: int = 4 << 20
     wait_s: float = 60.0
-    # The cache itself, once a file was opened with these settings in this process.
+    # The Cache of these settings in this process, from the first file on.
     opened: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class CacheSettings:
         path = os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100, PTH111
         object.__setattr__(self, "directory", path)
         block_bytes = self.block_bytes
-        while block_bytes * 32 > self.max_bytes and block_bytes >= 2 * _LEAST_BLOCK:
+        while block_bytes * 32 > self.max_bytes and block_bytes >= 2 * _MIN_BLOCK_BYTES:
             block_bytes //= 2
         object.__setattr__(self, "block_bytes", block_bytes)
 
@@ -66,10 +66,10 @@ class CacheSettings:
         return {**self.__dict__, "opened": None}
 
     @classmethod
-    def of(cls, given: CacheSettings | str | os.PathLike[str] | None) -> CacheSettings | None:
-        """What a user gave as `cache=`: settings, a directory, or nothing."""
-        if given is None or isinstance(given, cls):
-            return given
-        if not isinstance(given, str | os.PathLike):
-            raise TypeError(f"cache={given!r}: a directory, a CacheSettings, or None")
-        return cls(given)
+    def of(cls, cache: CacheSettings | str | os.PathLike[str] | None) -> CacheSettings | None:
+        """The settings of a user's `cache=`: settings, a directory, or None."""
+        if cache is None or isinstance(cache, cls):
+            return cache
+        if not isinstance(cache, str | os.PathLike):
+            raise TypeError(f"cache={cache!r}: a directory, a CacheSettings, or None")
+        return cls(cache)

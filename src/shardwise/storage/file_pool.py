@@ -1,7 +1,4 @@
-"""A bounded set of open files: a dataset may have more shards than a process may open.
-
-Imports this package only.
-"""
+"""A bounded set of open files: a dataset may have more shards than a process may open."""
 
 from __future__ import annotations
 
@@ -21,40 +18,40 @@ __all__ = ["FilePool"]
 
 
 class FilePool:
-    """The files used last, kept open.
+    """The files used last, opened open.
 
-    Any thread may call `get`. A file that falls out is closed as soon as nobody reads from it: a
-    caller that holds on to one may go on reading. After a fork the child begins with no file, and
-    a pool pickles without its files, but with its options and pins.
+    Any thread may call `get`. The least recently used file is dropped, and closed when its last
+    reader drops it. After a fork the child begins without files; a pool pickles with its options
+    and pins, and without its files.
 
     Args:
-        limit: how many files are kept open; None for `max_open_files()`.
+        limit: how many files are opened open; None for `max_open_files()`.
         options: how remote files are reached; None for the defaults.
     """
 
     def __init__(self, limit: int | None = None, *, options: StorageOptions | None = None) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"limit={limit}: keep at least one file open")
-        self._asked = limit
+        self._limit_argument = limit
         self.limit = max_open_files() if limit is None else limit
         self.options = StorageOptions() if options is None else options
         self._pins: dict[str, FileStat] = {}
-        self._followers: dict[str, str] | None = None
-        self._kept = _Kept()
+        self._next_urls: dict[str, str] | None = None
+        self._open = _OpenFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._asked, self.options, self._pins)
+        return _rebuild, (self._limit_argument, self.options, self._pins)
 
     def __len__(self) -> int:
-        return len(self._kept.files)
+        return len(self._open.files)
 
     def pin(self, url: str, stat: FileStat) -> None:
         """Allow this version of a file only, however often it is opened; see `File.pin`."""
         if not stat.etag:
             return
         self._pins[url] = stat
-        self._followers = None
-        file = self._kept.files.get(url)
+        self._next_urls = None
+        file = self._open.files.get(url)
         if file is not None:
             file.pin(stat)
 
@@ -62,44 +59,44 @@ class FilePool:
         """The open file of a URL.
 
         Raises:
-            MissingShardError: it is not there.
+            MissingShardError: it does not exist.
             StorageError: it can't be opened.
         """
-        kept = self._kept
-        if kept.pid != os.getpid():
-            # A lock that another thread held at the fork would never be free in the child.
-            kept = self._kept = _Kept()
-        with kept.lock:
-            file = kept.files.get(url)
+        opened = self._open
+        if opened.pid != os.getpid():
+            # A lock that another thread had at the fork would never be released in the child.
+            opened = self._open = _OpenFiles()
+        with opened.lock:
+            file = opened.files.get(url)
             if file is not None:
-                kept.files.move_to_end(url)
+                opened.files.move_to_end(url)
                 return file
         # Opened outside the lock: a slow file system must not stop readers of other files.
         file = open_file(url, options=self.options)
         pinned = self._pins.get(url)
         if pinned is not None:
             file.pin(pinned)
-            if hasattr(file, "next_one"):
-                file.next_one = partial(self._next_one, url)
-        with kept.lock:
-            file = kept.files.setdefault(url, file)
-            kept.files.move_to_end(url)
-            while len(kept.files) > self.limit:
-                kept.files.popitem(last=False)
+            if hasattr(file, "next_file"):
+                file.next_file = partial(self._next_file, url)
+        with opened.lock:
+            file = opened.files.setdefault(url, file)
+            opened.files.move_to_end(url)
+            while len(opened.files) > self.limit:
+                opened.files.popitem(last=False)
         return file
 
-    def _next_one(self, url: str) -> File | None:
-        """The file that was pinned after another one: who reads in sequence reads them in turn."""
-        followers = self._followers
-        if followers is None:
+    def _next_file(self, url: str) -> File | None:
+        """The file that was pinned after `url`: sequential readers read files in this order."""
+        next_urls = self._next_urls
+        if next_urls is None:
             urls = list(self._pins)
-            followers = self._followers = dict(pairwise(urls))
-        found = followers.get(url)
-        return None if found is None else self.get(found)
+            next_urls = self._next_urls = dict(pairwise(urls))
+        next_url = next_urls.get(url)
+        return None if next_url is None else self.get(next_url)
 
     def close(self) -> None:
-        """Let go of all files."""
-        self._kept = _Kept()
+        """Drop all files."""
+        self._open = _OpenFiles()
 
 
 def _rebuild(limit: int | None, options: StorageOptions, pins: dict[str, FileStat]) -> FilePool:
@@ -108,7 +105,7 @@ def _rebuild(limit: int | None, options: StorageOptions, pins: dict[str, FileSta
     return pool
 
 
-class _Kept:
+class _OpenFiles:
     """The files of one process."""
 
     __slots__ = ("files", "lock", "pid")

@@ -1,7 +1,6 @@
-"""What lies in a store: the files of a remote directory, and those that match a glob.
+"""Listings of stores: the files of a remote directory, and those that match a glob.
 
-Keeps a part of I6: a pattern that finds nothing is an error. Imports this package; obstore and
-fsspec when a store is asked.
+Keeps a part of I6: a pattern without a match is an error.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from fnmatch import fnmatchcase
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import RemoteFile
-from shardwise.storage.stores.connect import place_of, url_of
+from shardwise.storage.stores.connect import location_of, url_of
 
-__all__ = ["is_remote_pattern", "list_remote"]
+__all__ = ["empty_directory_error", "is_remote_pattern", "list_remote"]
 
 _MAGIC = re.compile(r"[*?\[]")
 _WEB = ("http://", "https://")
@@ -27,13 +26,13 @@ def is_remote_pattern(url: str) -> bool:
     >>> is_remote_pattern("s3://bucket/train/"), is_remote_pattern("https://host/a.tar?key=*")
     (True, False)
     """
-    _, is_place, rest = url.partition("://")
-    if not is_place:
-        # A command (`pipe:`), which is opened by nobody here.
+    _, slashes, rest = url.partition("://")
+    if not slashes:
+        # A command (`pipe:`), which only the WebDataset API opens.
         return False
     path = rest.partition("/")[2]
     if url.lower().startswith(_WEB) and "?" in path:
-        # There begins the query.
+        # A query is no part of the name.
         path = path.partition("?")[0]
         return bool(_MAGIC.search(path))
     return not path or path.endswith("/") or bool(_MAGIC.search(path))
@@ -51,7 +50,7 @@ def list_remote(
     - A pattern that is the name of a file is that file.
 
     Raises:
-        MissingShardError: nothing is found.
+        MissingShardError: no file matches.
         StorageError: the store can't be listed.
     """
     if url.lower().startswith(_WEB):
@@ -59,36 +58,42 @@ def list_remote(
             f"can't list {url!r}: web servers have no listing that programs can rely on; name the "
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
-    place = place_of(url)
-    key = place.key
+    location = location_of(url)
+    key = location.key
     if key.endswith("/") or not key:
         names = _keys(url, key, options, delimiter=True)
-        found = [
+        matches = [
             name
             for name in names
             if name.endswith(suffixes) and not name[len(key) :].startswith(".")
         ]
-        if not found:
-            wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
-            held = ", ".join(name[len(key) :] for name in names[:3])
-            holds = f"it holds {held}{' ...' if len(names) > 3 else ''}" if names else "it is empty"
-            raise MissingShardError(
-                f"no {wanted} in the directory ({holds}); subdirectories are not searched: give a "
-                "glob such as 'DIR/**/*.tar' for them",
-                url=url,
-            )
+        if not matches:
+            raise empty_directory_error(url, [name[len(key) :] for name in names], suffixes)
     else:
         start = _MAGIC.split(key, maxsplit=1)[0]
         is_flat = "/" not in key[len(start) :]
         parts = key.split("/")
-        found = [
+        matches = [
             name
             for name in _keys(url, start, options, delimiter=is_flat)
             if name == key or (_matches(name.split("/"), parts) and not name.endswith(ignored))
         ]
-        if not found:
+        if not matches:
             raise MissingShardError("no file in the store matches the pattern", url=url)
-    return [url_of(place, name) for name in sorted(found)]
+    return [url_of(location, name) for name in sorted(matches)]
+
+
+def empty_directory_error(
+    url: str, names: Sequence[str], suffixes: tuple[str, ...]
+) -> MissingShardError:
+    """The error for a directory in which no name ends in one of `suffixes`."""
+    patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
+    examples = f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+    return MissingShardError(
+        f"no {patterns} in the directory ({f'it holds {examples}' if names else 'it is empty'}); "
+        "subdirectories are not searched: give a glob such as 'DIR/**/*.tar' for them",
+        url=url,
+    )
 
 
 def _keys(url: str, prefix: str, options: StorageOptions, *, delimiter: bool) -> list[str]:
@@ -104,7 +109,7 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     if first == "**":
         if not others:
             return bool(names) and not any(name.startswith(".") for name in names)
-        # It stands for no directory, or for one that is not hidden and some more.
+        # No directory, or one that is not hidden and any more.
         return _matches(names, others) or (
             len(names) > 1 and not names[0].startswith(".") and _matches(names[1:], parts)
         )

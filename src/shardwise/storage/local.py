@@ -1,9 +1,8 @@
 """A local file, read by byte ranges.
 
 Keeps I6: a range is read whole, or an error says where the file ended. The file is opened at the
-first read and opened anew after a fork; every descriptor is held by an object that closes it when
-the last reader lets go of it, so no lock is needed, and `close` never takes a file from under a
-reader. Imports `shardwise.errors`, the counts and the protocol.
+first read and opened anew after a fork; an object owns each descriptor and closes it when the last
+reader drops it, so no lock is needed, and `close` never interrupts a read.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
-from shardwise.storage.protocol import FileStat
+from shardwise.storage.protocol import FileStat, ReadRequest
 from shardwise.storage.requests.counts import IO_COUNTS
 
 __all__ = ["LocalFile"]
 
-# For bytes that are in the page cache only; where there is no such flag, all reads may wait.
+# Reads bytes of the page cache only; without this flag, any read may wait.
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
-# They are not in it, or the file system does not say.
+# Not in the page cache, or the file system does not say.
 _NOT_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
-# Longer ranges are held against the file's size before memory is taken for them.
+# Longer ranges are compared with the file's size before memory is allocated.
 _CHECKED_BYTES = 64 << 20
 
 
@@ -39,7 +38,7 @@ class LocalFile:
         path: the file. Errors name it as `url`.
     """
 
-    __slots__ = ("_held", "url")
+    __slots__ = ("_opened", "url")
 
     # A read costs about as much as 16 KiB from the page cache.
     gap_bytes = 16 << 10
@@ -47,7 +46,7 @@ class LocalFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.url = os.fspath(path)
-        self._held: _Descriptor | None = None
+        self._opened: _Descriptor | None = None
 
     def __repr__(self) -> str:
         return f"LocalFile({self.url!r})"
@@ -65,18 +64,18 @@ class LocalFile:
         self._descriptor()
 
     def stat(self) -> FileStat:
-        """Length and modification time of what lies under the name now.
+        """Length and modification time of the file that has the name now.
 
         Raises:
             MissingShardError: there is nothing.
             StorageError: it is not a regular file, or can't be reached.
         """
         try:
-            found = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
+            status = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:
             raise _explained(error, self.url, "look at") from None
-        _require_regular(found, self.url)
-        return FileStat(found.st_size, found.st_mtime_ns)
+        _require_regular(status, self.url)
+        return FileStat(status.st_size, status.st_mtime_ns)
 
     def pin(self, stat: FileStat) -> None:
         """Do nothing: what an open descriptor reads is one version."""
@@ -90,11 +89,11 @@ class LocalFile:
             StorageError: it could not be read.
         """
         _check_range(offset, length)
-        held = self._descriptor()
+        opened = self._descriptor()
         try:
             if length > _CHECKED_BYTES:
-                self._check_end(offset, length, os.fstat(held.fd).st_size)
-            data = os.pread(held.fd, length, offset)
+                self._check_end(offset, length, os.fstat(opened.fd).st_size)
+            data = os.pread(opened.fd, length, offset)
         except OSError as error:
             raise _explained(error, self.url, "read") from None
         if len(data) == length:
@@ -103,7 +102,7 @@ class LocalFile:
         whole = bytearray(length)
         whole[: len(data)] = data
         view = memoryview(whole)
-        self._fill(held, offset, view, done=len(data))
+        self._fill(opened, offset, view, done=len(data))
         return bytes(whole)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
@@ -131,8 +130,8 @@ class LocalFile:
             MissingShardError: the file is not there.
             StorageError: it could not be read.
         """
-        held = self._descriptor()
-        fd, preadv, flags = held.fd, os.preadv, _AT_ONCE or 0
+        opened = self._descriptor()
+        fd, preadv, flags = opened.fd, os.preadv, _AT_ONCE or 0
         num_waits = int(_AT_ONCE is None)
         try:
             for offset, end in zip(offsets, ends, strict=True):
@@ -145,7 +144,7 @@ class LocalFile:
                     got = 0
                 if got != end - begin:
                     num_waits += 1
-                    self._fill(held, offset, view, done=got)
+                    self._fill(opened, offset, view, done=got)
                 begin = end
         except OSError as error:
             if isinstance(error, ShardwiseError):
@@ -154,19 +153,29 @@ class LocalFile:
         if num_waits:
             IO_COUNTS.add(waits=num_waits)
 
-    def close(self) -> None:
-        """Let go of the descriptor; the next read opens the file again."""
-        self._held = None
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        """Fill a buffer with ranges of several files, one after the other."""
+        view = memoryview(buffer).cast("B")
+        for file, ranges in requests:
+            for start, stop, begin in ranges:
+                file.read_into(start, view[begin : begin + stop - start])
 
-    def _fill(self, held: _Descriptor, offset: int, view: memoryview, *, done: int) -> None:
+    def close(self) -> None:
+        """Close the descriptor; the next read opens the file again."""
+        self._opened = None
+
+    def _fill(self, opened: _Descriptor, offset: int, view: memoryview, *, done: int) -> None:
         length = len(view)
         while done < length:
             try:
-                got = os.preadv(held.fd, [view[done:]], offset + done)
+                got = os.preadv(opened.fd, [view[done:]], offset + done)
             except OSError as error:
                 raise _explained(error, self.url, "read") from None
             if not got:
-                self._check_end(offset, length, offset + done if done else min(offset, held.size()))
+                self._check_end(
+                    offset, length, offset + done if done else min(offset, opened.size())
+                )
             done += got
 
     def _check_end(self, offset: int, length: int, end: int) -> None:
@@ -179,11 +188,11 @@ class LocalFile:
             )
 
     def _descriptor(self) -> _Descriptor:
-        held = self._held
-        if held is None or held.pid != os.getpid():
-            # Two threads may both open it: one descriptor stays, the other closes itself.
-            held = self._held = _Descriptor(self.url)
-        return held
+        opened = self._opened
+        if opened is None or opened.pid != os.getpid():
+            # If two threads open it, one of the descriptors closes itself.
+            opened = self._opened = _Descriptor(self.url)
+        return opened
 
 
 class _Descriptor:
@@ -197,23 +206,23 @@ class _Descriptor:
         try:
             # Non-blocking: a named pipe must be refused, not waited for.
             self.fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            found = os.fstat(self.fd)
+            status = os.fstat(self.fd)
         except OSError as error:
             raise _explained(error, url, "open") from None
-        _require_regular(found, url)
+        _require_regular(status, url)
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
     def __del__(self) -> None:
-        # In a forked child the number may belong to another file by now: it's left alone there.
+        # In a forked child, the number may belong to another file by now.
         if self.fd >= 0 and self.pid == os.getpid():
             os.close(self.fd)
 
 
-def _require_regular(found: os.stat_result, url: str) -> None:
-    if not mode_bits.S_ISREG(found.st_mode):
-        what = "a directory" if mode_bits.S_ISDIR(found.st_mode) else "not a regular file"
+def _require_regular(status: os.stat_result, url: str) -> None:
+    if not mode_bits.S_ISREG(status.st_mode):
+        what = "a directory" if mode_bits.S_ISDIR(status.st_mode) else "not a regular file"
         raise StorageError(f"{url!r} is {what}: only files can be read by byte ranges")
 
 

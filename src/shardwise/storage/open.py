@@ -1,7 +1,4 @@
-"""One door to all storage: a URL's scheme says who opens it.
-
-Imports `shardwise.errors` and this package only.
-"""
+"""One door to all storage: a URL's scheme decides which class opens it."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ __all__ = ["is_local", "local_path", "open_file", "takes_many_ranges"]
 def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = None) -> File:
     """Open a file for reading by byte ranges.
 
-    A local file is opened at once. A remote one is asked nothing yet: what is wrong with it is
-    found at the first read, or by `open`.
+    A local file is opened at once. For a remote one no request is sent yet: its errors are raised
+    by the first read, or by `open`.
 
     Args:
         url: a path, or a URL of any scheme that is supported.
         options: how remote files are reached; None for the defaults.
 
     Raises:
-        MissingShardError: it is not there.
+        MissingShardError: it does not exist.
         StorageError: the scheme is not supported, or the file can't be opened.
         MissingExtraError: a package that the scheme needs is not installed.
     """
@@ -48,7 +45,7 @@ def _open_remote(url: str, options: StorageOptions) -> File:
         return RemoteFile(url, options)
     from shardwise.storage.cache import CachedFile, cache_of
 
-    # A cache reads ahead by itself: twice would be one request too many a block and process.
+    # The cache fetches ahead under block locks, so that processes share each request.
     return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
 
 

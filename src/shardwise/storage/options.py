@@ -1,7 +1,4 @@
-"""Everything that a user may set about storage, in one frozen object.
-
-Imports `shardwise.arguments` and this package's credentials.
-"""
+"""The user's settings of storage, in one frozen object."""
 
 from __future__ import annotations
 
@@ -26,21 +23,20 @@ class StorageOptions:
         config: the store's own settings, by the names that obstore gives them:
             `{"aws_access_key_id": ..., "aws_secret_access_key": ..., "endpoint": ...}`; `headers`
             for http(s), `token` and `endpoint` for hf and ais; for all other schemes what fsspec's
-            file system takes. Credentials that are not given are looked for where the store's own
-            tools look: environment, profiles, instance metadata. They are never shown, logged or
-            pickled.
+            file system takes. Without credentials here, those that the store's own tools use are
+            used: environment, profiles, instance metadata. They are never shown, logged or pickled.
         cache: the settings of a cache on disk; None for none.
         attempt_timeout_s: seconds that an attempt may wait for its next byte.
         request_timeout_s: seconds that a request may take in all, with its attempts and pauses; a
             host that has never answered gets 30 s at most.
         max_attempts: attempts at a request, the first included; None bounds them by time alone.
         max_requests: requests in flight at a time in a process, hedges apart.
-        prefetch_bytes: memory of a process for what is read ahead; 0 reads nothing ahead.
-        hedge: whether a request that is later than 95 of 100 is sent a second time.
+        prefetch_bytes: memory of a process for prefetched blocks; 0 prefetches nothing.
+        hedge: whether a request that is later than the 95th percentile is sent a second time.
         redirects: which redirects of http(s), hf and ais servers are followed: "any", "same-host"
-            (scheme, host and port stay the same) or "none". One that is not followed is an error.
-            With "any" too, the headers and the token that were given here stay with the first
-            host, and https never leads to http.
+            (scheme, host and port stay the same) or "none". Another redirect is an error. Even with
+            "any", headers and token of `config` go to the first host only, and https never leads to
+            http.
 
     Examples:
         >>> import shardwise as sw
@@ -59,7 +55,7 @@ class StorageOptions:
     redirects: Redirects = "any"
 
     def __post_init__(self) -> None:
-        """Hide what was given in clear, and refuse what can't be meant."""
+        """Hide the settings, and refuse values that can't be meant."""
         config: Any = self.config
         if not isinstance(config, Credentials):
             if not isinstance(config, Mapping):
@@ -83,25 +79,28 @@ class StorageOptions:
 
     @classmethod
     def of(
-        cls, given: StorageOptions | Mapping[str, Any] | None, *, cache: CacheSettings | None = None
+        cls,
+        storage: StorageOptions | Mapping[str, Any] | None,
+        *,
+        cache: CacheSettings | None = None,
     ) -> StorageOptions:
-        """What a user gave as `storage=`: options, a mapping of these or of settings, nothing.
+        """The options of a user's `storage=`: options, a mapping of them or of settings, None.
 
         Names that are not options are the store's own settings:
         `{"endpoint": "http://localhost:9000", "max_attempts": 3}`.
         """
-        if isinstance(given, StorageOptions):
-            return given if cache is None else replace(given, cache=cache)
-        if given is None:
+        if isinstance(storage, StorageOptions):
+            return storage if cache is None else replace(storage, cache=cache)
+        if storage is None:
             return cls(cache=cache)
-        if not isinstance(given, Mapping):
+        if not isinstance(storage, Mapping):
             raise TypeError(
-                f"storage= is a {type(given).__name__}: give a StorageOptions, a mapping of "
+                f"storage= is a {type(storage).__name__}: give a StorageOptions, a mapping of "
                 "settings, or None"
             )
         known = {each.name for each in fields(cls)}
-        own = {name: value for name, value in given.items() if name in known}
-        config = {name: value for name, value in given.items() if name not in known}
+        own = {name: value for name, value in storage.items() if name in known}
+        config = {name: value for name, value in storage.items() if name not in known}
         if config and "config" in own:
             raise ValueError(
                 f"storage has config and also {', '.join(config)}: put all settings of the store "

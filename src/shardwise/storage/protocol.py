@@ -1,25 +1,39 @@
 """What every file is to the rest of the library: exact byte ranges of one version.
 
 Keeps I6: a range is read whole, or an error says why not; and the bytes of two versions of a file
-are never mixed where the store has ETags. Imports nothing.
+are never mixed where the store has ETags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["File", "FileStat"]
+from shardwise.storage.requests.ranges import ByteRange
+
+__all__ = ["File", "FileStat", "ReadRequest"]
+
+
+class ReadRequest(NamedTuple):
+    """Ranges of one file that a reader waits for.
+
+    Attributes:
+        file: of the class whose `read_many` is called.
+        ranges: none of them empty.
+    """
+
+    file: Any
+    ranges: Sequence[ByteRange]
 
 
 class FileStat(NamedTuple):
-    """What tells one version of a file from another.
+    """The length, time and ETag of one version of a file.
 
     Attributes:
         num_bytes: the file's length.
         mtime_ns: its modification time, in nanoseconds; 0 where a store does not say.
-        etag: the store's name of this version, with its quotes, strong or weak, as it says it;
-            "" for local files and for stores without.
+        etag: the store's name of this version, weak or strong, with its quotes; "" for local files
+            and for stores without ETags.
     """
 
     num_bytes: int
@@ -45,7 +59,7 @@ class File(Protocol):
 
     @property
     def gap_bytes(self) -> int:
-        """Reading so many bytes in vain costs about as much as another read."""
+        """Reading this many unwanted bytes costs about as much as another read."""
         ...
 
     @property
@@ -58,7 +72,7 @@ class File(Protocol):
         ...
 
     def stat(self) -> FileStat:
-        """What lies under the name now: always asked anew."""
+        """The version that is under the name now: asked each time."""
         ...
 
     def pin(self, stat: FileStat) -> None:
@@ -87,6 +101,14 @@ class File(Protocol):
         """
         ...
 
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        """Fill a buffer with ranges of several files of this class.
+
+        All requests to stores are in flight at once; the first failure cancels the others.
+        """
+        ...
+
     def close(self) -> None:
-        """Let go of what is held; the next read opens the file again."""
+        """Release descriptors and prefetched blocks; the next read opens the file again."""
         ...

@@ -1,57 +1,35 @@
 """A remote file, read by byte ranges: whatever store it is in.
 
-Keeps I6: a range comes whole and of one version, or an error names the URL and the cause. Nothing
-is held but names: connections belong to the process and are found at each read, so a file pickles,
-and a forked child is told what to do. Imports this package; obstore and fsspec at the first read.
+Keeps I6: a range arrives whole and of one version, or an error names the URL and the cause. A file
+holds names only: connections belong to the process and are looked up at each read, so a file
+pickles, and a forked child gets an error that says what to do.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.readahead import Readable, ReadAhead
-from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.protocol import File, FileStat, ReadRequest
+from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.event_loop import Runtime, runtime
-from shardwise.storage.requests.ranges import Span, Wanted, join_spans, spans_of
-from shardwise.storage.requests.received import Piece, copy_pieces
-from shardwise.storage.requests.retry import Reply, Requests
-from shardwise.storage.stores.connect import Place, open_client, place_of
-from shardwise.storage.stores.credential_discovery import environment_digest
-from shardwise.storage.stores.getbatch import Range
+from shardwise.storage.requests.gather import gather_or_cancel
+from shardwise.storage.requests.ranges import ByteRange, RangeRequest, byte_ranges, coalesce
+from shardwise.storage.requests.received import ReceivedBytes, copy_received, received_for
 
-__all__ = ["RemoteFile", "read_remote", "requests_to"]
+__all__ = ["RemoteFile", "receive"]
 
-T = TypeVar("T")
-
-_FIRST_GAP = 128 << 10
-# Replies up to this length are handed on whole, longer ones as they come.
-_LONGEST_WHOLE = 8 << 20
-# Fewer ranges are as well off by themselves.
-_LEAST_MANY = 4
-_SMALL_GAP = 4 << 10
-
-
-def requests_to(place: Place, options: StorageOptions, process: Runtime) -> Requests:
-    """The requests to a store: one set a process, options and environment. In the loop's thread."""
-
-    def make() -> Requests:
-        slots = process.get(
-            ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
-        )
-        return Requests(open_client(place, options), options, slots)
-
-    bare = replace(options, cache=None, prefetch_bytes=0)
-    # A token that is exported after a first refusal makes another client.
-    return process.get(("requests", place.root, bare, environment_digest()), make)
+# Until a store's latency and bandwidth are measured.
+_INITIAL_GAP_BYTES = 128 << 10
+# GetBatch for fewer ranges than these is no faster than a request each.
+_MIN_BATCH_RANGES = 4
+# In a GetBatch request, only headers between fields are worth reading along.
+_BATCH_GAP_BYTES = 4 << 10
 
 
 class RemoteFile:
@@ -65,59 +43,55 @@ class RemoteFile:
         options: how it is reached.
 
     Attributes:
-        next_one: gives the file that is likely to be read after this one, if any.
+        next_file: gives the file that is likely to be read after this one, if any.
 
     Raises:
         StorageError: the scheme is not supported.
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("_is_known", "_options", "_pinned", "_place", "_requests", "next_one", "url")
+    __slots__ = ("_object", "_options", "next_file", "url")
 
     is_remote = True
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url = url
         self._options = options
-        self._place = place_of(url)
-        self._pinned: FileStat | None = None
-        self._is_known = False
-        self._requests: tuple[Runtime, Requests] | None = None
-        self.next_one: Callable[[], File | None] = _nothing
+        self._object = PinnedObject(url, options)
+        self.next_file: Callable[[], File | None] = _no_next_file
 
     def __repr__(self) -> str:
         return f"RemoteFile({shown(self.url)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.url, self._options, self._pinned, self._is_known)
+        return _rebuild, (self.url, self._options, self._object.stat, self._object.is_known)
 
     @property
     def gap_bytes(self) -> int:
-        """What comes in the time of an empty request, as measured so far."""
-        return _FIRST_GAP if self._requests is None else self._requests[1].pace.gap_bytes
+        """Measured latency times bandwidth."""
+        connected = self._object.connected
+        return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
 
     def open(self) -> None:
         """Ask for the file's length, to know that it can be read."""
         self.stat()
 
     def stat(self) -> FileStat:
-        """What the store has under the name now. Pins the file where nothing else did."""
-        found = self._runtime().run(self._stat())
-        if self._pinned is None:
-            self._pinned = found
-        return found
+        """The version that the store has now. Pins the file, unless it is pinned."""
+        current = self._object.process.run(self._object.current())
+        if self._object.stat is None:
+            self._object.stat = current
+        return current
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only; see `File.pin`."""
-        self._is_known = True
-        if stat.etag:
-            self._pinned = stat
+        self._object.pin(stat)
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`."""
-        whole = bytearray(max(0, length))
-        self.read_spans([offset], [length], memoryview(whole), 0)
-        return bytes(whole)
+        buffer = bytearray(max(0, length))
+        self.read_spans([offset], [length], memoryview(buffer), 0)
+        return bytes(buffer)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill a writable contiguous buffer with the bytes at `offset`."""
@@ -128,285 +102,166 @@ class RemoteFile:
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
     ) -> None:
         """Fill a buffer with several ranges; all requests for them are in flight at once."""
-        spans = spans_of(offsets, ends, begin)
-        if spans:
-            copy_pieces(self._runtime().run(self._read(spans)), buffer)
+        self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
+
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        copy_received(receive(requests), buffer)
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """The keys of this file's store that begin with a prefix; see `Client.names`."""
 
-        async def work() -> list[str]:
-            return await self._store().names(self.url, prefix, delimiter=delimiter)
+        async def list_keys() -> list[str]:
+            return await self._object.client().names(self.url, prefix, delimiter=delimiter)
 
-        return self._runtime().run(work())
+        return self._object.process.run(list_keys())
 
     def close(self) -> None:
-        """Let go of what was read ahead. Connections stay: they are the process's."""
-        known, self._requests = self._requests, None
-        if known is not None and known[0].pid == os.getpid():
-            known[0].post(self._forget)
+        """Drop prefetched blocks. Connections stay: they are the process's."""
+        connected, self._object.connected = self._object.connected, None
+        if connected is not None and connected[0].pid == os.getpid():
+            connected[0].post(self._forget)
 
-    def _runtime(self) -> Runtime:
-        return runtime(obstore=bool(self._place.family))
+    async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:
+        return await self._finish(await self._begin(ranges))
 
-    async def _stat(self) -> FileStat:
-        found = await self._store().head(self.url, self._place.key, is_known=self._is_known)
-        self._is_known = True
-        return found
-
-    def _store(self) -> Requests:
-        """The requests to this file's store: one set a process. In the loop's thread."""
-        process = self._runtime()
-        known = self._requests
-        if known is not None and known[0] is process:
-            return known[1]
-        found = requests_to(self._place, self._options, process)
-        self._requests = (process, found)
-        return found
-
-    async def _read(self, spans: list[Span]) -> list[Piece]:
-        return await self._finish(*await self._begin(spans))
-
-    async def _begin(self, spans: list[Span]) -> tuple[list[Piece], list[Wanted]]:
-        """What is read ahead, and the parts that are to be fetched beside."""
-        requests = self._store()
-        ahead = self._ahead()
-        pinned = self._pinned
-        pieces: list[Piece] = []
+    async def _begin(self, ranges: list[ByteRange]) -> _Progress:
+        """Take what is prefetched, and plan the requests for the rest."""
+        client = self._object.client()
+        ahead = self._read_ahead()
+        pinned = self._object.stat
+        received: list[ReceivedBytes] = []
         if ahead is not None and pinned is not None:
-            known = [span for span in spans if span.stop <= pinned.num_bytes]
-            if known:
-                beyond = [span for span in spans if span.stop > pinned.num_bytes]
-                pieces, rest = await ahead.read(self._readable(pinned), known)
-                spans = rest + beyond
-        pace = requests.pace
-        # Where many ranges are one request, only headers between fields are read along.
-        gap_bytes = _SMALL_GAP if requests.has_many else pace.gap_bytes
-        parts = join_spans(spans, gap_bytes=gap_bytes, part_bytes=pace.part_bytes)
-        if parts:
+            within = [each for each in ranges if each.stop <= pinned.num_bytes]
+            if within:
+                beyond = [each for each in ranges if each.stop > pinned.num_bytes]
+                received, rest = await ahead.read(self._readable(pinned), within)
+                ranges = rest + beyond
+        latency = client.latency
+        requests = coalesce(
+            ranges,
+            gap_bytes=_BATCH_GAP_BYTES if client.has_many else latency.gap_bytes,
+            max_request_bytes=latency.max_request_bytes,
+        )
+        if requests:
             IO_COUNTS.add(waits=1)
-        return pieces, parts
+        return _Progress(received, requests)
 
-    async def _finish(self, pieces: list[Piece], parts: list[Wanted]) -> list[Piece]:
-        """Fetch what is left, each part by a request."""
-        for brought in await together(self._bring(wanted) for wanted in parts):
-            pieces += brought
-        return pieces
+    async def _finish(self, progress: _Progress) -> list[ReceivedBytes]:
+        """Send the requests that are left, all at once."""
+        replies = await gather_or_cancel(
+            self._object.get(request.start, request.stop) for request in progress.requests
+        )
+        for request, reply in zip(progress.requests, replies, strict=True):
+            progress.received.extend(received_for(request, reply.data))
+        return progress.received
 
-    def _name(self, version: FileStat) -> str:
-        """What tells a version of this file from all others."""
+    def _version_name(self, version: FileStat) -> str:
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
     def _readable(self, version: FileStat) -> Readable:
-        return Readable(self._name(version), version.num_bytes, self._stream, self._next_readable)
+        return Readable(
+            self._version_name(version), version.num_bytes, self._object.stream, self._next_readable
+        )
 
     def _next_readable(self) -> Readable | None:
-        found = self.next_one()
-        if not isinstance(found, RemoteFile) or found._pinned is None:
+        file = self.next_file()
+        if not isinstance(file, RemoteFile) or file._object.stat is None:
             return None
-        return found._readable(found._pinned)
+        return file._readable(file._object.stat)
 
     def _forget(self) -> None:
-        ahead, pinned = self._ahead(), self._pinned
+        ahead, pinned = self._read_ahead(), self._object.stat
         if ahead is not None and pinned is not None:
-            ahead.forget(self._name(pinned))
+            ahead.forget(self._version_name(pinned))
 
-    def _ahead(self) -> ReadAhead | None:
+    def _read_ahead(self) -> ReadAhead | None:
         options = self._options
         if not options.prefetch_bytes:
             return None
         key = ("ahead", options.prefetch_bytes, options.max_requests)
-        return self._runtime().get(
+        return self._object.process.get(
             key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
         )
 
-    async def _bring(self, wanted: Wanted) -> list[Piece]:
-        reply = await self._get(wanted.start, wanted.stop)
-        return _cut(wanted, reply.data)
-
-    def _range(self, wanted: Wanted) -> Range | None:
-        """A part as a range of `Requests.get_many`, if it is within the size that is pinned."""
-        pinned = self._pinned
-        if pinned is None or wanted.stop > pinned.num_bytes:
+    def _object_range(self, request: RangeRequest) -> ObjectRange | None:
+        """A request for `get_many`, which answers none behind the object's end."""
+        pinned = self._object.stat
+        if pinned is None or request.stop > pinned.num_bytes:
             return None
-        return Range(self._place.key, wanted.start, wanted.stop)
-
-    async def _get(self, start: int, stop: int) -> Reply:
-        """Bytes of the version that is pinned, all of them."""
-        async with self._explained(start, stop):
-            reply = await self._store().get(
-                self.url, self._place.key, start, stop, self._etag, is_known=self._is_known
-            )
-        self._is_known = True
-        self._check(reply.stat)
-        if len(reply.data) < stop - start:
-            raise self._ended(start, stop, reply.stat.num_bytes)
-        return reply
-
-    async def _stream(self, start: int, stop: int, take: Callable[[Reply], None]) -> None:
-        """The same, handed on as they come where they are many."""
-        if stop - start <= _LONGEST_WHOLE:
-            take(await self._get(start, stop))
-            return
-
-        def check(reply: Reply) -> None:
-            self._check(reply.stat)
-            take(reply)
-
-        requests, key = self._store(), self._place.key
-        async with self._explained(start, stop):
-            at = await requests.stream(self.url, key, start, stop, self._etag, take=check)
-        if at < stop:
-            raise self._ended(start, stop, at)
-
-    @property
-    def _etag(self) -> str:
-        return "" if self._pinned is None else self._pinned.etag
-
-    @asynccontextmanager
-    async def _explained(self, start: int, stop: int) -> AsyncIterator[None]:
-        """Say where the file ends, if that is before some range begins."""
-        try:
-            yield
-        except DataError as error:
-            if type(error) is not DataError:
-                raise
-            self._check(found := await self._stat())
-            raise self._ended(start, stop, found.num_bytes) from None
-
-    def _check(self, found: FileStat) -> None:
-        """Hold a reply against the version that is pinned, or pin its version."""
-        pinned = self._pinned
-        if pinned is None:
-            self._pinned = found
-            return
-        if pinned.etag and found.etag:
-            is_same = pinned.etag == found.etag
-        else:
-            is_same = pinned.num_bytes == found.num_bytes
-            if is_same and not pinned.etag and not found.etag and pinned.mtime_ns:
-                is_same = found.mtime_ns in (pinned.mtime_ns, 0)
-        if not is_same:
-            raise StaleIndexError(
-                "the file was replaced while it was in use: it was "
-                f"{_described(pinned)}, it is {_described(found)}; index it anew, and begin the "
-                "epoch anew",
-                url=self.url,
-            )
-
-    def _ended(self, start: int, stop: int, num_bytes: int) -> DataError:
-        if stop <= num_bytes:
-            return DataError(
-                f"the server refuses bytes {start} to {stop} of a file that it says has "
-                f"{num_bytes} bytes (HTTP 416)",
-                url=self.url,
-                offset=start,
-            )
-        return DataError(
-            f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
-            f"ended at byte {num_bytes} of {stop}: truncated?",
-            url=self.url,
-            offset=start,
-        )
+        return ObjectRange(self._object.key, request.start, request.stop)
 
 
-def read_remote(
-    wanted: Sequence[tuple[RemoteFile, list[int], list[int], int]],
-) -> list[Piece]:
-    """Do `read_spans` of several files, with the requests for all of them in flight at once.
+class _Progress(NamedTuple):
+    """A read under way: what prefetched blocks gave, and the requests for the rest."""
 
-    Returns:
-        What was read, to be copied into the buffer.
+    received: list[ReceivedBytes]
+    requests: list[RangeRequest]
+
+
+def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
+    """Read ranges of several remote files, with all requests in flight at once.
 
     Raises:
-        DataError, StorageError: as `File` says; the other reads are given up.
+        DataError, StorageError: as `File` says; the other requests are cancelled.
     """
-    works = [
-        (file, spans)
-        for file, offsets, ends, begin in wanted
-        if (spans := spans_of(offsets, ends, begin))
+    reads: list[tuple[RemoteFile, list[ByteRange]]] = [
+        (file, list(ranges)) for file, ranges in requests if ranges
     ]
-    if not works:
+    if not reads:
         return []
-    processes = {file._runtime() for file, _ in works}
+    processes = {file._object.process for file, _ in reads}
 
-    async def read_all() -> list[Piece]:
-        files = [file for file, _ in works]
-        if not files[0]._store().has_many:
-            # No file's requests wait for what another one reads ahead.
-            every = await together(file._read(spans) for file, spans in works)
-            return [piece for pieces in every for piece in pieces]
-        begun = await together(file._begin(spans) for file, spans in works)
-        begun = await _at_once(files, begun)
-        found = await together(file._finish(*each) for file, each in zip(files, begun, strict=True))
-        return [piece for pieces in found for piece in pieces]
+    async def read_all() -> list[ReceivedBytes]:
+        files = [file for file, _ in reads]
+        if not files[0]._object.client().has_many:
+            # No file's requests wait for another file's prefetched blocks.
+            by_file = await gather_or_cancel(file._read(ranges) for file, ranges in reads)
+            return [each for received in by_file for each in received]
+        begun = await gather_or_cancel(file._begin(ranges) for file, ranges in reads)
+        begun = await _get_batch(files, begun)
+        by_file = await gather_or_cancel(
+            file._finish(progress) for file, progress in zip(files, begun, strict=True)
+        )
+        return [each for received in by_file for each in received]
 
     # One, unless a fork came between fsspec and obstore.
     return processes.pop().run(read_all())
 
 
-Begun = tuple[list[Piece], list[Wanted]]
-
-
-async def _at_once(files: list[RemoteFile], begun: list[Begun]) -> list[Begun]:
-    """Fetch the parts of one store by one request, where the store can do that."""
-    requests = files[0]._store()
+async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_Progress]:
+    """Send the requests to one store as a single GetBatch; what it lacks stays to be requested."""
+    client = files[0]._object.client()
     asked = [
-        (number, wanted, each)
-        for number, (file, (_, parts)) in enumerate(zip(files, begun, strict=True))
-        if file._store() is requests
-        for wanted in parts
-        if (each := file._range(wanted)) is not None
+        (number, request, object_range)
+        for number, (file, progress) in enumerate(zip(files, begun, strict=True))
+        if file._object.client() is client
+        for request in progress.requests
+        if (object_range := file._object_range(request)) is not None
     ]
-    if len(asked) < _LEAST_MANY:
+    if len(asked) < _MIN_BATCH_RANGES:
         return begun
-    found = await requests.get_many([each for *_, each in asked])
-    left = [(pieces, list(parts)) for pieces, parts in begun]
-    for (number, wanted, _), data in zip(asked, found, strict=True):
+    payloads = await client.get_many([object_range for *_, object_range in asked])
+    left = [_Progress(received, list(requests)) for received, requests in begun]
+    for (number, request, _), data in zip(asked, payloads, strict=True):
         if data is not None:
-            pieces, parts = left[number]
-            pieces += _cut(wanted, data)
-            parts.remove(wanted)
-    # Such a reply does not tell versions.
-    if key := requests.due_for_a_look({each.key for *_, each in asked}):
-        file = next(file for file in files if file._place.key == key)
-        file._check(await file._stat())
+            left[number].received.extend(received_for(request, data))
+            left[number].requests.remove(request)
+    # A GetBatch reply names no versions: now and then, one object's version is asked for.
+    if key := client.due_for_version_check({object_range.key for *_, object_range in asked}):
+        file = next(file for file in files if file._object.key == key)
+        file._object.check(await file._object.current())
     return left
 
 
-def _cut(wanted: Wanted, data: memoryview) -> list[Piece]:
-    return [
-        Piece(begin, data[start - wanted.start : stop - wanted.start])
-        for start, stop, begin in wanted.spans
-    ]
-
-
-async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all of some work at once; the first that fails ends the others before it is raised."""
-    every = list(works)
-    if len(every) < 2:
-        return [await work for work in every]
-    tasks = [asyncio.ensure_future(work) for work in every]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
-def _nothing() -> None:
-    """What is known of the file that will be read next."""
+def _no_next_file() -> None:
+    """The next file is not known."""
 
 
 def _rebuild(
     url: str, options: StorageOptions, pinned: FileStat | None, is_known: bool
 ) -> RemoteFile:
     file = RemoteFile(url, options)
-    file._pinned, file._is_known = pinned, is_known
+    file._object.stat, file._object.is_known = pinned, is_known
     return file
-
-
-def _described(stat: FileStat) -> str:
-    return f"{stat.num_bytes} bytes with the ETag {stat.etag or 'none'}"

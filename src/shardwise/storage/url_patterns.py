@@ -1,11 +1,10 @@
-"""What a user writes, as a list of URLs: brace patterns, globs, directories and lists of these.
+"""URL patterns expanded to the URLs of files: braces, globs, directories and lists of these.
 
-Keeps a part of I6: a pattern that finds nothing, or a file named twice, is an error and never a
-shorter or longer epoch. Looks at the local file system, and into stores where a remote pattern says
-so; opens no file.
+Keeps a part of I6: a pattern without a match, or a file named twice, is an error and never a
+shorter or longer epoch. Lists local directories, and stores for remote patterns; opens no file.
 """
 
-# URLs are text: a Path would rewrite what the user wrote ("./a" as "a"), and costs more.
+# URLs are text: a Path would rewrite the user's text ("./a" as "a"), and is slower.
 # ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH112, PTH117, PTH118, PTH207, PTH208
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from shardwise.arguments import path_text
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
-from shardwise.storage.listing import is_remote_pattern, list_remote
+from shardwise.storage.listing import empty_directory_error, is_remote_pattern, list_remote
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 __all__ = ["expand"]
 
-# `pipe:` has no slashes in the programs that use it; everything else that is remote has.
 # Index files lie beside their shards, so `data/*` would find them too.
 _INDEX_SUFFIX = ".swi"
 
@@ -47,8 +45,8 @@ def expand(
     - Web servers can't be listed: http(s) URLs take braces only.
     - A path that exists is that file, whatever pattern it could be. `::` has no meaning.
 
-    A file that is named outright need not exist here: it is missed when it is opened. `options` say
-    how stores are reached; None for the defaults.
+    A file that is named without a pattern need not exist yet: opening it raises. `options` say how
+    stores are reached; None for the defaults.
 
     >>> expand("s3://bucket/train-{000..001}.tar")
     ['s3://bucket/train-000.tar', 's3://bucket/train-001.tar']
@@ -59,16 +57,16 @@ def expand(
         ValueError: nothing was named, one file was named twice, or braces are not balanced.
         TypeError: something other than str or os.PathLike.
     """
-    written: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
-    if isinstance(written, bytes) or not isinstance(written, Sequence):
+    items: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
+    if isinstance(items, bytes) or not isinstance(items, Sequence):
         raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")
-    if not written:
+    if not items:
         raise ValueError("no shards: urls is an empty list")
-    found: list[str] = []
-    for item in written:
-        found += _expand_one(item, suffixes, options)
-    _refuse_repeats(found)
-    return found
+    expanded: list[str] = []
+    for item in items:
+        expanded += _expand_one(item, suffixes, options)
+    _refuse_repeats(expanded)
+    return expanded
 
 
 def _expand_one(
@@ -112,51 +110,45 @@ def _match_remote(
 def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
     """The files of one name without braces: a glob, a directory or a file."""
     magic = glob.has_magic(name)
-    # Ten thousand plain names must not cost a look at a network file system each.
+    # Ten thousand plain names must not cost a `stat` on a network file system each.
     if not magic and name.endswith(suffixes):
         return [name]
     if os.path.isdir(name):
         return _list_directory(name, suffixes)
     if not magic or os.path.exists(name):
         return [name]
-    found = sorted(
+    matches = sorted(
         path
         for path in glob.glob(name, recursive=True)
         if not path.endswith(_INDEX_SUFFIX) and not os.path.isdir(path)
     )
-    if not found:
+    if not matches:
         where = "" if os.path.isabs(name) else f" from {os.getcwd()!r}"
         raise MissingShardError(f"no file matches the pattern{where}", url=name)
-    return found
+    return matches
 
 
 def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
     names = sorted(os.listdir(path))
-    found = [
+    matches = [
         os.path.join(path, name)
         for name in names
         if name.endswith(suffixes) and not name.startswith(".")
     ]
-    if not found:
-        wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
-        held = f"it holds {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-        raise MissingShardError(
-            f"no {wanted} in the directory ({held if names else 'it is empty'}); "
-            "subdirectories are not searched: give a glob such as 'DIR/**/*.tar' for them",
-            url=path,
-        )
-    return found
+    if not matches:
+        raise empty_directory_error(path, names, suffixes)
+    return matches
 
 
 def _refuse_repeats(urls: list[str]) -> None:
     """Refuse the same file twice, also where it is written in two ways (`a.tar`, `./a.tar`)."""
     seen: dict[str, str] = {}
     for url in urls:
-        place = url if scheme_of(url) else os.path.abspath(url)
-        if place in seen:
-            as_what = "" if seen[place] == url else f", once as {shown(seen[place])!r}"
+        file = url if scheme_of(url) else os.path.abspath(url)
+        if file in seen:
+            other_name = "" if seen[file] == url else f", once as {shown(seen[file])!r}"
             raise ValueError(
-                f"the shard {shown(url)!r} is named twice{as_what}: its samples would be read "
+                f"the shard {shown(url)!r} is named twice{other_name}: its samples would be read "
                 "twice an epoch; remove one of the names"
             )
-        seen[place] = url
+        seen[file] = url

@@ -18,8 +18,8 @@ def scheme_of(url: str) -> str:
     """
     if url.startswith("file:"):
         return "file"
-    found = _SCHEME.match(url)
-    return found["scheme"].lower() if found else ""
+    match = _SCHEME.match(url)
+    return match["scheme"].lower() if match else ""
 
 
 def strip_file_scheme(url: str) -> str:

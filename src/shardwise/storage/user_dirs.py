@@ -1,7 +1,6 @@
-"""Where programs keep what they can make again, for one user of one machine.
+"""The directory of a user for files that programs can make again.
 
-The one place in this package, besides credentials, that looks into the environment. Imports the
-standard library only.
+Besides credential discovery, the only module of this package that reads the environment.
 """
 
 from __future__ import annotations

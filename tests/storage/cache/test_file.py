@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.storage import IO_COUNTS, FileStat
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, read_cached
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as store
-from shardwise.storage.cache.block_lock import Claim, Refusal, holds_bytes
-from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
+from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
+from shardwise.storage.cache.block_lock import BlockLock, LockDenied, holds_bytes
 from shardwise.storage.cache.cache import FOLDER
+from shardwise.storage.protocol import ReadRequest
+from shardwise.storage.requests.ranges import ByteRange
 from tests.support.counted_file import CountedFile
 
 BLOCK = 64 << 10
@@ -79,20 +81,20 @@ def test_a_block_that_is_published_while_it_is_looked_for_is_not_fetched_again(
     mine, theirs = (
         cache_of(CacheSettings(tmp_path / "cache", block_bytes=BLOCK)) for _ in range(2)
     )
-    claim = theirs.claim(name, info)
-    assert isinstance(claim, Claim)
+    lock = theirs.lock_block(name, info)
+    assert isinstance(lock, BlockLock)
     looked = []
 
     def publish_behind(path: str) -> bool:
         found = holds_bytes(path)
         if not looked:
             looked.append(path)
-            theirs.publish(claim, memoryview(DATA)[:BLOCK])
+            theirs.publish(lock, memoryview(DATA)[:BLOCK])
         return found
 
     monkeypatch.setattr(store, "holds_bytes", publish_behind)
-    assert mine.claim(name, info) is Refusal.BUSY
-    assert mine.claim(name, info) is Refusal.THERE
+    assert mine.lock_block(name, info) is LockDenied.BUSY
+    assert mine.lock_block(name, info) is LockDenied.THERE
 
 
 @settings(max_examples=40)
@@ -131,12 +133,13 @@ def test_several_files_are_read_in_one_call(make: Make) -> None:
     a, b = make("a"), make("b", other)
     assert a.read(0, 10) == DATA[:10]
     buffer = bytearray(60_000)
-    read_cached(
-        [(a, [0, 70_000], [10_000, 20_000], 0), (b, [50_000], [60_000], 20_000)],
-        memoryview(buffer),
-    )
+    requests = [
+        ReadRequest(a, [ByteRange(0, 10_000, 0), ByteRange(70_000, 80_000, 10_000)]),
+        ReadRequest(b, [ByteRange(50_000, 90_000, 20_000)]),
+    ]
+    CachedFile.read_many(requests, memoryview(buffer))
     assert bytes(buffer) == DATA[:10_000] + DATA[70_000:80_000] + other[50_000:90_000]
-    read_cached([], memoryview(b""))
+    CachedFile.read_many([], memoryview(b""))
 
 
 def test_files_of_the_same_name_in_two_folders_are_two_files(make: Make) -> None:
@@ -210,8 +213,8 @@ def test_a_failed_fetch_is_raised_and_leaves_nothing(make: Make, tmp_path: Path)
             file.read(0, SIZE)
     assert blocks(tmp_path) == []
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
-    assert file._cache._ledger is not None
-    assert file._cache._ledger.peek().num_bytes == 0
+    assert file._cache._usage_file is not None
+    assert file._cache._usage_file.read().num_bytes == 0
 
 
 @pytest.mark.parametrize("place", [0, 70_000, BLOCK - 1, -1, -20, -40])
@@ -314,8 +317,8 @@ def test_least_recently_used_blocks_go_first(make: Make, tmp_path: Path) -> None
             # As if a second had gone by.
             found = path.stat()
             os.utime(path, ns=(found.st_atime_ns - 10**9, found.st_mtime_ns))
-        for held in cache._held.values():
-            held._touched_ns = 0
+        for block_ in cache._open_blocks.values():
+            block_._touched_ns = 0
 
     def kept() -> list[int]:
         return [int(path.stem[-8:], 16) for path in blocks(tmp_path)]

@@ -188,10 +188,10 @@ def test_kills_leave_nothing_that_is_trusted(tmp_path: Path, num_kills: int) -> 
     counts = finish(start(folder=str(tmp_path), cache=cache, names=names))
     assert counts["degraded"] == counts["damaged"] == 0
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
-    # What the books say is what is there.
+    # The usage file says what is on the disk.
     room = cache_of(CacheSettings(**cache))
-    with room.ledger().hold() as books:
-        assert books.num_bytes == room._room.count()
+    with room.usage_file().lock() as usage:
+        assert usage.num_bytes == room._eviction.count()
 
 
 def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
@@ -200,14 +200,14 @@ def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
     file.open()
     child = os.fork()
     if child == 0:
-        # Claims the first block; dies while it changes the books, which are wrong then.
+        # Claims the first block; dies while it changes the usage file, which is wrong then.
         version = file._known()
         block = file._block(version, 0, [])
-        file._cache.claim(block.name, block.info)
-        ledger = file._cache.ledger()
-        with ledger.hold() as books:
-            books.num_bytes = -(10**9)
-            ledger._write(ledger._fd, books, mark=1)
+        file._cache.lock_block(block.name, block.info)
+        usage_file = file._cache.usage_file()
+        with usage_file.lock() as usage:
+            usage.num_bytes = -(10**9)
+            usage_file._write(usage_file._fd, usage, mark=1)
             (tmp_path / "claimed").touch()
             signal.pause()
     _wait_for(tmp_path / "claimed")
@@ -217,8 +217,8 @@ def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
     assert file.read(0, len(want)) == want
     assert len(list((tmp_path / "cache" / FOLDER / "blocks").iterdir())) == 4
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
-    with file._cache.ledger().hold() as books:
-        assert books.num_bytes == file._cache._room.count() > 0
+    with file._cache.usage_file().lock() as usage:
+        assert usage.num_bytes == file._cache._eviction.count() > 0
 
 
 def test_a_stopped_process_is_waited_for_and_then_read_past(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_stopped_process_is_waited_for_and_then_read_past(tmp_path: Path) -> N
     if child == 0:
         version = file._known()
         block = file._block(version, 0, [])
-        file._cache.claim(block.name, block.info)
+        file._cache.lock_block(block.name, block.info)
         (tmp_path / "claimed").touch()
         signal.pause()
     try:
@@ -252,7 +252,7 @@ def test_a_block_that_is_read_is_not_evicted_and_an_open_one_frees_its_space(
     two = _open(tmp_path, names[1], **limits)
     size = one._cache.settings.block_bytes
     assert one.read(0, 100_000)
-    first = next(iter(one._cache._held.values()))
+    first = next(iter(one._cache._open_blocks.values()))
     assert first._enter()
     try:
         assert two.read(0, 200_000) == (tmp_path / names[1]).read_bytes()[:200_000]

@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from shardwise.storage.prefetch.concurrency import SHORTEST, Flow
+from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
 
 BLOCK = 4 << 20
 MOST = 192 << 20
@@ -25,7 +25,7 @@ class Store:
         self.now = 0.0
         self.num_bytes = 0
         self.most_seen = 0
-        self.flow = Flow(most_bytes, most_requests, clock=lambda: self.now)
+        self.flow = AdaptiveConcurrency(most_bytes, most_requests, clock=lambda: self.now)
         # When the next block of each request is there, and how many of its bytes are left.
         self._coming = []
         self._free_at = 0.0
@@ -34,14 +34,14 @@ class Store:
         """Read so long, as quickly as it comes; the bytes a second."""
         began, before = self.now, self.num_bytes
         while self.now < began + seconds:
-            shape = self.flow.shape
-            while len(self._coming) < shape.width:
-                self._send(self.now + self.latency_s, shape.each_bytes)
+            target = self.flow.target
+            while len(self._coming) < target.num_requests:
+                self._send(self.now + self.latency_s, target.request_bytes)
             self.most_seen = max(self.most_seen, sum(left for _, left in self._coming))
             self.now, left = heapq.heappop(self._coming)
             self.num_bytes += BLOCK
             if starves:
-                self.flow.starve()
+                self.flow.note_waiting_reader()
             self.flow.add(BLOCK, self.latency_s)
             if left > BLOCK:
                 self._send(self.now, left - BLOCK)
@@ -58,15 +58,15 @@ class Store:
 def test_where_replies_are_slow_many_are_on_their_way(latency_s, line):
     store = Store(latency_s=latency_s, line=line, reply=80e6)
     store.read(20)
-    assert store.read(10) > 0.75 * min(line, 80e6 * MOST // SHORTEST)
+    assert store.read(10) > 0.75 * min(line, 80e6 * MOST // MIN_REQUEST_BYTES)
 
 
 @pytest.mark.parametrize("rate", [20e6, 200e6, 1e9])
 def test_where_the_line_is_slow_few_are_on_their_way(rate):
     store = Store(latency_s=0.001, line=rate)
     store.read(20)
-    assert store.flow.shape.width <= 2
-    assert store.flow.shape.each_bytes == 64 << 20
+    assert store.flow.target.num_requests <= 2
+    assert store.flow.target.request_bytes == 64 << 20
 
 
 def test_a_store_that_changes_is_found_out_about():
@@ -74,16 +74,16 @@ def test_a_store_that_changes_is_found_out_about():
     store.read(10)
     store.reply = 50e6
     store.read(60)
-    assert store.flow.shape.width >= 8
+    assert store.flow.target.num_requests >= 8
     store.reply = float("inf")
     store.read(400)
-    assert store.flow.shape.width <= 4
+    assert store.flow.target.num_requests <= 4
 
 
 def test_nothing_is_tried_while_the_reader_does_not_wait():
     store = Store(latency_s=0.03, line=1e9, reply=80e6)
     store.read(20, starves=False)
-    assert store.flow.shape.width == 1
+    assert store.flow.target.num_requests == 1
 
 
 def test_memory_and_requests_bound_it():
@@ -92,16 +92,16 @@ def test_memory_and_requests_bound_it():
     assert store.most_seen <= 40 << 20
     store = Store(latency_s=0.03, line=10e9, reply=80e6, most_requests=3)
     store.read(30)
-    assert store.flow.shape.width == 2
+    assert store.flow.target.num_requests == 2
 
 
 def test_more_is_ahead_where_the_way_is_long():
     near, far = Store(latency_s=0.001, line=1e9), Store(latency_s=0.05, line=1e9)
     near.read(1)
     far.read(1)
-    assert near.flow.shape.ahead_bytes < far.flow.shape.ahead_bytes <= MOST
+    assert near.flow.target.ahead_bytes < far.flow.target.ahead_bytes <= MOST
 
 
 def test_before_anything_came_there_is_one_long_one_and_a_lead():
-    shape = Flow(MOST, 64).shape
-    assert shape == (1, 64 << 20, 96 << 20)
+    target = AdaptiveConcurrency(MOST, 64).target
+    assert target == (1, 64 << 20, 96 << 20)

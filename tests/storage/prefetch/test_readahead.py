@@ -12,9 +12,9 @@ import pytest
 from shardwise.errors import StorageError
 from shardwise.storage.prefetch.readahead import BLOCK_BYTES, Readable, ReadAhead
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.ranges import Span
-from shardwise.storage.requests.received import copy_pieces
-from shardwise.storage.requests.retry import Reply
+from shardwise.storage.requests.client import Reply
+from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.requests.received import copy_received
 
 SIZE = (160 << 20) + 12_345
 
@@ -69,9 +69,9 @@ async def read(ahead, source, start, stop, *, name="f", then=lambda: None, size=
     """Read a range as a file does; the bytes, and what was read directly."""
     buffer = bytearray(stop - start)
     pieces, rest = await ahead.read(
-        Readable(name, size, source.fetch, then), [Span(start, stop, 0)]
+        Readable(name, size, source.fetch, then), [ByteRange(start, stop, 0)]
     )
-    copy_pieces(pieces, memoryview(buffer))
+    copy_received(pieces, memoryview(buffer))
     for span in rest:
         buffer[span.begin : span.begin + span.stop - span.start] = content(span.start, span.stop)
     assert bytes(buffer) == content(start, stop)
@@ -273,21 +273,21 @@ def in_turn(*names, size=SIZE):
     """Files that are expected to be read one after the other; each comes from a source."""
     sources = {name: Source() for name in names}
 
-    def next_one(name):
+    def next_file(name):
         at = names.index(name) + 1
         if at == len(names):
             return None
         then = names[at]
-        return Readable(then, size, sources[then].fetch, lambda: next_one(then))
+        return Readable(then, size, sources[then].fetch, lambda: next_file(then))
 
-    return sources, next_one
+    return sources, next_file
 
 
-async def read_all(ahead, sources, name, next_one, size=SIZE):
+async def read_all(ahead, sources, name, next_file, size=SIZE):
     step = 1 << 20
     for start in range(0, size, step):
         end = min(start + step, size)
-        then = partial(next_one, name)
+        then = partial(next_file, name)
         await read(ahead, sources[name], start, end, name=name, then=then, size=size)
     # A request that was just begun asks at the event loop's next turn.
     await asyncio.sleep(0)
@@ -296,13 +296,13 @@ async def read_all(ahead, sources, name, next_one, size=SIZE):
 def test_the_file_that_comes_next_is_on_its_way_before_this_one_ends():
     async def work():
         ahead = ReadAhead(256 << 20, 8)
-        sources, next_one = in_turn("a", "b", "c")
+        sources, next_file = in_turn("a", "b", "c")
         for _ in range(2):
-            await read_all(ahead, sources, "a", next_one)
+            await read_all(ahead, sources, "a", next_file)
             assert sources["b"].asked
-            await read_all(ahead, sources, "b", next_one)
+            await read_all(ahead, sources, "b", next_file)
             assert sources["c"].asked
-            await read_all(ahead, sources, "c", next_one)
+            await read_all(ahead, sources, "c", next_file)
             for name in "bc":
                 assert sources[name].asks_nothing_twice()
                 assert sources[name].asked_bytes() == SIZE
@@ -316,9 +316,9 @@ def test_files_that_are_not_read_as_expected_are_soon_left_alone():
     async def work():
         ahead = ReadAhead(256 << 20, 8)
         names = [f"{i}" for i in range(12)]
-        sources, next_one = in_turn(*names)
+        sources, next_file = in_turn(*names)
         for name in names[::2]:
-            await read_all(ahead, sources, name, next_one)
+            await read_all(ahead, sources, name, next_file)
         asked = [bool(sources[name].asked) for name in names[1::2]]
         assert asked[0]
         assert not any(asked[3:])
@@ -334,9 +334,9 @@ def test_every_second_file_is_a_wrong_guess_however_far_ahead_is_read():
         size = 16 << 20
         ahead = ReadAhead(256 << 20, 8)
         names = [f"{i}" for i in range(12)]
-        sources, next_one = in_turn(*names, size=size)
+        sources, next_file = in_turn(*names, size=size)
         for name in names[::2]:
-            await read_all(ahead, sources, name, next_one, size=size)
+            await read_all(ahead, sources, name, next_file, size=size)
         asked = [bool(sources[name].asked) for name in names[1::2]]
         assert asked[0]
         assert not any(asked[4:])
@@ -350,13 +350,13 @@ def test_a_file_that_another_thread_reads_a_little_later_is_not_fetched_again():
         size = 16 << 20
         ahead = ReadAhead(256 << 20, 8)
         names = ["a", "b", "c", "d"]
-        sources, next_one = in_turn(*names, size=size)
-        await read_all(ahead, sources, "a", next_one, size=size)
-        then, middle = partial(next_one, "c"), 1 << 20
+        sources, next_file = in_turn(*names, size=size)
+        await read_all(ahead, sources, "a", next_file, size=size)
+        then, middle = partial(next_file, "c"), 1 << 20
         await read(ahead, sources["c"], 0, middle, name="c", then=then, size=size)
-        await read_all(ahead, sources, "b", next_one, size=size)
+        await read_all(ahead, sources, "b", next_file, size=size)
         await read(ahead, sources["c"], middle, size, name="c", then=then, size=size)
-        await read_all(ahead, sources, "d", next_one, size=size)
+        await read_all(ahead, sources, "d", next_file, size=size)
         assert sources["b"].asked
         assert sources["b"].asks_nothing_twice()
 

@@ -14,7 +14,7 @@ import pytest
 
 from shardwise.errors import StorageError
 from shardwise.storage.requests.blocking import in_thread
-from shardwise.storage.requests.event_loop import Runtime, _Watch, runtime
+from shardwise.storage.requests.event_loop import Runtime, _Cancellable, runtime
 
 
 def run_python(code):
@@ -123,7 +123,7 @@ def test_work_that_is_interrupted_before_it_begins_is_never_begun():
     process = Runtime()
     try:
         # As if Ctrl-C came while the work was handed over: the loop hears of the end first.
-        watch = _Watch(process.loop)
+        watch = _Cancellable(process.loop)
         watch.stop()
         done = asyncio.run_coroutine_threadsafe(watch.over(work()), process.loop)
         with pytest.raises(CancelledError):
@@ -207,12 +207,12 @@ def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open(
         from shardwise.storage.requests.event_loop import runtime
 
         process = runtime(obstore=True)
-        hand_over, is_handing = process.loop.call_soon_threadsafe, threading.Event()
+        hand_over, is_submitting = process.loop.call_soon_threadsafe, threading.Event()
 
         def late(*args, **options):
             # Obstore's thread loses its core just before it hands over the result.
             if "shardwise" not in threading.current_thread().name != "MainThread":
-                is_handing.set()
+                is_submitting.set()
                 time.sleep(0.5)
             return hand_over(*args, **options)
 
@@ -224,7 +224,7 @@ def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open(
         calls = []
         process.loop.call_soon_threadsafe = late
         process.run(begin())
-        assert is_handing.wait(60)
+        assert is_submitting.wait(60)
         """
     )
     assert (done.returncode, done.stderr) == (0, "")

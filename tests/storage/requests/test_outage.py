@@ -14,7 +14,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.requests.outage import outages
-from shardwise.storage.requests.retry import Requests
+from shardwise.storage.requests.retry import RetryingClient
 from tests.storage.requests.test_retry import Scripted, passing
 
 
@@ -51,7 +51,7 @@ def ask(clock, *clients, is_known=False, **options):
     """Let each client serve one request of the same store, all at a time."""
 
     async def work():
-        requests = Requests(
+        requests = RetryingClient(
             clients[0], StorageOptions(hedge=False, **options), asyncio.Semaphore(99)
         )
         replies = []
@@ -146,7 +146,7 @@ def test_an_object_that_moves_between_servers_is_waited_for(clock):
 
 def test_a_request_that_is_given_up_by_its_reader_leaves_no_outage(clock):
     async def work():
-        requests = Requests(Scripted(passing()), StorageOptions(), asyncio.Semaphore(1))
+        requests = RetryingClient(Scripted(passing()), StorageOptions(), asyncio.Semaphore(1))
         task = asyncio.ensure_future(requests.get("u", "k", 0, 1, "", is_known=True))
         while not outages():
             await asyncio.sleep(0.3)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.storage.requests.received import Piece, copy_pieces, payloads_of
+from shardwise.storage.requests.received import ReceivedBytes, copy_received, payloads_of
 
 
 @st.composite
@@ -15,7 +15,7 @@ def cut_up(draw):
     """A buffer, the pieces that fill it in some order, and parts of it."""
     data = draw(st.binary(max_size=60))
     cuts = sorted({0, len(data), *draw(st.lists(st.integers(0, len(data)), max_size=8))})
-    pieces = [Piece(a, memoryview(data)[a:b]) for a, b in pairwise(cuts) if a < b]
+    pieces = [ReceivedBytes(a, memoryview(data)[a:b]) for a, b in pairwise(cuts) if a < b]
     parts = []
     for _ in range(draw(st.integers(0, 10))):
         start = draw(st.integers(0, len(data)))
@@ -27,7 +27,7 @@ def cut_up(draw):
 def test_payloads_are_what_the_buffer_would_have(case):
     data, pieces, parts = case
     buffer = bytearray(len(data))
-    copy_pieces(pieces, memoryview(buffer))
+    copy_received(pieces, memoryview(buffer))
     assert bytes(buffer) == data
     found = payloads_of(pieces, [start for start, _ in parts], [length for _, length in parts])
     assert found == [

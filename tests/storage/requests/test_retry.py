@@ -12,10 +12,11 @@ import pytest
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.latency import Pace
-from shardwise.storage.requests.retry import Reply, Requests
+from shardwise.storage.requests.latency import LatencyTracker
+from shardwise.storage.requests.retry import RetryingClient
 
 STAT = FileStat(100, 0, '"e"')
 
@@ -52,7 +53,7 @@ class Scripted:
 
 def ask(client, *, slots=4, **options):
     async def work():
-        requests = Requests(client, StorageOptions(**options), asyncio.Semaphore(slots))
+        requests = RetryingClient(client, StorageOptions(**options), asyncio.Semaphore(slots))
         return await requests.get("s3://b/k", "k", 0, 10, "")
 
     return asyncio.run(work())
@@ -177,7 +178,7 @@ def test_no_more_requests_are_in_flight_than_there_are_slots():
             return Reply(memoryview(bytes(stop - start)), STAT, 0.001)
 
     async def work():
-        requests = Requests(Slow(), StorageOptions(hedge=False), asyncio.Semaphore(3))
+        requests = RetryingClient(Slow(), StorageOptions(hedge=False), asyncio.Semaphore(3))
         await asyncio.gather(*(requests.get("u", "k", 0, 1, "") for _ in range(12)))
 
     asyncio.run(work())
@@ -192,7 +193,7 @@ def test_waiting_for_a_slot_does_not_use_up_the_budget():
 
     async def work():
         options = StorageOptions(hedge=False, request_timeout_s=1.0)
-        requests = Requests(Slow(), options, asyncio.Semaphore(1))
+        requests = RetryingClient(Slow(), options, asyncio.Semaphore(1))
         return await asyncio.gather(*(requests.get("u", "k", 0, 1, "") for _ in range(30)))
 
     assert len(asyncio.run(work())) == 30
@@ -201,7 +202,7 @@ def test_waiting_for_a_slot_does_not_use_up_the_budget():
 def test_head_and_names_are_tried_again_too():
     async def work(what):
         client = Scripted(passing(), "ok")
-        requests = Requests(client, StorageOptions(), asyncio.Semaphore(1))
+        requests = RetryingClient(client, StorageOptions(), asyncio.Semaphore(1))
         found = await what(requests)
         return found, client.num_asked
 
@@ -273,10 +274,10 @@ def pour(client, *, length=10_500, part_bytes=2000, **options):
     found = []
 
     async def work():
-        requests = Requests(client, StorageOptions(**options), asyncio.Semaphore(4))
+        requests = RetryingClient(client, StorageOptions(**options), asyncio.Semaphore(4))
         await requests.stream("s3://b/k", "k", 100, 100 + length, "", take=found.append)
 
-    with mock.patch.object(Pace, "part_bytes", part_bytes):
+    with mock.patch.object(LatencyTracker, "max_request_bytes", part_bytes):
         asyncio.run(work())
     assert b"".join(reply.data for reply in found) == content(100, 100 + length)
 
@@ -350,7 +351,7 @@ def test_an_object_that_ends_before_the_range_does_ends_it():
     found = []
 
     async def work():
-        requests = Requests(Short((3000, None)), StorageOptions(), asyncio.Semaphore(4))
+        requests = RetryingClient(Short((3000, None)), StorageOptions(), asyncio.Semaphore(4))
         await requests.stream("s3://b/k", "k", 100, 10_100, "", take=found.append)
 
     asyncio.run(work())
@@ -362,7 +363,7 @@ def test_a_long_range_that_is_not_wanted_any_more_is_ended():
     ended = []
 
     async def work():
-        requests = Requests(client, StorageOptions(hedge=False), asyncio.Semaphore(1))
+        requests = RetryingClient(client, StorageOptions(hedge=False), asyncio.Semaphore(1))
         pieces = []
         task = asyncio.ensure_future(
             requests.stream("s3://b/k", "k", 0, 9000, "", take=pieces.append)

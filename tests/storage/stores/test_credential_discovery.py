@@ -6,7 +6,11 @@ import pytest
 
 from shardwise.errors import StorageError
 from shardwise.storage import StorageOptions, open_file
-from shardwise.storage.stores.credential_discovery import ais_place, aws_profile, hub_place
+from shardwise.storage.stores.credential_discovery import (
+    ais_endpoint_and_token,
+    aws_profile,
+    hub_endpoint_and_token,
+)
 
 VARIABLES = [
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SKIP_SIGNATURE",
@@ -87,20 +91,20 @@ def test_a_profile_reads_from_a_real_server(monkeypatch, tmp_path, s3):
 
 
 def test_the_hub_is_found_in_the_environment_and_in_its_token_file(monkeypatch, tmp_path):
-    assert hub_place() == ("https://huggingface.co", "")
+    assert hub_endpoint_and_token() == ("https://huggingface.co", "")
     (tmp_path / ".cache/huggingface").mkdir(parents=True)
     (tmp_path / ".cache/huggingface/token").write_text("t1\n")
-    assert hub_place()[1] == "t1"
+    assert hub_endpoint_and_token()[1] == "t1"
     (tmp_path / "other").write_text("t2")
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "other"))
-    assert hub_place()[1] == "t2"
+    assert hub_endpoint_and_token()[1] == "t2"
     monkeypatch.setenv("HF_TOKEN", "t3")
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror/")
-    assert hub_place() == ("http://mirror", "t3")
+    assert hub_endpoint_and_token() == ("http://mirror", "t3")
 
 
 def test_aistore_is_found_in_the_environment(monkeypatch, tmp_path):
-    assert ais_place() == ("", "")
+    assert ais_endpoint_and_token() == ("", "")
     monkeypatch.setenv("AIS_ENDPOINT", "http://gateway:51080/")
     monkeypatch.setenv("AIS_AUTHN_TOKEN", "t")
-    assert ais_place() == ("http://gateway:51080", "t")
+    assert ais_endpoint_and_token() == ("http://gateway:51080", "t")

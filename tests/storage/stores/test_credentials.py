@@ -12,7 +12,7 @@ import pytest
 
 from shardwise.errors import StorageError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.stores.credentials import Credentials, lent
+from shardwise.storage.stores.credentials import Credentials, export_credentials
 
 SECRET = "s3cr3t/key+value"
 VALUES = {"aws_access_key_id": "AKID", "aws_secret_access_key": SECRET}
@@ -57,10 +57,10 @@ except OSError as error:
 def test_a_copy_that_came_without_values_has_them_once_they_are_lent():
     code = """
 import pickle, sys
-from shardwise.storage.stores.credentials import borrow
+from shardwise.storage.stores.credentials import import_credentials
 given, data = pickle.load(sys.stdin.buffer)
 before = pickle.loads(data)
-kept = borrow(given)
+kept = import_credentials(given)
 after = pickle.loads(data)
 assert after.values()["aws_access_key_id"] == "AKID"
 try:
@@ -69,7 +69,7 @@ except OSError:
     print("ok")
 """
     credentials = Credentials(VALUES)
-    mine = [each for each in lent() if each[2] == VALUES]
+    mine = [each for each in export_credentials() if each[2] == VALUES]
     assert mine
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -99,10 +99,10 @@ def test_a_child_that_multiprocessing_spawns_has_the_values():
 
 def test_nothing_is_kept_of_credentials_that_nobody_uses():
     credentials = Credentials({"token": "only here"})
-    assert any(each[2] == {"token": "only here"} for each in lent())
+    assert any(each[2] == {"token": "only here"} for each in export_credentials())
     del credentials
     gc.collect()
-    assert not any(each[2] == {"token": "only here"} for each in lent())
+    assert not any(each[2] == {"token": "only here"} for each in export_credentials())
 
 
 def test_no_settings_are_equal_everywhere():

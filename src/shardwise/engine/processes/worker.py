@@ -33,7 +33,7 @@ from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import Board
 from shardwise.engine.stats.storage_counts import StorageCounts
 from shardwise.errors import StorageError
-from shardwise.storage.stores.credentials import borrow
+from shardwise.storage.stores.credentials import import_credentials
 
 __all__ = ["main"]
 
@@ -175,14 +175,14 @@ def main() -> None:
         job = pickle.load(file)  # noqa: S301 - the trainer's own, through an inherited descriptor
     if hasattr(os, "pidfd_open"):
         threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
-    given = borrow(job["credentials"])
+    credentials = import_credentials(job["credentials"])
     try:
         maker = pickle.loads(job["maker"])  # noqa: S301 - the same
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
         send(sock, pack(Answer(UNBEGUN, 0, number, error=pack_error(error))))
         sys.exit(1)
     # The maker holds on to those that it uses.
-    del given, job["credentials"]
+    del credentials, job["credentials"]
     board = Board(board_fd, job["num_workers"], job["num_threads"])
     worker = _Worker(sock, maker, board, number)
     for thread in range(1, job["num_threads"]):

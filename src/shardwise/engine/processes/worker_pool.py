@@ -30,7 +30,7 @@ from shardwise.engine.processes.transport import Packed, close_own_file, pack, r
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import Board
 from shardwise.errors import ShardwiseError, WorkerError, message_of
-from shardwise.storage.stores.credentials import lent
+from shardwise.storage.stores.credentials import export_credentials
 
 if TYPE_CHECKING:
     from shardwise.engine.batch.builder import BatchMaker
@@ -76,7 +76,7 @@ class WorkerPool:
             "num_workers": num_workers,
             "num_threads": num_threads,
             # Their pickles are handles: the values travel in this file, which nobody else reads.
-            "credentials": lent(),
+            "credentials": export_credentials(),
         }
         self._unsent: deque[tuple[int, Packed]] = deque()
         self._is_refused = False

@@ -1,7 +1,4 @@
-"""The claim to a block, and the file that stands for it while the block is fetched.
-
-Imports this package.
-"""
+"""The lock of a block that is being fetched: a part file, locked until the block is whole."""
 
 from __future__ import annotations
 
@@ -11,32 +8,40 @@ import fcntl
 import os
 from dataclasses import dataclass
 
-from shardwise.storage.cache.blocks import BlockInfo
+from shardwise.storage.cache.block_format import BlockInfo
 
-__all__ = ["Claim", "Refusal", "holds_bytes", "make_part", "require_space", "write_at"]
+__all__ = ["BlockLock", "LockDenied", "holds_bytes", "make_part", "require_space", "write_at"]
 
 
 @dataclass
-class Claim:
-    """The right, and the duty, to fetch a block: end it by `publish` or `abandon`."""
+class BlockLock:
+    """The right to fetch a block; its holder must end it by `publish` or `abandon`.
+
+    Attributes:
+        name: the block's name.
+        info: its place in the file.
+        fd: the part file, locked.
+        num_bytes_on_disk: counted against the cache's limit.
+        is_over: whether it was published or abandoned.
+    """
 
     name: str
     info: BlockInfo
     fd: int
-    space: int
+    num_bytes_on_disk: int
     is_over: bool = False
 
 
-class Refusal(enum.Enum):
-    """Why a block can't be claimed."""
+class LockDenied(enum.Enum):
+    """Why a block can't be locked."""
 
     THERE = enum.auto()  # it is in the cache by now
-    BUSY = enum.auto()  # somebody is fetching it
+    BUSY = enum.auto()  # another thread or process is fetching it
     FULL = enum.auto()  # there is no room, or the disk refuses it
 
 
 def make_part(path: str, num_bytes: int) -> int:
-    """Make a part, locked, as long as it will be."""
+    """Create a part file, locked, already of its final length."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,14 +54,14 @@ def make_part(path: str, num_bytes: int) -> int:
 
 
 def write_at(fd: int, data: memoryview, offset: int) -> None:
-    """Write all of some bytes at a place of a file."""
+    """Write all of some bytes at an offset of a file."""
     while data:
-        done = os.pwrite(fd, data, offset)
-        data, offset = data[done:], offset + done
+        num_written = os.pwrite(fd, data, offset)
+        data, offset = data[num_written:], offset + num_written
 
 
 def holds_bytes(path: str) -> bool:
-    """Whether there is a file that is not empty."""
+    """Whether a file exists and is not empty."""
     try:
         return os.stat(path, follow_symlinks=False).st_size > 0  # noqa: PTH116
     except FileNotFoundError:
@@ -64,7 +69,7 @@ def holds_bytes(path: str) -> bool:
 
 
 def require_space(folder: str, num_bytes: int) -> None:
-    """Refuse before the bytes are fetched what the disk has no room for."""
+    """Raise ENOSPC, before the bytes are fetched, if the disk has no room for them."""
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize < num_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,10 +1,10 @@
-"""The cache of one machine: who fetches a block, where it is kept, when it goes.
+"""The cache of one machine: block locks, publication, and the fall-back when the disk fails.
 
-Keeps I6 and I8. A block is claimed under the ledger's lock by making its part file, locked for as
-long as its maker lives and already as long as the block will be: the limit counts what is in
-flight, and a block has one maker. It is published by a rename, once it is whole. A process that
-dies leaves a part without a lock, which the next one sweeps. Whatever the disk refuses makes reads
-go past the cache, with one warning, and is counted. Imports this package and the counts.
+Keeps I6 and I8. A block is locked, under the lock of the usage file, by creating its part file: it
+has its final length at once, so the limit covers blocks in flight, and only one process fetches a
+block. A whole block is published by a rename. A process that dies leaves an unlocked part, which
+the next process sweeps. If the disk refuses anything, reads go past the cache: counted, with one
+warning.
 """
 
 from __future__ import annotations
@@ -18,15 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from shardwise.shown import shown
-from shardwise.storage.cache.block_lock import (
-    Claim,
-    Refusal,
-    holds_bytes,
-    make_part,
-    require_space,
-    write_at,
-)
-from shardwise.storage.cache.blocks import (
+from shardwise.storage.cache.block_format import (
     BlockInfo,
     chunk_digests,
     digest_values,
@@ -34,12 +26,21 @@ from shardwise.storage.cache.blocks import (
     trailer,
     trailer_bytes,
 )
-from shardwise.storage.cache.eviction import Room, remove_block, sweep_parts
-from shardwise.storage.cache.open_block import Held, Outcome
-from shardwise.storage.cache.usage import Books, Ledger
+from shardwise.storage.cache.block_lock import (
+    BlockLock,
+    LockDenied,
+    holds_bytes,
+    make_part,
+    require_space,
+    write_at,
+)
+from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
+from shardwise.storage.cache.open_block import OpenBlock, Outcome
+from shardwise.storage.cache.usage import Usage, UsageFile
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.ranges import ByteRange
 
 __all__ = ["FOLDER", "Cache"]
 
@@ -47,13 +48,13 @@ FOLDER = "shardwise-cache-v1"
 
 _logger = logging.getLogger("shardwise")
 
-# The folders and the ledger take space, too.
+# Disk space of the folders and of the usage file.
 _OVERHEAD = 16 << 10
-# How long nothing is written after the disk refused something.
+# After the disk refused a write, write nothing for 30 s.
 _PAUSE_S = 30.0
-# So many hits are carried over into the ledger at a time.
-_CARRIED_HITS = 4096
-_MOST_HELPERS = 16
+# Hits are added to the usage file in steps of 4,096: its lock is not for every read.
+_FLUSHED_HITS = 4096
+_MAX_PREFETCH_THREADS = 16
 
 
 class Cache:
@@ -67,168 +68,173 @@ class Cache:
         self.folder = f"{settings.directory}/{FOLDER}"
         self._blocks = f"{self.folder}/blocks"
         self._parts = f"{self.folder}/parts"
-        # Who adds up the files while they change counts some that go and some that come.
+        # Adding up files while they change is inexact.
         headroom = min(settings.max_bytes // 16, 16 * settings.block_bytes)
         self._limit = settings.max_bytes - _OVERHEAD - headroom
-        self._most_open = max_open_files()
+        self._max_open = max_open_files()
         self._start()
 
     def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition()
-        self._helpers = threading.Semaphore(_MOST_HELPERS)
-        self._held: OrderedDict[str, Held] = OrderedDict()
-        self._room = Room(self._blocks, self._parts)
-        self._ledger: Ledger | None = None
-        self._is_warned = self._is_passed_by = False
+        self._prefetch_slots = threading.Semaphore(_MAX_PREFETCH_THREADS)
+        self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
+        self._eviction = Eviction(self._blocks, self._parts)
+        self._usage_file: UsageFile | None = None
+        self._is_warned = self._is_uncacheable_noted = False
         self._resume_at = 0.0
         self._hits = 0
 
-    def read(self, name: str, spans: Sequence[tuple[int, int, int]], buffer: memoryview) -> Outcome:
-        """Read parts of a block into a buffer, if it is there; see `Held.read`.
+    def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
+        """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.
 
-        A damaged block is thrown away. A disk that can't be read counts as no block.
+        A damaged block is removed. An unreadable disk counts as a missing block.
         """
         if self._pid != os.getpid():
             self._start()
-        held = self._held.get(name)
+        block = self._open_blocks.get(name)
         try:
-            if held is not None:
-                outcome = held.read(spans, buffer)
+            if block is not None:
+                outcome = block.read(ranges, buffer)
                 if outcome is Outcome.READ:
                     return outcome
-                self._forget(name, held)
-            # Not there, or another one by now.
-            found = Held.open(f"{self._blocks}/{name}", name)
-            if isinstance(found, Outcome):
-                outcome = found
+                self._forget(name, block)
+            # Not open, or evicted: there may be a new file under the name.
+            opened = OpenBlock.open(f"{self._blocks}/{name}", name)
+            if isinstance(opened, Outcome):
+                outcome = opened
             else:
-                outcome = found.read(spans, buffer)
+                outcome = opened.read(ranges, buffer)
                 if outcome is Outcome.READ:
-                    self._keep(found)
+                    self._keep(opened)
                     return outcome
             if outcome is Outcome.DAMAGED:
-                self._throw_away(name)
+                self._remove_damaged(name)
         except OSError as error:
             self._degrade(error)
             return Outcome.GONE
         return outcome
 
     def holds(self, name: str) -> bool:
-        """Whether a block seems to be there."""
-        return name in self._held or os.path.lexists(f"{self._blocks}/{name}")
+        """Whether a block seems to be cached."""
+        return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
-    def claim(self, name: str, info: BlockInfo) -> Claim | Refusal:
-        """Claim a block that is not there."""
+    def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
+        """Lock a block that is not cached, in order to fetch it."""
         if self._pid != os.getpid():
             self._start()
         if time.monotonic() < self._resume_at:
             IO_COUNTS.add(degraded=1)
-            return Refusal.FULL
+            return LockDenied.FULL
         num_bytes = info.num_bytes + trailer_bytes(info)
         if space_of(num_bytes) > self._limit:
-            return Refusal.FULL
+            return LockDenied.FULL
         try:
-            with self.ledger().hold() as books:
-                return self._claim(books, name, info, num_bytes)
+            with self.usage_file().lock() as usage:
+                return self._lock_block(usage, name, info, num_bytes)
         except OSError as error:
             self._degrade(error)
-            return Refusal.FULL
+            return LockDenied.FULL
 
-    def _claim(self, books: Books, name: str, info: BlockInfo, num_bytes: int) -> Claim | Refusal:
+    def _lock_block(
+        self, usage: Usage, name: str, info: BlockInfo, num_bytes: int
+    ) -> BlockLock | LockDenied:
         part = f"{self._parts}/{name}.part"
         is_begun = os.path.lexists(part)
-        # In this order: a part becomes the block without the ledger's lock.
+        # In this order: a part is renamed to the block without the usage file's lock.
         if holds_bytes(f"{self._blocks}/{name}"):
-            return Refusal.THERE
+            return LockDenied.THERE
         if is_begun:
             freed = remove_block(part)
             if not freed:
-                return Refusal.BUSY
-            books.num_bytes -= freed
+                return LockDenied.BUSY
+            usage.num_bytes -= freed
         space = space_of(num_bytes)
-        evicted = self._room.make(books, space, self._limit)
+        evicted = self._eviction.make_room(usage, space, self._limit)
         if evicted:
             IO_COUNTS.add(evictions=evicted)
-        if books.num_bytes + space > self._limit:
-            return Refusal.FULL
+        if usage.num_bytes + space > self._limit:
+            return LockDenied.FULL
         require_space(self._parts, num_bytes)
-        claim = Claim(name, info, make_part(part, num_bytes), space)
-        books.num_bytes += space
-        books.misses += 1
-        books.hits += self._hits
-        books.max_bytes = self.settings.max_bytes
+        lock = BlockLock(name, info, make_part(part, num_bytes), space)
+        usage.num_bytes += space
+        usage.misses += 1
+        usage.hits += self._hits
+        usage.max_bytes = self.settings.max_bytes
         self._hits = 0
-        return claim
+        return lock
 
-    def publish(self, claim: Claim, payload: memoryview) -> None:
-        """Put a block under its name, for everybody."""
+    def publish(self, lock: BlockLock, payload: memoryview) -> None:
+        """Rename a whole block to its name, visible to all processes."""
         digests = chunk_digests(payload)
-        part = f"{self._parts}/{claim.name}.part"
+        part = f"{self._parts}/{lock.name}.part"
         try:
-            write_at(claim.fd, payload, 0)
-            end = trailer(claim.name, claim.info, digests)
-            write_at(claim.fd, memoryview(end), len(payload))
+            write_at(lock.fd, payload, 0)
+            end = trailer(lock.name, lock.info, digests)
+            write_at(lock.fd, memoryview(end), len(payload))
             now = time.time_ns()
-            os.utime(claim.fd, ns=(now, now))
-            # Before others see it, and may write into it.
-            checked_ns = os.fstat(claim.fd).st_mtime_ns
-            os.rename(part, f"{self._blocks}/{claim.name}")  # noqa: PTH104
+            os.utime(lock.fd, ns=(now, now))
+            # Before other processes can see it, and write to it.
+            checked_ns = os.fstat(lock.fd).st_mtime_ns
+            os.rename(part, f"{self._blocks}/{lock.name}")  # noqa: PTH104
         except OSError as error:
-            self.abandon(claim)
+            self.abandon(lock)
             self._degrade(error)
             return
-        claim.is_over = True
-        fcntl.flock(claim.fd, fcntl.LOCK_UN)
+        lock.is_over = True
+        fcntl.flock(lock.fd, fcntl.LOCK_UN)
         values = digest_values(digests)
-        self._keep(Held(claim.name, claim.fd, claim.info, values, checked_ns=checked_ns))
+        self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
         with self._changed:
             self._changed.notify_all()
 
-    def abandon(self, claim: Claim) -> None:
-        """Give a claim back, unless it has ended."""
-        if claim.is_over:
+    def abandon(self, lock: BlockLock) -> None:
+        """Release a lock without a block, unless it is over."""
+        if lock.is_over:
             return
-        claim.is_over = True
-        part = f"{self._parts}/{claim.name}.part"
+        lock.is_over = True
+        part = f"{self._parts}/{lock.name}.part"
         try:
-            with self.ledger().hold() as books:
-                os.ftruncate(claim.fd, 0)
+            with self.usage_file().lock() as usage:
+                os.ftruncate(lock.fd, 0)
                 os.unlink(part)  # noqa: PTH108
-                books.num_bytes -= claim.space
+                usage.num_bytes -= lock.num_bytes_on_disk
         except OSError as error:
             self._degrade(error)
         finally:
-            fcntl.flock(claim.fd, fcntl.LOCK_UN)
-            os.close(claim.fd)
+            fcntl.flock(lock.fd, fcntl.LOCK_UN)
+            os.close(lock.fd)
         with self._changed:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait until something was published or given back here, but no longer than that."""
+        """Wait until this process publishes or abandons a block, or the time is over."""
         with self._changed:
             self._changed.wait(seconds)
 
-    def ahead(self, work: Callable[[], None]) -> None:
-        """Do some work in another thread, unless many do such work already."""
-        if self._helpers.acquire(blocking=False):
-            # Daemons: what is fetched ahead must not hold up the end of the interpreter.
+    def fetch_ahead(self, fetch: Callable[[], None]) -> None:
+        """Call `fetch` in another thread, unless 16 threads fetch ahead already."""
+        if self._prefetch_slots.acquire(blocking=False):
+            # A daemon: prefetching must not delay the interpreter's exit.
             threading.Thread(
-                target=_help, args=(work, self._helpers), name="shardwise-cache", daemon=True
+                target=_fetch_and_release,
+                args=(fetch, self._prefetch_slots),
+                name="shardwise-cache",
+                daemon=True,
             ).start()
 
     def drop(self, name: str) -> bool:
-        """Remove a block, because what it holds is of no use; False if it stays or is not there."""
+        """Remove a block with useless bytes; False if it stays or is not cached."""
         if self._pid != os.getpid():
             self._start()
-        held = self._held.get(name)
-        if held is not None:
-            self._forget(name, held)
+        block = self._open_blocks.get(name)
+        if block is not None:
+            self._forget(name, block)
         try:
-            with self.ledger().hold() as books:
+            with self.usage_file().lock() as usage:
                 freed = remove_block(f"{self._blocks}/{name}")
-                books.num_bytes -= freed
+                usage.num_bytes -= freed
         except OSError as error:
             self._degrade(error)
             return False
@@ -238,17 +244,17 @@ class Cache:
         """Count blocks that were read from the cache."""
         IO_COUNTS.add(hits=hits)
         self._hits += hits
-        if self._hits >= _CARRIED_HITS:
+        if self._hits >= _FLUSHED_HITS:
             self.flush()
 
     def flush(self) -> None:
-        """Carry the hits over into the ledger."""
+        """Add the counted hits to the usage file."""
         try:
-            with self.ledger().hold() as books:
-                books.hits += self._hits
+            with self.usage_file().lock() as usage:
+                usage.hits += self._hits
                 self._hits = 0
         except OSError:
-            # Statistics of a disk that can't be written.
+            # Statistics are not worth a warning.
             self._hits = 0
 
     def close(self) -> None:
@@ -257,52 +263,52 @@ class Cache:
             self.flush()
         self._start()
 
-    def ledger(self) -> Ledger:
-        """The ledger; at the first use the folders are made and leftovers swept."""
+    def usage_file(self) -> UsageFile:
+        """The usage file; the first use creates the folders and sweeps parts of dead processes."""
         with self._lock:
-            ledger = self._ledger
-            if ledger is None:
+            usage_file = self._usage_file
+            if usage_file is None:
                 os.makedirs(os.path.dirname(self.folder), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
                 for folder in (self.folder, self._blocks, self._parts):
                     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-                ledger = Ledger(f"{self.folder}/ledger", self._room.count)
-                with ledger.hold() as books:
-                    sweep_parts(self._parts, books)
-                self._ledger = ledger
-            return ledger
+                usage_file = UsageFile(f"{self.folder}/ledger", self._eviction.count)
+                with usage_file.lock() as usage:
+                    sweep_parts(self._parts, usage)
+                self._usage_file = usage_file
+            return usage_file
 
-    def _keep(self, held: Held) -> None:
+    def _keep(self, block: OpenBlock) -> None:
         with self._lock:
-            self._held[held.name] = held
-            while len(self._held) > self._most_open:
-                self._held.popitem(last=False)
+            self._open_blocks[block.name] = block
+            while len(self._open_blocks) > self._max_open:
+                self._open_blocks.popitem(last=False)
 
-    def _forget(self, name: str, held: Held) -> None:
+    def _forget(self, name: str, block: OpenBlock) -> None:
         with self._lock:
-            if self._held.get(name) is held:
-                del self._held[name]
+            if self._open_blocks.get(name) is block:
+                del self._open_blocks[name]
 
-    def _throw_away(self, name: str) -> None:
-        """Remove a damaged block, unless somebody has replaced it already."""
+    def _remove_damaged(self, name: str) -> None:
+        """Remove a damaged block, unless another process has replaced it already."""
         path = f"{self._blocks}/{name}"
-        with self.ledger().hold() as books:
-            found = Held.open(path, name)
-            is_sound = isinstance(found, Held) and found.is_sound()
-            if found is Outcome.GONE or is_sound:
+        with self.usage_file().lock() as usage:
+            block = OpenBlock.open(path, name)
+            is_sound = isinstance(block, OpenBlock) and block.is_sound()
+            if block is Outcome.GONE or is_sound:
                 return
             freed = remove_block(path)
             if not freed:
-                return  # somebody reads it, and finds out as well
-            books.num_bytes -= freed
-            books.damaged += 1
+                return  # another reader locks it, and will find the damage as well
+            usage.num_bytes -= freed
+            usage.damaged += 1
         IO_COUNTS.add(damaged=1)
         _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
 
-    def pass_by(self, url: str) -> None:
-        """Count a read of a file without a version, which can't be kept, and say so once."""
+    def note_uncacheable(self, url: str) -> None:
+        """Count a read of a file without a version, which can't be cached; warn once."""
         IO_COUNTS.add(degraded=1)
-        if not self._is_passed_by:
-            self._is_passed_by = True
+        if not self._is_uncacheable_noted:
+            self._is_uncacheable_noted = True
             _logger.warning(
                 "%r is not cached: its store tells neither an ETag nor a time of change, so that a "
                 "replaced file could not be told from this one",
@@ -310,9 +316,9 @@ class Cache:
             )
 
     def _degrade(self, error: OSError) -> None:
-        """Read past the cache for a while, and say so once."""
+        """Read past the cache for a while; warn once."""
         if isinstance(error, FileNotFoundError):
-            self._ledger = None  # somebody removed the cache: it's made anew
+            self._usage_file = None  # the cache was removed: create it anew
         self._resume_at = time.monotonic() + _PAUSE_S
         IO_COUNTS.add(degraded=1)
         if self._is_warned:
@@ -326,8 +332,8 @@ class Cache:
         )
 
 
-def _help(work: Callable[[], None], places: threading.Semaphore) -> None:
+def _fetch_and_release(fetch: Callable[[], None], slots: threading.Semaphore) -> None:
     try:
-        work()
+        fetch()
     finally:
-        places.release()
+        slots.release()

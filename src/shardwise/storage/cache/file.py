@@ -1,35 +1,33 @@
-"""A file behind the cache: its blocks from the disk, what is missing from its store.
+"""A file behind the cache: its blocks from the disk, missing ones from its store.
 
 Keeps I6: a block belongs to one version of one file, by URL and ETag, so a read never mixes two.
-A file that is read in sequence has its next blocks fetched before they are asked for. Imports this
-package, the protocol and the patterns.
+A file that is read in sequence has its next blocks fetched before they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from shardwise.errors import DataError, StorageError
 from shardwise.shown import shown
-from shardwise.storage.cache.blocks import BlockInfo, block_name, version_id
+from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import Missing, Read, Spans, bring, fetch, read_direct
+from shardwise.storage.cache.fetch import MissingBlock, fetch_blocks, fetch_or_wait, read_direct
 from shardwise.storage.cache.open_block import Outcome
-from shardwise.storage.cache.sequential import Streak
+from shardwise.storage.cache.sequential import SequentialDetector
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.protocol import File, FileStat, ReadRequest
 from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.ranges import ByteRange, byte_ranges
 
-__all__ = ["CachedFile", "cache_of", "read_cached"]
-
-Wanted = tuple["CachedFile", Sequence[int], Sequence[int], int]
+__all__ = ["CachedFile", "cache_of"]
 
 
 def cache_of(settings: CacheSettings) -> Cache:
     """The cache of some settings: one object for all files that are read with these settings."""
-    # Two threads may both make one: they work side by side as two processes do.
+    # Two threads may each make one: they share the disk as two processes do.
     if settings.opened is None:
         object.__setattr__(settings, "opened", Cache(settings))
     cache: Cache = settings.opened
@@ -37,7 +35,13 @@ def cache_of(settings: CacheSettings) -> Cache:
 
 
 class _Version(NamedTuple):
-    """One version of a file: what its blocks' names begin with, and what it is."""
+    """One version of a file.
+
+    Attributes:
+        id: the beginning of its blocks' names; "" for a file that can't be cached.
+        text: its ETag or time.
+        num_bytes: its length.
+    """
 
     id: str
     text: str
@@ -47,17 +51,17 @@ class _Version(NamedTuple):
 class CachedFile:
     """A remote file whose blocks are kept on disk; any thread may read it.
 
-    A store that tells neither an ETag nor a time of a file gives it no versions: such files are
-    read past the cache. See `File` for what the methods raise.
+    A file whose store names neither an ETag nor a time has no versions: it is read past the cache.
+    See `File` for what the methods raise.
 
     Args:
         file: the file itself.
         cache: where its blocks are kept.
     """
 
-    __slots__ = ("_cache", "_file", "_streak", "_version", "url")
+    __slots__ = ("_cache", "_detector", "_file", "_version", "url")
 
-    # A block that is there is a file on this machine.
+    # A cached block is a local file.
     gap_bytes = 16 << 10
     is_remote = True
 
@@ -66,7 +70,7 @@ class CachedFile:
         self._file = file
         self._cache = cache
         self._version: _Version | None = None
-        self._streak: Streak | None = None
+        self._detector: SequentialDetector | None = None
 
     def __repr__(self) -> str:
         return f"CachedFile({self._file!r})"
@@ -79,11 +83,11 @@ class CachedFile:
         self._known()
 
     def stat(self) -> FileStat:
-        """What the store has under the name now."""
-        found = self._file.stat()
+        """The version that the store has now."""
+        current = self._file.stat()
         if self._version is None:
-            self._use(found)
-        return found
+            self._use(current)
+        return current
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only; a store need not be asked for it again."""
@@ -106,13 +110,50 @@ class CachedFile:
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
     ) -> None:
         """Fill a buffer with several ranges."""
-        read_cached([(self, offsets, ends, begin)], buffer)
+        self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
+
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        view = memoryview(buffer).cast("B")
+        missing: list[MissingBlock] = []
+        hits = 0
+        for file, ranges in requests:
+            num_hits, of_file = file._read_hits(ranges, view)
+            hits += num_hits
+            missing += of_file
+        if hits:
+            requests[0].file._cache.count_hits(hits)
+        if missing:
+            IO_COUNTS.add(waits=1)
+            fetch_or_wait(missing, view)
+
+    def _read_hits(
+        self, ranges: Sequence[ByteRange], view: memoryview
+    ) -> tuple[int, list[MissingBlock]]:
+        """Read the blocks that are cached; how many they are, and the missing ones."""
+        cache, version = self._cache, self._known()
+        if not version.id or any(each.stop > version.num_bytes for each in ranges):
+            if not version.id:
+                cache.note_uncacheable(self.url)
+            # The file itself raises the error for a range behind its end.
+            if ranges:
+                read_direct([ReadRequest(self._file, ranges)], view)
+            return 0, []
+        by_block = _by_block(ranges, cache.settings.block_bytes)
+        missing = [
+            self._block(version, number, parts)
+            for number, parts in by_block.items()
+            if cache.read(block_name(version.id, number), parts, view) is not Outcome.READ
+        ]
+        if by_block and (missing or self._detector is not None):
+            self._prefetch(version, ranges, had_to_wait=bool(missing))
+        return len(by_block) - len(missing), missing
 
     def forget(self, offset: int, length: int) -> bool:
-        """Remove the blocks that hold a range, because their bytes turned out to be wrong.
+        """Remove the blocks of a range whose bytes an index's digests found to be wrong.
 
-        The digests of the cache tell what the disk did to a block, not what was fetched: whoever
-        knows better (an index with digests) calls this and reads again, once.
+        The cache's own digests cover damage on its disk, not bytes that the store sent wrong.
 
         Returns:
             Whether a block was removed: if not, the bytes came from the store.
@@ -122,30 +163,30 @@ class CachedFile:
             return False
         size = self._cache.settings.block_bytes
         numbers = range(offset // size, -(-(offset + length) // size))
-        dropped = [self._cache.drop(block_name(version.id, number)) for number in numbers]
-        return any(dropped)
+        removed = [self._cache.drop(block_name(version.id, number)) for number in numbers]
+        return any(removed)
 
     def close(self) -> None:
-        """Let go of the file itself; blocks stay open in the cache."""
+        """Close the file itself; blocks stay open in the cache."""
         self._file.close()
 
     def _known(self) -> _Version:
         version = self._version
         if version is None:
-            found = self._file.stat()
-            # Or the bytes could be those of a version that came after.
-            self._file.pin(found)
-            version = self._use(found)
+            current = self._file.stat()
+            # Otherwise a block could hold bytes of a later version.
+            self._file.pin(current)
+            version = self._use(current)
         return version
 
     def _use(self, stat: FileStat) -> _Version:
         text = stat.etag or (f"mtime {stat.mtime_ns}" if stat.mtime_ns else "")
         size = self._cache.settings.block_bytes
-        known_by = version_id(self.url, text, stat.num_bytes, size) if text else ""
-        self._version = version = _Version(known_by, text, stat.num_bytes)
+        id_ = version_id(self.url, text, stat.num_bytes, size) if text else ""
+        self._version = version = _Version(id_, text, stat.num_bytes)
         return version
 
-    def _block(self, version: _Version, number: int, spans: Spans) -> Missing:
+    def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:
         size = self._cache.settings.block_bytes
         offset = number * size
         info = BlockInfo(
@@ -155,87 +196,42 @@ class CachedFile:
             offset=offset,
             num_bytes=min(size, version.num_bytes - offset),
         )
-        return Missing(self._file, self._cache, info, block_name(version.id, number), spans)
+        name = block_name(version.id, number)
+        return MissingBlock(self._file, self._cache, info, name, ranges)
 
-    def _go_on(self, numbers: Sequence[int], read: Read, *, had_to_wait: bool) -> None:
-        """Note a read; begin to fetch the blocks behind it, if the file is read in sequence."""
-        streak, version = self._streak, self._version
-        if version is None or not numbers:
-            return
-        if streak is None:
-            streak = self._streak = Streak(self._cache.settings.block_bytes, version.num_bytes)
-        for number in streak.note(read, had_to_wait=had_to_wait):
+    def _prefetch(
+        self, version: _Version, ranges: Sequence[ByteRange], *, had_to_wait: bool
+    ) -> None:
+        """Note a read; fetch the blocks behind it if the file is read in sequence."""
+        detector = self._detector
+        if detector is None:
+            size = self._cache.settings.block_bytes
+            detector = self._detector = SequentialDetector(size, version.num_bytes)
+        for number in detector.note(ranges, had_to_wait=had_to_wait):
             block = self._block(version, number, [])
-            is_there = self._cache.holds(block.name)
-            streak.count(is_there=is_there)
-            if not is_there:
-                self._cache.ahead(partial(_fetch_ahead, block))
-        if streak.is_over:
-            self._streak = None
+            is_cached = self._cache.holds(block.name)
+            detector.count(is_cached=is_cached)
+            if not is_cached:
+                self._cache.fetch_ahead(partial(_fetch_ahead, block))
+        if detector.is_over:
+            self._detector = None
 
 
-def _fetch_ahead(block: Missing) -> None:
+def _fetch_ahead(block: MissingBlock) -> None:
     """Fetch a block before it is asked for."""
     try:
-        fetch([block], memoryview(b""))
+        fetch_blocks([block], memoryview(b""))
     except (DataError, StorageError):
-        return  # who needs the block meets it, and says for what
+        return  # the reader that needs the block meets the error itself
 
 
-def read_cached(wanted: Sequence[Wanted], buffer: memoryview) -> None:
-    """Do `read_spans` of several files, with all requests for what is missing in flight at once."""
-    view = memoryview(buffer).cast("B")
-    missing: list[Missing] = []
-    hits = 0
-    for file, offsets, ends, begin in wanted:
-        cache, version = file._cache, file._known()
-        pieces, last = _pieces(offsets, ends, begin, cache.settings.block_bytes)
-        if not version.id or last > version.num_bytes:
-            if not version.id:
-                cache.pass_by(file.url)
-            # The file itself says what is wrong with a range behind its end.
-            read_direct([(file._file, offsets, ends, begin)], view)
-            continue
-        num_missing = len(missing)
-        for number, spans in pieces.items():
-            if cache.read(block_name(version.id, number), spans, view) is Outcome.READ:
-                hits += 1
-            else:
-                missing.append(file._block(version, number, spans))
-        had_to_wait = len(missing) > num_missing
-        if had_to_wait or file._streak is not None:
-            file._go_on(list(pieces), (file, offsets, ends, begin), had_to_wait=had_to_wait)
-    if hits:
-        wanted[0][0]._cache.count_hits(hits)
-    if missing:
-        IO_COUNTS.add(waits=1)
-        bring(missing, view)
-
-
-def _pieces(
-    offsets: Sequence[int], ends: Sequence[int], begin: int, size: int
-) -> tuple[dict[int, Spans], int]:
-    """Ranges cut where blocks begin: for each block what is wanted of it; and the last byte's end.
-
-    A span is its offset in the block, its beginning and its end in the buffer.
-    """
-    found: dict[int, Spans] = {}
-    number, first, spans, last = -1, 0, [], 0
-    for offset, end in zip(offsets, ends, strict=True):
-        stop = offset + end - begin
-        if offset < 0 or stop < offset:
-            raise ValueError(f"offset={offset}, length={end - begin}: neither may be negative")
-        last = max(stop, last)
-        while begin < end:
-            if offset // size != number:
-                number = offset // size
-                first = number * size
-                spans = found.setdefault(number, [])
-            piece_end = end if stop <= first + size else begin + first + size - offset
-            spans.append((offset - first, begin, piece_end))
-            offset += piece_end - begin
-            begin = piece_end
-    return found, last
+def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:
+    """Ranges cut at the boundaries of blocks, by the block's number."""
+    by_block: dict[int, list[ByteRange]] = {}
+    for each in ranges:
+        for number, part in each.by_block(size):
+            by_block.setdefault(number, []).append(part)
+    return by_block
 
 
 def _rebuild(file: File, settings: CacheSettings, version: _Version | None) -> CachedFile:

@@ -1,9 +1,9 @@
-"""An open block: read at any offset, by any thread, checked where it was not checked yet.
+"""An open block: read at any offset, by any thread, each chunk checked at its first read.
 
-A read holds a shared `flock` of the file, so nobody evicts it meanwhile; between reads only the
-descriptor is kept. Who evicts a block cuts it to nothing under an exclusive lock: the space is free
-at once, and a descriptor that is still open finds no bytes, never wrong ones. The kernel drops the
-locks of a process that dies. Imports the standard library and this package.
+A read holds a shared `flock` of the file, so that no process evicts it meanwhile; between reads
+only the descriptor is open. Eviction truncates the file under an exclusive lock: the space is free
+at once, and a descriptor that is still open reads no bytes, never wrong ones. The kernel drops the
+locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shardwise.storage.cache.blocks import CHUNK_BYTES, BlockInfo, digest, parse_trailer
-from shardwise.storage.cache.last_used import note_use
+from shardwise.storage.cache.block_format import CHUNK_BYTES, BlockInfo, digest, parse_trailer
+from shardwise.storage.cache.last_used import set_last_used
+from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["Held", "Outcome"]
+__all__ = ["OpenBlock", "Outcome"]
 
-# Uses this close together count as one: the order of blocks used in a burst is of no interest.
+# Uses within 10 ms count as one: eviction needs no order within a burst.
 _TOUCH_NS = 10_000_000
 _LOCK_TRIES = 50
 _READ_TRIES = 3
-
-# Offset in the block, beginning and end in the buffer, of each part that is wanted.
-Spans = Sequence[tuple[int, int, int]]
 
 
 class Outcome(enum.Enum):
     """How a read of a block ended."""
 
     READ = enum.auto()
-    GONE = enum.auto()  # not there (any more): no fault
+    GONE = enum.auto()  # not cached, or evicted: no fault
     DAMAGED = enum.auto()
 
 
-class Held:
-    """A block that was opened, or has just been written.
+class OpenBlock:
+    """A block of the cache with an open descriptor.
 
     Args:
         name: the file's name.
         fd: an open descriptor; this object closes it.
-        info: what it holds.
+        info: its place in the file.
         digests: of its chunks.
-        checked_ns: the last change, if its bytes are known to be right since then; else None.
+        checked_ns: the time of its last change, if its bytes were checked since; else None.
     """
 
     __slots__ = (
@@ -75,7 +73,7 @@ class Held:
         self.info = info
         self._digests = digests
         self._all = (1 << len(digests)) - 1
-        # The file's last change, and a bit for each chunk that was found right since.
+        # The file's last change, and a bit for each chunk that was checked since.
         self._seen = (
             (os.fstat(fd).st_mtime_ns, 0) if checked_ns is None else (checked_ns, self._all)
         )
@@ -85,42 +83,42 @@ class Held:
         self._pid = os.getpid()
 
     @classmethod
-    def open(cls, path: str, name: str) -> Held | Outcome:
-        """Open a block; GONE if there is none, DAMAGED if what is there is none."""
+    def open(cls, path: str, name: str) -> OpenBlock | Outcome:
+        """Open a block; GONE if there is none, DAMAGED if its trailer is."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            # Its access time is set by `read` alone. Not allowed for files of other users.
+            # Only `read` sets its access time. O_NOATIME is refused for files of other users.
             fd = os.open(path, flags | os.O_NOATIME)
         except PermissionError:
             fd = os.open(path, flags)
         except FileNotFoundError:
             return Outcome.GONE
-        held: Held | None = None
+        block: OpenBlock | None = None
         try:
             num_bytes = os.fstat(fd).st_size
             if not num_bytes:
                 return Outcome.GONE
-            found = parse_trailer(name, num_bytes, lambda length, at: os.pread(fd, length, at))
-            if found is not None:
-                held = cls(name, fd, *found)
-                return held
-            # It may have been evicted while it was looked at.
+            contents = parse_trailer(name, num_bytes, lambda length, at: os.pread(fd, length, at))
+            if contents is not None:
+                block = cls(name, fd, *contents)
+                return block
+            # It may have been evicted meanwhile.
             return Outcome.DAMAGED if os.fstat(fd).st_size == num_bytes else Outcome.GONE
         finally:
-            if held is None:
+            if block is None:
                 os.close(fd)
 
     def __del__(self) -> None:
-        # In a forked child the number may belong to another file by now: it's left alone there.
+        # In a forked child, the descriptor's number may belong to another file by now.
         if self._pid == os.getpid():
             os.close(self.fd)
 
-    def read(self, spans: Spans, buffer: memoryview) -> Outcome:
+    def read(self, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
         """Fill parts of a buffer.
 
         Args:
-            spans: for each part: its offset in the block, where it begins and ends in the buffer.
-            buffer: what is filled.
+            ranges: of the file, within the block.
+            buffer: receives the bytes.
 
         Raises:
             OSError: the disk can't be read.
@@ -130,48 +128,53 @@ class Held:
         try:
             for _ in range(_READ_TRIES):
                 seen = self._seen
-                is_filled = self._fill(spans, buffer, seen)
-                # Looked at after the read: what was written before or meanwhile shows.
-                found = os.fstat(self.fd)
-                if not found.st_nlink or not found.st_size:
+                is_filled = self._fill(ranges, buffer, seen)
+                # After the read, so that a write before or during it shows.
+                status = os.fstat(self.fd)
+                if not status.st_nlink or not status.st_size:
                     return Outcome.GONE
-                if found.st_mtime_ns == seen[0]:
+                if status.st_mtime_ns == seen[0]:
                     break
-                # Somebody wrote into it: nothing that was found right before counts.
-                self._seen = found.st_mtime_ns, 0
+                # The file was written to: earlier checks count no more.
+                self._seen = status.st_mtime_ns, 0
             else:
                 return Outcome.DAMAGED
             if not is_filled:
                 return Outcome.DAMAGED
             now = time.time_ns()
             if now - self._touched_ns > _TOUCH_NS:
-                # A read-only disk, or a block of another user: it is not asked again.
-                self._touched_ns = now if note_use(self.fd, now) else 1 << 63
+                # On a read-only disk, or for another user's block, never try again.
+                self._touched_ns = now if set_last_used(self.fd, now) else 1 << 63
         finally:
             self._leave()
         return Outcome.READ
 
     def is_sound(self) -> bool:
-        """Whether all of it is as it was written."""
+        """Whether all chunks match their digests."""
         self._seen = self._seen[0], 0
-        num_bytes = self.info.num_bytes
-        return self.read([(0, 0, num_bytes)], memoryview(bytearray(num_bytes))) is Outcome.READ
+        start, num_bytes = self.info.offset, self.info.num_bytes
+        whole = ByteRange(start, start + num_bytes, 0)
+        return self.read([whole], memoryview(bytearray(num_bytes))) is Outcome.READ
 
-    def _fill(self, spans: Spans, buffer: memoryview, seen: tuple[int, int]) -> bool:
-        """Read some spans; False if they are not what was written."""
-        fd, preadv = self.fd, os.preadv
-        for offset, begin, end in spans:
-            if preadv(fd, [buffer[begin:end]], offset) != end - begin:
+    def _fill(self, ranges: Sequence[ByteRange], buffer: memoryview, seen: tuple[int, int]) -> bool:
+        """Read some ranges; False if a digest differs."""
+        fd, preadv, first = self.fd, os.preadv, self.info.offset
+        for start, stop, begin in ranges:
+            length = stop - start
+            if preadv(fd, [buffer[begin : begin + length]], start - first) != length:
                 return False
-        return seen[1] == self._all or self._check(spans, buffer, seen)
+        return seen[1] == self._all or self._check(ranges, buffer, seen)
 
-    def _check(self, spans: Spans, buffer: memoryview, seen: tuple[int, int]) -> bool:
-        """Check the chunks that hold some spans, unless they have been."""
+    def _check(
+        self, ranges: Sequence[ByteRange], buffer: memoryview, seen: tuple[int, int]
+    ) -> bool:
+        """Check the chunks of some ranges, unless they have been."""
         fd, digests, num_bytes = self.fd, self._digests, self.info.num_bytes
         scratch: memoryview | None = None
         changed_ns, checked = seen
-        for offset, begin, end in spans:
-            stop = offset + end - begin
+        for range_ in ranges:
+            offset, stop = range_.start - self.info.offset, range_.stop - self.info.offset
+            begin = range_.begin
             for chunk in range(offset // CHUNK_BYTES, -(-stop // CHUNK_BYTES)):
                 if checked >> chunk & 1:
                     continue
@@ -180,7 +183,7 @@ class Held:
                 if offset <= first and last <= stop:
                     data = buffer[begin + first - offset : begin + last - offset]
                 else:
-                    # Only a part of it was wanted: it's read once more, in the whole.
+                    # A digest needs the whole chunk.
                     if scratch is None:
                         scratch = memoryview(bytearray(CHUNK_BYTES))
                     data = scratch[: last - first]
@@ -189,12 +192,12 @@ class Held:
                 if digest(data) != digests[chunk]:
                     return False
                 checked |= 1 << chunk
-        # Another thread's bits may get lost here: it would check once more.
+        # Another thread's bits may get lost here: its chunks are checked again.
         self._seen = changed_ns, checked
         return True
 
     def _enter(self) -> bool:
-        """Take the shared lock for the first reader; False if the block is being evicted."""
+        """Take the shared lock for the first reader; False if the block is evicted just now."""
         with self._lock:
             if not self._readers:
                 for attempt in range(_LOCK_TRIES):
@@ -202,7 +205,7 @@ class Held:
                         fcntl.flock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                         break
                     except BlockingIOError:
-                        # Held for a moment by who writes or evicts it.
+                        # A writer or an eviction locks it for a moment.
                         time.sleep(attempt * 1e-4)
                 else:
                     return False

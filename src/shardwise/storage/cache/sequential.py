@@ -1,26 +1,26 @@
-"""Which blocks to fetch before they are asked for, while a file is read in sequence.
+"""Sequential reads of a cached file, and the blocks to fetch before they are asked for.
 
-Begun by a read that lacked a block, and over as soon as it is of no use: a file whose blocks are
-all there costs nothing here. Imports the patterns.
+Created by a read that lacked a block, and dropped as soon as it helps nothing: a file whose blocks
+are all cached costs nothing here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from shardwise.storage.prefetch.pattern import Pattern
+from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["Streak"]
+__all__ = ["SequentialDetector"]
 
-_FIRST_AHEAD = 2
-_MOST_AHEAD = 16
-# So many reads in no sequence, or blocks that were there anyway, end it.
-_PATIENCE = 32
+_FIRST_BLOCKS_AHEAD = 2
+_MAX_BLOCKS_AHEAD = 16
+# After 32 reads out of sequence, or 32 blocks that were cached already, stop.
+_MAX_IDLE = 32
 
 
-class Streak:
-    """How a file is being read.
+class SequentialDetector:
+    """Detects sequential reads of one file.
 
     Args:
         block_bytes: the length of a block.
@@ -33,38 +33,30 @@ class Streak:
         self._block_bytes = block_bytes
         self._num_bytes = num_bytes
         self._pattern = Pattern()
-        self._depth = _FIRST_AHEAD
-        self._next = 0  # blocks before this one were looked after
+        self._depth = _FIRST_BLOCKS_AHEAD
+        self._next = 0  # the first block that was not prefetched
         self._idle = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether it was of no use for a while."""
-        return self._idle > _PATIENCE
+        """Whether it helped nothing for a while."""
+        return self._idle > _MAX_IDLE
 
-    def note(
-        self, read: tuple[Any, Sequence[int], Sequence[int], int], *, had_to_wait: bool
-    ) -> range:
-        """Take in a read (a file, `offsets`, `ends`, `begin`); the blocks to look after now."""
-        _, offsets, ends, begin = read
-        ranges = []
-        for offset, end in zip(offsets, ends, strict=True):
-            if end > begin:
-                ranges.append((offset, offset + end - begin))
-            begin = end
+    def note(self, ranges: Sequence[ByteRange], *, had_to_wait: bool) -> range:
+        """Take in a read; the numbers of the blocks to prefetch now."""
         if self._pattern.note(ranges, self._num_bytes) != "sequential":
             self._next = 0
             self._idle = 0 if had_to_wait else self._idle + 1
             return range(0)
         if had_to_wait:
-            self._depth = min(_MOST_AHEAD, 2 * self._depth)
+            self._depth = min(_MAX_BLOCKS_AHEAD, 2 * self._depth)
         size, position = self._block_bytes, self._pattern.position
-        # Twice what was read so far is as much as may turn out to be for nothing.
+        # At most twice the bytes read so far may turn out to be wasted.
         depth = min(self._depth, max(1, 2 * self._pattern.run_bytes // size))
         first = max(self._next, position // size)
         self._next = max(self._next, min(position // size + depth, -(-self._num_bytes // size)))
         return range(first, self._next)
 
-    def count(self, *, is_there: bool) -> None:
-        """Say whether a block was there already."""
-        self._idle = self._idle + 1 if is_there else 0
+    def count(self, *, is_cached: bool) -> None:
+        """Count a block to prefetch that was cached already, or was not."""
+        self._idle = self._idle + 1 if is_cached else 0

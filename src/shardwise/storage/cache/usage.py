@@ -1,9 +1,9 @@
-"""How much space the cache takes, known to all its processes: a few numbers in a file.
+"""The disk space of the cache and its statistics, shared by all its processes in one file.
 
 Keeps the limit, and I8: the numbers are read and written under a `flock`, which the kernel drops
-when its holder dies. A mark says that a change is under way: who finds it set, or finds that the
-machine was started anew, counts the files instead of trusting the number. The lock is taken for a
-block that is fetched, never for one that is there. Imports the standard library.
+when its holder dies. A mark is set during a change: whoever finds it set, or finds that the machine
+was rebooted, counts the files instead of trusting the number. The lock is taken for each block that
+is fetched, never for a cached one.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Books", "Ledger"]
+__all__ = ["Usage", "UsageFile"]
 
 _MAGIC = b"swledgr1"
-# Magic, mark, space, hits, misses, evictions, damaged, limit, what tells one boot from another.
+# Magic, mark, bytes on disk, hits, misses, evictions, damaged, limit, boot id.
 _FORM = struct.Struct("<8sqqqqqqq36s")
-# The lock is held for microseconds, or for as long as it takes to look at all blocks.
+# The lock is held for microseconds, or while all blocks are listed.
 _TIMEOUT_S = 60.0
 
 
 @dataclass
-class Books:
-    """The numbers.
+class Usage:
+    """Disk space and statistics of a cache.
 
     Attributes:
-        num_bytes: the space that blocks and parts take.
+        num_bytes: on disk, of blocks and parts.
         hits: blocks that were read from the cache.
         misses: blocks that were fetched.
-        evictions: blocks that made room.
-        damaged: blocks that were thrown away because their digest was wrong.
-        max_bytes: the limit of who wrote last.
+        evictions: blocks that were removed to make room.
+        damaged: blocks that were removed because a digest differed.
+        max_bytes: the limit of the last process that wrote.
     """
 
     num_bytes: int = 0
@@ -48,12 +48,12 @@ class Books:
     max_bytes: int = 0
 
 
-class Ledger:
-    """The file with the numbers.
+class UsageFile:
+    """The file of a cache's usage.
 
     Args:
-        path: the file; made when it is first written.
-        count: counts the space of all files, where the number can't be trusted.
+        path: the file; created at the first write.
+        count: adds up the space of all files, for when the number can't be trusted.
     """
 
     def __init__(self, path: str, count: Callable[[], int]) -> None:
@@ -69,31 +69,31 @@ class Ledger:
             os.close(self._fd)
 
     @contextmanager
-    def hold(self) -> Iterator[Books]:
-        """Hold the lock; what is changed in the books is written at the end.
+    def lock(self) -> Iterator[Usage]:
+        """Take the lock; changes of the result are written at the end.
 
-        An exception leaves the mark set: the files are counted the next time.
+        An exception leaves the mark set: the next holder counts the files.
 
         Raises:
-            OSError: the file can't be written, or the lock is not to be had.
+            OSError: the file can't be written, or the lock was not free for 60 s.
         """
         with self._lock:
             fd = self._acquire()
             try:
-                books = self._read(fd)
-                self._write(fd, books, mark=1)
-                yield books
-                self._write(fd, books, mark=0)
+                usage = self._read(fd)
+                self._write(fd, usage, mark=1)
+                yield usage
+                self._write(fd, usage, mark=0)
             finally:
                 fcntl.flock(fd, fcntl.LOCK_UN)
 
-    def peek(self) -> Books:
-        """The numbers as they are, without the lock; zeros where there are none."""
+    def read(self) -> Usage:
+        """The numbers without the lock; zeros if there is no file."""
         try:
             data = Path(self._path).read_bytes()
         except OSError:
-            return Books()
-        return self._parse(data)[1] or Books()
+            return Usage()
+        return self._parse(data)[1] or Usage()
 
     def _acquire(self) -> int:
         end = time.monotonic() + _TIMEOUT_S
@@ -115,43 +115,43 @@ class Ledger:
                 continue
             if os.fstat(self._fd).st_nlink:
                 return self._fd
-            # Somebody removed the whole cache: others use a new file by now.
+            # The whole cache was removed: other processes use a new file by now.
             os.close(self._fd)
             self._fd = -1
 
-    def _read(self, fd: int) -> Books:
-        is_sound, books = self._parse(os.pread(fd, _FORM.size, 0))
-        if books is None or not is_sound:
-            books = books or Books()
-            books.num_bytes = self._count()
-        return books
+    def _read(self, fd: int) -> Usage:
+        is_sound, usage = self._parse(os.pread(fd, _FORM.size, 0))
+        if usage is None or not is_sound:
+            usage = usage or Usage()
+            usage.num_bytes = self._count()
+        return usage
 
-    def _write(self, fd: int, books: Books, *, mark: int) -> None:
+    def _write(self, fd: int, usage: Usage, *, mark: int) -> None:
         data = _FORM.pack(
             _MAGIC,
             mark,
-            books.num_bytes,
-            books.hits,
-            books.misses,
-            books.evictions,
-            books.damaged,
-            books.max_bytes,
+            usage.num_bytes,
+            usage.hits,
+            usage.misses,
+            usage.evictions,
+            usage.damaged,
+            usage.max_bytes,
             self._boot,
         )
         os.pwrite(fd, data, 0)
 
-    def _parse(self, data: bytes) -> tuple[bool, Books | None]:
-        """The numbers, and whether the space can be trusted; None if the file holds none."""
+    def _parse(self, data: bytes) -> tuple[bool, Usage | None]:
+        """Whether `num_bytes` can be trusted, and the numbers; None if the file has none."""
         if len(data) != _FORM.size:
             return False, None
         magic, mark, *numbers, boot = _FORM.unpack(data)
         if magic != _MAGIC:
             return False, None
-        return mark == 0 and boot == self._boot, Books(*numbers)
+        return mark == 0 and boot == self._boot, Usage(*numbers)
 
 
 def _boot() -> bytes:
-    """What tells one boot of the machine from another: a sudden end may lose what was written."""
+    """The id of this boot of the machine: a power failure may lose what was written before."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
     except OSError:

@@ -1,1 +1,1 @@
-"""What is read ahead of its use, and how much of it."""
+"""Read-ahead of remote files, within a bound of memory."""

@@ -1,8 +1,8 @@
-"""How many requests are on their way at a time, found out from what comes.
+"""Adaptive concurrency of prefetching: how many requests in flight, and how far ahead.
 
-A store may be bound by the line, which all replies share, or by the reply, of which several come
-quicker than one: no rate tells which. So while a reader has to wait, twice as many are tried, and
-kept if much more comes; and half as many, kept if no less does. Pure; imports nothing.
+A store may be limited by the network, which all replies share, or by each reply, so that several
+are faster than one; no measured rate tells which. So while readers wait, the concurrency is doubled
+on trial, and kept if throughput rises; and halved on trial, and kept if it does not fall.
 """
 
 from __future__ import annotations
@@ -12,135 +12,137 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["SHORTEST", "Flow", "Shape"]
+__all__ = ["MIN_REQUEST_BYTES", "AdaptiveConcurrency", "PrefetchTarget"]
 
-# Requests are between these, the shorter the more of them are on their way.
-SHORTEST, _LONGEST = 8 << 20, 64 << 20
+# 8 to 64 MiB a request, shorter with more concurrency.
+MIN_REQUEST_BYTES, _MAX_REQUEST_BYTES = 8 << 20, 64 << 20
 
-# What comes in so many times the way there and back is ahead of the reader, and not less than so
-# much: the next request begins to come before the one before it is read.
-_LATENCIES = 2
-_LEAST_LEAD = 32 << 20
-# A rate is taken over so many blocks, and more of them where they come side by side.
-_BLOCKS, _BLOCKS_EACH = 4, 2
-_LEAST_S = 0.25
-# Twice as many requests are worth it if so much comes, and half as many.
-_MORE, _LESS = 1.25, 0.9
-# After a try in vain there is none for so many rates, then for twice as many.
+# Stay two round trips (at least 32 MiB) ahead, so that the next reply starts before the last is
+# used up.
+_ROUND_TRIPS_AHEAD = 2
+_MIN_LEAD_BYTES = 32 << 20
+# Measure throughput over 4 blocks, 2 more per concurrent request, and at least 0.25 s.
+_BLOCKS, _BLOCKS_PER_REQUEST = 4, 2
+_MIN_SAMPLE_S = 0.25
+# Keep the doubled concurrency if throughput rose by 25 %; keep the halved one if it fell by less
+# than 10 %.
+_MIN_RISE, _MAX_FALL = 1.25, 0.9
+# After a failed trial, skip 4 measurements, then twice as many each time.
 _FIRST_REST, _LONGEST_REST = 4, 256
-# Fewer requests only cost less, and a try of that is slow where it is in vain.
-_PATIENCE = 4
+# Rest 4 times longer after a failed halving: it gains little, and is slow while it is tried.
+_HALVING_REST = 4
 _HEADS = 64
 
 
-class Shape(NamedTuple):
-    """What should be on its way, or there, before a reader.
+class PrefetchTarget(NamedTuple):
+    """How much to prefetch before a reader.
 
     Attributes:
-        width: requests on their way at a time, and one more.
-        each_bytes: the length of each.
-        ahead_bytes: of all of it.
+        num_requests: in flight at a time; one more may be.
+        request_bytes: the length of each.
+        ahead_bytes: requested and unread bytes, in all.
     """
 
-    width: int
-    each_bytes: int
+    num_requests: int
+    request_bytes: int
     ahead_bytes: int
 
 
-class Flow:
-    """The blocks that come of files that are read in sequence.
+class AdaptiveConcurrency:
+    """Finds the best concurrency from the arriving blocks of files that are read in sequence.
 
     Args:
-        most_bytes: may be ahead.
-        most_requests: may be on their way.
+        max_bytes: bounds `ahead_bytes`.
+        max_requests: bounds `num_requests`.
         clock: gives seconds.
     """
 
     def __init__(
-        self, most_bytes: int, most_requests: int, *, clock: Callable[[], float] = time.monotonic
+        self, max_bytes: int, max_requests: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most_bytes = most_bytes
-        self._most_requests = most_requests
-        self._width = 1
+        self._max_bytes = max_bytes
+        self._max_requests = max_requests
+        self._num_requests = 1
         self._clock = clock
-        # Seconds to the first byte: the least of them is the way there and back.
+        # Seconds to the first byte: the least of them is the round trip.
         self._heads: deque[float] = deque(maxlen=_HEADS)
         self._rate = 0.0
-        # Since the last rate was taken.
-        self._begin()
-        # For how many rates in turn a reader waited.
+        self._begin_sample()
+        # Samples in a row during which a reader waited.
         self._num_starved = 0
-        # A try: the width and the rate before it.
+        # The concurrency and the rate before a trial.
         self._before: tuple[int, float] | None = None
-        # What still comes of requests that were begun before the width was changed.
+        # Bytes still due from requests started before the last change; not measured.
         self._old_bytes = 0
-        self._is_wider_next = True
-        # For how many rates there is no try, and for how many after the next one in vain.
+        self._is_doubling_next = True
+        # Samples without a trial, now and after the next failed trial.
         self._rest = 0
         self._next_rest = _FIRST_REST
 
     @property
-    def shape(self) -> Shape:
-        """As it is best, for all that is known."""
+    def target(self) -> PrefetchTarget:
+        """The best known concurrency."""
         latency_s = min(self._heads, default=0.0)
-        lead = max(_LEAST_LEAD, int(_LATENCIES * latency_s * self._rate))
-        lead = min(lead, self._most_bytes // 2)
-        each = max(SHORTEST, (self._most_bytes - lead) // self._width)
-        each = min(each, _LONGEST, self._most_bytes // 2)
-        return Shape(self._width, each, min(self._most_bytes, lead + self._width * each))
+        lead = max(_MIN_LEAD_BYTES, int(_ROUND_TRIPS_AHEAD * latency_s * self._rate))
+        lead = min(lead, self._max_bytes // 2)
+        request_bytes = max(MIN_REQUEST_BYTES, (self._max_bytes - lead) // self._num_requests)
+        request_bytes = min(request_bytes, _MAX_REQUEST_BYTES, self._max_bytes // 2)
+        ahead_bytes = min(self._max_bytes, lead + self._num_requests * request_bytes)
+        return PrefetchTarget(self._num_requests, request_bytes, ahead_bytes)
 
-    def starve(self) -> None:
-        """Note that a reader waits for a block that is on its way, and no less may be ahead."""
+    def note_waiting_reader(self) -> None:
+        """Note that a reader waits for a requested block although the target is met."""
         self._is_starved = True
 
     def add(self, num_bytes: int, head_s: float) -> None:
-        """Count a block that came just now, of a reply whose first byte took so long."""
+        """Count a block that arrived now, of a reply whose first byte took `head_s` seconds."""
         self._heads.append(head_s)
         if self._old_bytes > 0:
             self._old_bytes -= num_bytes
-            self._begin()
+            self._begin_sample()
             return
         self._num_bytes += num_bytes
         self._num_blocks += 1
         seconds = self._clock() - self._since
-        if seconds < _LEAST_S or self._num_blocks < _BLOCKS + _BLOCKS_EACH * self._width:
+        min_blocks = _BLOCKS + _BLOCKS_PER_REQUEST * self._num_requests
+        if seconds < _MIN_SAMPLE_S or self._num_blocks < min_blocks:
             return
         self._rate = self._num_bytes / seconds
         self._num_starved = self._num_starved + 1 if self._is_starved else 0
-        self._judge()
-        self._begin()
+        self._end_trial()
+        self._begin_sample()
 
-    def _begin(self) -> None:
+    def _begin_sample(self) -> None:
         self._since, self._num_bytes, self._num_blocks = self._clock(), 0, 0
         self._is_starved = False
 
-    def _judge(self) -> None:
+    def _end_trial(self) -> None:
         if self._before is not None:
-            (width, rate), self._before = self._before, None
-            if self._rate >= rate * (_MORE if self._width > width else _LESS):
+            (num_requests, rate), self._before = self._before, None
+            if self._rate >= rate * (_MIN_RISE if self._num_requests > num_requests else _MAX_FALL):
                 self._next_rest = _FIRST_REST
             else:
-                self._change(width)
-                self._is_wider_next = not self._is_wider_next
-                self._rest = self._next_rest * (1 if self._is_wider_next else _PATIENCE)
+                self._change(num_requests)
+                self._is_doubling_next = not self._is_doubling_next
+                self._rest = self._next_rest * (1 if self._is_doubling_next else _HALVING_REST)
                 self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
         if self._rest:
             self._rest -= 1
         elif self._num_starved > 1:
-            # The second rate in turn: the first may be of a beginning.
-            self._try()
+            # The first sample may include the start.
+            self._begin_trial()
 
-    def _try(self) -> None:
-        most = min(self._most_requests, self._most_bytes // SHORTEST)
-        is_wider = self._is_wider_next or self._width == 1
-        width = 2 * self._width if is_wider else self._width // 2
-        if width <= most:
-            self._before = (self._width, self._rate)
-            self._change(width)
+    def _begin_trial(self) -> None:
+        limit = min(self._max_requests, self._max_bytes // MIN_REQUEST_BYTES)
+        is_doubling = self._is_doubling_next or self._num_requests == 1
+        num_requests = 2 * self._num_requests if is_doubling else self._num_requests // 2
+        if num_requests <= limit:
+            self._before = (self._num_requests, self._rate)
+            self._change(num_requests)
         else:
-            self._is_wider_next = False
+            self._is_doubling_next = False
 
-    def _change(self, width: int) -> None:
-        shape = self.shape
-        self._old_bytes = shape.width * shape.each_bytes
-        self._width = width
+    def _change(self, num_requests: int) -> None:
+        target = self.target
+        self._old_bytes = target.num_requests * target.request_bytes
+        self._num_requests = num_requests

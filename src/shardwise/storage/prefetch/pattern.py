@@ -1,7 +1,7 @@
-"""How a file is being read: in sequence, in a window that moves, or here and there.
+"""The access pattern of a file: sequential, a moving window, or random.
 
-Found out from the reads themselves, so that nobody has to say it, and so that a shuffle that jumps
-never pays for bytes that it does not want. Pure; imports nothing.
+Detected from the reads themselves, so that no user must declare it, and a shuffle that jumps never
+pays for bytes that it does not need.
 """
 
 from __future__ import annotations
@@ -10,64 +10,64 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
+from shardwise.storage.requests.ranges import ByteRange
+
 __all__ = ["Pattern", "Reading"]
 
 Reading = Literal["random", "sequential", "window"]
 
 _CALLS = 8
 _RANGES = 16
-# In sequence: the last reads cover this share of what lies between the first and the last of them,
-# most of them ascend, and they came to so many bytes.
+# Sequential: the last reads cover 60 % of the bytes between the first and the last of them, 75 % of
+# their pairs ascend, and they are 2 MiB at least.
 _DENSE = 0.6
 _ASCENDING = 0.75
 _LEAST_CALLS = 3
 _NEAR_BEGINNING = 1 << 20
 _LEAST_BYTES = 2 << 20
-# In a window: the last ranges lie within this share of the file, in no order, and are this share
-# of what lies between them. By chance, ranges from everywhere do so once in 10**13 times.
+# Window: the last 16 ranges lie within 1/8 of the file, not ascending, and cover 1/12 of the bytes
+# between them. Uniformly random ranges do so once in 10**13 times.
 _WINDOW_OF_FILE = 1 / 8
 _WINDOW_DENSE = 1 / 12
 
 
 class Pattern:
-    """The last reads of a file, and what they look like.
+    """The last reads of a file, and their pattern.
 
     Attributes:
-        position: where reading in sequence has come to.
-        run_bytes: what was read in sequence so far.
+        position: the end of the bytes read in sequence.
+        run_bytes: read in sequence so far.
     """
 
     __slots__ = ("_calls", "_ranges", "position", "run_bytes")
 
     def __init__(self) -> None:
         self._calls: deque[tuple[int, int, int]] = deque(maxlen=_CALLS)
-        self._ranges: deque[tuple[int, int]] = deque(maxlen=_RANGES)
+        self._ranges: deque[ByteRange] = deque(maxlen=_RANGES)
         self.position = 0
         self.run_bytes = 0
 
     @property
     def begin(self) -> int:
-        """Where the first of the last reads began."""
+        """The lowest offset of the last reads."""
         return min((start for start, _, _ in self._calls), default=0)
 
-    def note(
-        self, ranges: Sequence[tuple[int, int]], num_bytes: int, *, follows: int = 0
-    ) -> Reading:
-        """Take in one call's ranges of a file.
+    def note(self, ranges: Sequence[ByteRange], num_bytes: int, *, follows: int = 0) -> Reading:
+        """Add the ranges of one call.
 
         Args:
-            ranges: start and stop of each, at least one.
+            ranges: at least one.
             num_bytes: the file's length.
-            follows: bytes that were read in sequence of the file before, up to its end: if this
-                one is read from its beginning, it is likely to be read on.
+            follows: bytes that were read in sequence of the file before, up to its end: a file that
+                is then read from its beginning is likely to be read on.
         """
         self._ranges.extend(ranges[-_RANGES:])
-        start = min(start for start, _ in ranges)
-        stop = max(stop for _, stop in ranges)
-        length = sum(stop - start for start, stop in ranges)
+        start = min(each.start for each in ranges)
+        stop = max(each.stop for each in ranges)
+        length = sum(each.stop - each.start for each in ranges)
         self._calls.append((start, stop, length))
         if len(self._calls) == 1 and start < _NEAR_BEGINNING and length >= _DENSE * (stop - start):
-            # So much at the beginning, and little left out, is no sample of a shuffle.
+            # 2 MiB or more from the beginning, nearly contiguous: no sample of a shuffle.
             self.run_bytes = follows if follows or length < _LEAST_BYTES else 1
         is_begun = self.run_bytes > 0 and len(self._calls) < _LEAST_CALLS
         if is_begun or self._is_sequential():
@@ -91,12 +91,12 @@ class Pattern:
         ranges = list(self._ranges)
         if len(ranges) < _RANGES:
             return False
-        hull = max(stop for _, stop in ranges) - min(start for start, _ in ranges)
-        read = sum(stop - start for start, stop in ranges)
+        hull = max(each.stop for each in ranges) - min(each.start for each in ranges)
+        read = sum(each.stop - each.start for each in ranges)
         if hull > _WINDOW_OF_FILE * num_bytes or read < _WINDOW_DENSE * hull:
             return False
-        # A scan of headers ascends, and wants nothing of what lies between them.
-        return _ascent([start for start, _ in ranges]) < 1
+        # A scan of headers ascends, and needs none of the bytes between them.
+        return _ascent([each.start for each in ranges]) < 1
 
 
 def _ascent(values: Sequence[int]) -> float:

@@ -1,11 +1,10 @@
-"""What is read of remote files before it is asked for.
+"""Read-ahead: which blocks of remote files to prefetch.
 
-A file that is read in sequence has requests on their way, as many as latency times bandwidth calls
-for, and not much more than twice what was read of it so far: near its end they are for the file
-that is likely to be read next. A file that is read in a window that moves has the blocks of that
-window. A file that is read here and there has none: each range is one request. All threads of the
-process share the blocks and their bound. Runs in the event loop's thread.
-Imports this package only.
+A file that is read in sequence is prefetched as far as latency times bandwidth requires, and at
+most about twice the bytes read of it so far; near its end, the file that is likely to be read next
+is prefetched. A file that is read in a moving window has the blocks of that window. A file that is
+read at random has none: each range is a request. All threads of the process share the blocks and
+their bound. Runs in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -14,57 +13,57 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from shardwise.storage.prefetch.blocks import Block, Blocks, Fetch
-from shardwise.storage.prefetch.concurrency import SHORTEST, Flow
+from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
+from shardwise.storage.prefetch.memory import Block, BlockMemory, Fetch
 from shardwise.storage.prefetch.pattern import Pattern, Reading
-from shardwise.storage.requests.ranges import Span
-from shardwise.storage.requests.received import Piece
-from shardwise.storage.requests.retry import Reply
+from shardwise.storage.requests.client import Reply
+from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.requests.received import ReceivedBytes
 
 __all__ = ["BLOCK_BYTES", "WINDOW_BLOCK_BYTES", "ReadAhead", "Readable"]
 
-# In sequence one request brings many blocks; in a window, each block is a request.
+# In sequence, one request fetches many blocks; in a window, each block is a request.
 BLOCK_BYTES = 4 << 20
 WINDOW_BLOCK_BYTES = 8 << 20
-# So near their ends a file counts as begun, or as read.
+# Within 4 MiB of its ends, a file counts as begun or as read.
 _NEAR_BYTES = 4 << 20
-# Patterns are kept for as many files; a window shuffle has some 1,000 in use.
-_MOST_FILES = 4096
-# Blocks that were dropped before so much of them was read were not worth it: for a while, then,
-# windows are read range by range.
-_WORTH = 0.3
-_REST = 1024
+# Patterns are kept of 4,096 files; a window shuffle uses some 1,000 at a time.
+_MAX_FILES = 4096
+# If less than 30 % of a window's blocks is read before they are dropped, read the next 1,024 ranges
+# by a request each.
+_MIN_READ_SHARE = 0.3
+_REST_RANGES = 1024
 # After two wrong guesses in a row, stop prefetching guessed files until a guess is right.
-_MOST_WRONG = 2
+_MAX_WRONG_GUESSES = 2
 
 
 class Readable(NamedTuple):
     """One version of a file.
 
     Attributes:
-        name: tells it from all others.
+        name: of this version of the file, unique.
         num_bytes: its length.
-        fetch: gets bytes of it.
-        next_one: the one that is likely to be read after it, if any.
+        fetch: reads bytes of it.
+        next_file: gives the file that is likely to be read after it, if any.
     """
 
     name: str
     num_bytes: int
     fetch: Fetch
-    next_one: Callable[[], Readable | None] = lambda: None
+    next_file: Callable[[], Readable | None] = lambda: None
 
 
-class _Ahead:
-    """What is known of one version of a file.
+class _FileState:
+    """How one version of a file is being read.
 
     Attributes:
         block_bytes: the length of its blocks; 0 before the first.
-        in_flight: requests that are on their way.
-        is_sequential: whether the last read was one of a sequence.
-        is_met: whether it was found to be read in sequence.
+        in_flight: requests in flight.
+        is_sequential: whether the last read was part of a sequence.
+        is_started: whether it has been read in sequence.
         is_ended: whether it was read in sequence to its end.
-        num_reads: since it was begun.
-        follows: bytes that were read in sequence before it, if it was expected.
+        num_reads: since its first byte was read.
+        follows: bytes that were read in sequence before it, if it was guessed to be next.
     """
 
     __slots__ = (
@@ -72,8 +71,8 @@ class _Ahead:
         "follows",
         "in_flight",
         "is_ended",
-        "is_met",
         "is_sequential",
+        "is_started",
         "num_reads",
         "pattern",
     )
@@ -83,28 +82,28 @@ class _Ahead:
         self.pattern = Pattern()
         self.in_flight = 0
         self.is_sequential = False
-        self.is_met = False
+        self.is_started = False
         self.is_ended = False
         self.num_reads = 0
         self.follows = follows
 
 
 class ReadAhead:
-    """What a process reads ahead.
+    """The read-ahead of a process.
 
     Args:
-        limit_bytes: memory for blocks, those on their way included.
-        most_requests: on their way at a time, of all files.
+        limit_bytes: memory for blocks, requested ones included.
+        max_requests: in flight at a time, for all files.
     """
 
-    def __init__(self, limit_bytes: int, most_requests: int) -> None:
-        self._blocks = Blocks(limit_bytes)
-        self._files: OrderedDict[str, _Ahead] = OrderedDict()
+    def __init__(self, limit_bytes: int, max_requests: int) -> None:
+        self._memory = BlockMemory(limit_bytes)
+        self._files: OrderedDict[str, _FileState] = OrderedDict()
         self._resting = 0
-        # A part is left for what was read, and is in use.
-        self._flow = Flow(limit_bytes * 3 // 4, most_requests)
+        # A quarter is left for blocks that are being read.
+        self._concurrency = AdaptiveConcurrency(limit_bytes * 3 // 4, max_requests)
         # Files guessed to be read next, in that order, and the wrong guesses in a row.
-        self._expected: list[str] = []
+        self._guessed: list[str] = []
         self._num_wrong = 0
         # Guessed files that a reader left out. Another thread may yet read them: their blocks stay
         # until the memory is needed or guessing is given up.
@@ -112,132 +111,135 @@ class ReadAhead:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the blocks, those on their way included."""
-        return self._blocks.num_bytes
+        """Memory of the blocks, requested ones included."""
+        return self._memory.num_bytes
 
-    async def read(self, source: Readable, spans: Sequence[Span]) -> tuple[list[Piece], list[Span]]:
-        """Read from blocks, and begin to fetch those that will be wanted next.
+    async def read(
+        self, source: Readable, ranges: Sequence[ByteRange]
+    ) -> tuple[list[ReceivedBytes], list[ByteRange]]:
+        """Read from blocks, and request the blocks that will be read next.
 
         Args:
             source: the file.
-            spans: what is wanted, at least one; all end within the file.
+            ranges: at least one; all end within the file.
 
         Returns:
-            What was in blocks, and what was not, and is best asked for by itself.
+            The bytes in blocks, and the ranges that are to be requested directly.
         """
-        file, reading = self._look(source, spans)
+        file, pattern = self._note_read(source, ranges)
         if not file.block_bytes:
-            return [], list(spans)
-        found, rest = self._find(source, file, spans, reading)
+            return [], list(ranges)
+        parts, rest = self._find(source, file, ranges, pattern)
         if file.is_sequential:
-            self._note(source, file)
-            self._go_on(source, is_late=not all(block.is_settled for block, _ in found))
-        pieces: list[Piece] = []
+            self._note_sequence(source, file)
+            self._prefetch(source, is_late=not all(block.is_done for block, _ in parts))
+        received: list[ReceivedBytes] = []
         try:
-            for block, span in found:
-                pieces += await block.read(span)
-                if block.unread <= 0 and self._blocks.use(block.key) is block:
-                    self._blocks.drop(block)
+            for block, part in parts:
+                received += await block.read(part)
+                if block.unread <= 0 and self._memory.use(block.key) is block:
+                    self._memory.drop(block)
         finally:
-            for block, _ in found:
-                block.waiting -= 1
-        return pieces, rest
+            for block, _ in parts:
+                block.num_readers -= 1
+        return received, rest
 
-    def _look(self, source: Readable, spans: Sequence[Span]) -> tuple[_Ahead, Reading]:
-        """Note a read, and what it is part of."""
+    def _note_read(
+        self, source: Readable, ranges: Sequence[ByteRange]
+    ) -> tuple[_FileState, Reading]:
+        """Note a read; the file's state and pattern."""
         name, num_bytes = source.name, source.num_bytes
         file = self._file(name)
-        if file.is_ended and spans[0].start < min(_NEAR_BYTES, num_bytes // 2):
+        if file.is_ended and ranges[0].start < min(_NEAR_BYTES, num_bytes // 2):
             file = self._begin(name, follows=file.pattern.run_bytes)
         file.num_reads += 1
-        ranges = [(span.start, span.stop) for span in spans]
-        reading = file.pattern.note(ranges, num_bytes, follows=file.follows)
-        if reading == "window" and self._is_resting(len(spans)):
-            reading = "random"
-        if not file.block_bytes and reading != "random":
-            file.block_bytes = WINDOW_BLOCK_BYTES if reading == "window" else BLOCK_BYTES
-        file.is_sequential = reading == "sequential"
-        return file, reading
+        pattern = file.pattern.note(ranges, num_bytes, follows=file.follows)
+        if pattern == "window" and self._is_resting(len(ranges)):
+            pattern = "random"
+        if not file.block_bytes and pattern != "random":
+            file.block_bytes = WINDOW_BLOCK_BYTES if pattern == "window" else BLOCK_BYTES
+        file.is_sequential = pattern == "sequential"
+        return file, pattern
 
     def _find(
-        self, source: Readable, file: _Ahead, spans: Sequence[Span], reading: Reading
-    ) -> tuple[list[tuple[Block, Span]], list[Span]]:
-        """What is in blocks that are there, on their way, or begun now, and what is not."""
-        # Three times what was read so far, in all, is as much as may turn out to be in vain. What
-        # is wanted before anything is known comes soonest by itself.
+        self, source: Readable, file: _FileState, ranges: Sequence[ByteRange], pattern: Reading
+    ) -> tuple[list[tuple[Block, ByteRange]], list[ByteRange]]:
+        """The parts in blocks that have arrived, are requested, or are requested now; the rest."""
+        # Fetch at most three times the bytes read so far. Before a pattern is known, a direct
+        # request is the fastest.
         is_known = file.num_reads > 1 or file.follows > 0
         is_worth = is_known and 3 * file.pattern.run_bytes >= file.block_bytes
-        may_start = reading == "window" or (file.is_sequential and is_worth)
-        found: list[tuple[Block, Span]] = []
-        rest: list[Span] = []
-        for span in spans:
-            for part, number in _parts(span, file.block_bytes):
-                block = self._blocks.use((source.name, number))
+        may_start = pattern == "window" or (file.is_sequential and is_worth)
+        in_blocks: list[tuple[Block, ByteRange]] = []
+        rest: list[ByteRange] = []
+        for each in ranges:
+            for number, part in each.by_block(file.block_bytes):
+                block = self._memory.use((source.name, number))
                 if block is None and may_start:
                     begin = part.start if file.is_sequential else 0
-                    self._start(source, range(number, number + 1), begin=begin, is_wanted=True)
-                    block = self._blocks.use((source.name, number))
+                    self._start(source, range(number, number + 1), begin=begin, is_needed=True)
+                    block = self._memory.use((source.name, number))
                 if block is None or part.start < block.start:
                     rest.append(part)
                 else:
-                    block.waiting += 1
-                    found.append((block, part))
-        return found, rest
+                    block.num_readers += 1
+                    in_blocks.append((block, part))
+        return in_blocks, rest
 
     def forget(self, name: str) -> None:
-        """Drop what is held of a file."""
+        """Drop the blocks and the state of a file."""
         self._files.pop(name, None)
         self._unguess(name)
-        self._blocks.forget(name)
+        self._memory.forget(name)
 
     def _unguess(self, name: str) -> None:
-        for names in (self._expected, self._skipped):
+        for names in (self._guessed, self._skipped):
             if name in names:
                 names.remove(name)
 
-    def _go_on(self, source: Readable, *, is_late: bool = False) -> None:
-        """Begin to fetch what is behind the place where a file is being read.
+    def _prefetch(self, source: Readable, *, is_late: bool = False) -> None:
+        """Request the blocks behind the position of a file that is read in sequence.
 
         Args:
             source: the file.
-            is_late: whether a reader waits for what is on its way.
+            is_late: whether a reader waits for a requested block.
         """
         file = self._file(source.name)
-        shape = self._flow.shape
-        ahead = min(shape.ahead_bytes, 2 * file.pattern.run_bytes)
-        is_ramp = ahead < shape.ahead_bytes
+        target = self._concurrency.target
+        ahead = min(target.ahead_bytes, 2 * file.pattern.run_bytes)
+        is_ramp = ahead < target.ahead_bytes
         if is_late and not is_ramp:
-            self._flow.starve()
-        free = shape.width + 1 - self._in_flight(file)
+            self._concurrency.note_waiting_reader()
+        free = target.num_requests + 1 - self._in_flight(file)
         if free <= 0:
             return
-        place, longest = file.pattern.position, max(1, shape.each_bytes // file.block_bytes)
+        position, longest = file.pattern.position, max(1, target.request_bytes // file.block_bytes)
         least = max(1, min(longest, ahead // 2 // file.block_bytes)) if is_ramp else longest
-        for one, numbers in self._missing(source, file, place, ahead):
-            # Short requests cost more: one waits until it is worth it, or the file's last.
+        for other, numbers in self._missing(source, file, position, ahead):
+            # Short requests cost more per byte: only the last one of a file may be short.
             for at in range(numbers.start, numbers.stop, longest):
                 these = range(at, min(at + longest, numbers.stop))
-                is_last = these.stop * file.block_bytes >= one.num_bytes
+                is_last = these.stop * file.block_bytes >= other.num_bytes
                 if len(these) < least and not is_last:
                     return
-                begin = place if one is source else 0
-                if not free or self._start(one, these, begin=begin) < len(these):
+                begin = position if other is source else 0
+                if not free or self._start(other, these, begin=begin) < len(these):
                     return
                 free -= 1
 
     def _missing(
-        self, source: Readable, file: _Ahead, place: int, ahead: int
+        self, source: Readable, file: _FileState, position: int, ahead: int
     ) -> Iterator[tuple[Readable, range]]:
-        """The blocks that are not on their way, in a file and in those that come after it.
+        """The blocks to request, in a file and in those that are guessed to follow it.
 
         Args:
             source: the file.
-            file: what is known of it.
-            place: where it is being read.
+            file: its state.
+            position: where it is being read.
             ahead: bytes from there on.
         """
-        yield from self._missing_of(source, place, place + ahead)
-        left, after = place + ahead - source.num_bytes, source.next_one()
+        yield from self._missing_of(source, position, position + ahead)
+        left, after = position + ahead - source.num_bytes, source.next_file()
         while left > 0 and after is not None:
             known = self._files.get(after.name)
             if known is None or known.is_ended:
@@ -245,12 +247,12 @@ class ReadAhead:
             elif known.num_reads:
                 return
             known.follows, known.block_bytes = file.pattern.run_bytes, BLOCK_BYTES
-            if after.name not in self._expected:
-                self._expected.append(after.name)
-            if self._num_wrong >= _MOST_WRONG:
+            if after.name not in self._guessed:
+                self._guessed.append(after.name)
+            if self._num_wrong >= _MAX_WRONG_GUESSES:
                 return
             yield from self._missing_of(after, 0, left)
-            left, after = left - after.num_bytes, after.next_one()
+            left, after = left - after.num_bytes, after.next_file()
 
     def _missing_of(
         self, source: Readable, begin: int, end: int
@@ -261,35 +263,35 @@ class ReadAhead:
         first = stop if begin >= source.num_bytes else begin // unit
         at = first
         for number in range(first, stop):
-            if (source.name, number) in self._blocks:
+            if (source.name, number) in self._memory:
                 if at < number:
                     yield source, range(at, number)
                 at = number + 1
         if at < stop:
             yield source, range(at, stop)
 
-    def _in_flight(self, file: _Ahead) -> int:
-        return file.in_flight + sum(self._files[name].in_flight for name in self._expected)
+    def _in_flight(self, file: _FileState) -> int:
+        return file.in_flight + sum(self._files[name].in_flight for name in self._guessed)
 
-    def _note(self, source: Readable, file: _Ahead) -> None:
-        """Note where reading in sequence has come to, and whether that was expected."""
+    def _note_sequence(self, source: Readable, file: _FileState) -> None:
+        """Note the progress of a sequence, and whether its file was guessed right."""
         if file.pattern.position >= source.num_bytes - _NEAR_BYTES:
             file.is_ended = True
-        if file.is_met:
+        if file.is_started:
             return
-        file.is_met = True
-        name, expected = source.name, self._expected
+        file.is_started = True
+        name, guessed = source.name, self._guessed
         if name in self._skipped:
             self._skipped.remove(name)
-        elif name in expected:
-            at = expected.index(name)
-            self._skipped += expected[:at]
-            del expected[: at + 1]
+        elif name in guessed:
+            at = guessed.index(name)
+            self._skipped += guessed[:at]
+            del guessed[: at + 1]
             self._num_wrong = self._num_wrong + 1 if at else 0
-        elif expected:
+        elif guessed:
             self._num_wrong += 1
-            self._forget_all(expected)
-        if self._num_wrong >= _MOST_WRONG:
+            self._forget_all(guessed)
+        if self._num_wrong >= _MAX_WRONG_GUESSES:
             self._forget_all(self._skipped)
 
     def _forget_all(self, names: list[str]) -> None:
@@ -297,42 +299,42 @@ class ReadAhead:
             self.forget(name)
 
     def _start(
-        self, source: Readable, numbers: range, *, begin: int, is_wanted: bool = False
+        self, source: Readable, numbers: range, *, begin: int, is_needed: bool = False
     ) -> int:
-        """Begin to fetch blocks, not before the byte `begin`; how many there is room for."""
+        """Request the blocks that there is room for, from offset `begin` on; their number."""
         name, file = source.name, self._file(source.name)
         unit = file.block_bytes
-        places = [
+        edges = [
             max(begin, numbers.start * unit),
             *(
                 min(number * unit, source.num_bytes)
                 for number in range(numbers.start + 1, numbers.stop + 1)
             ),
         ]
-        room = self._blocks.room(
-            places[-1] - places[0], may_drop=lambda block: is_wanted or self._is_over(block)
+        room = self._memory.make_room(
+            edges[-1] - edges[0], may_drop=lambda block: is_needed or self._is_over(block)
         )
-        fit = sum(place <= places[0] + room for place in places[1:])
-        if fit < len(numbers) and fit * unit < SHORTEST:
+        fit = sum(edge <= edges[0] + room for edge in edges[1:])
+        if fit < len(numbers) and fit * unit < MIN_REQUEST_BYTES:
             return 0
         file.in_flight += 1
 
-        def came(block: Block, reply: Reply) -> None:
+        def arrived(block: Block, reply: Reply) -> None:
             if file.is_sequential or file.follows:
-                self._flow.add(block.num_bytes, reply.head_s)
+                self._concurrency.add(block.num_bytes, reply.head_s)
 
         def ended(error: BaseException | None) -> None:
             file.in_flight -= 1
             if error is None and file.is_sequential and self._files.get(name) is file:
-                self._go_on(source)
+                self._prefetch(source)
 
-        self._blocks.start(
-            name, numbers[:fit], places[: fit + 1], source.fetch, came=came, ended=ended
+        self._memory.start(
+            name, numbers[:fit], edges[: fit + 1], source.fetch, arrived=arrived, ended=ended
         )
         return fit
 
     def _is_over(self, block: Block) -> bool:
-        """Whether a block was read, or left out, by what reads its file in sequence."""
+        """Whether a block was read, or skipped by the reader of its file."""
         if block.unread < block.num_bytes or block.key[0] in self._skipped:
             return True
         file = self._files.get(block.key[0])
@@ -341,34 +343,22 @@ class ReadAhead:
     def _is_resting(self, num_reads: int) -> bool:
         if self._resting > 0:
             self._resting -= num_reads
-        elif self._blocks.worth < _WORTH:
-            self._blocks.worth, self._resting = 1.0, _REST
+        elif self._memory.read_share < _MIN_READ_SHARE:
+            self._memory.read_share, self._resting = 1.0, _REST_RANGES
         return self._resting > 0
 
-    def _file(self, name: str) -> _Ahead:
-        found = self._files.get(name)
-        if found is None:
+    def _file(self, name: str) -> _FileState:
+        state = self._files.get(name)
+        if state is None:
             return self._begin(name)
         self._files.move_to_end(name)
-        return found
+        return state
 
-    def _begin(self, name: str, *, follows: int = 0) -> _Ahead:
+    def _begin(self, name: str, *, follows: int = 0) -> _FileState:
         # Its blocks may have another length than before.
         self.forget(name)
-        begun = self._files[name] = _Ahead(follows)
-        if len(self._files) > _MOST_FILES:
+        state = self._files[name] = _FileState(follows)
+        if len(self._files) > _MAX_FILES:
             oldest, _ = self._files.popitem(last=False)
             self._unguess(oldest)
-        return begun
-
-
-def _parts(span: Span, block_bytes: int) -> list[tuple[Span, int]]:
-    """A span cut where blocks begin, with the number of each block."""
-    parts = []
-    at = span.start
-    while at < span.stop:
-        number = at // block_bytes
-        stop = min(span.stop, (number + 1) * block_bytes)
-        parts.append((Span(at, stop, span.begin + at - span.start), number))
-        at = stop
-    return parts
+        return state

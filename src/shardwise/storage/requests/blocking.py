@@ -1,7 +1,7 @@
-"""Calls that block, from the event loop: each in a thread that nothing has to wait for at the end.
+"""Blocking calls from the event loop, each in a daemon thread.
 
-asyncio's own threads are joined when the interpreter ends, so one that hangs in a foreign library
-would hang the program. Imports the standard library only.
+asyncio's own threads are joined at the interpreter's exit, so a thread that hangs in a foreign
+library would hang the program.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | None = None) -> T:
-    """The result of `work()`, called in a thread of its own; what it raises is raised here.
+    """The result or the exception of `work()`, called in a thread of its own.
 
-    `finally_` is called in the loop when `work` has returned, be it after this was given up.
+    `finally_` is called in the loop when `work` has returned, even if this was cancelled before.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -28,7 +28,7 @@ async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | Non
     def settle(result: T | None, error: BaseException | None) -> None:
         if finally_ is not None:
             finally_()
-        # Given up in the meantime, or the loop has ended.
+        # Cancelled meanwhile, or the loop has ended.
         if future.done():
             return
         if error is not None:

@@ -1,7 +1,7 @@
-"""How an attempt at a request fails, and what the user is told; never a secret.
+"""Failures of a single attempt, and the library's errors for them: never with a secret.
 
-Of what a server says only the status and its own code and message are passed on: bodies and URLs
-of stores may hold keys and signatures. Imports `shardwise.errors` and `shardwise.shown`.
+Of a server's answer only the status and its own code and message are passed on: bodies and URLs of
+stores may hold keys and signatures.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ __all__ = [
     "CERTIFICATE",
     "AttemptError",
     "Kind",
-    "explained",
     "from_obstore",
     "kind_of_status",
-    "said_by_s3",
+    "library_error",
+    "no_answer",
+    "s3_error_texts",
+    "short_reply",
 ]
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
@@ -27,7 +29,7 @@ Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b ?([A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})")
-# Where instances of Amazon, Azure and Google ask for credentials.
+# Metadata servers of Amazon, Azure and Google, which give instances their credentials.
 _METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 
@@ -35,9 +37,9 @@ class AttemptError(Exception):
     """One attempt failed.
 
     Attributes:
-        cause: what happened, for the user.
+        cause: for the user's error message.
         kind: "passing" failures are worth another attempt; all others are final.
-        status: the HTTP status of a server that said so, or 0.
+        status: the HTTP status of the answer, or 0.
     """
 
     def __init__(self, cause: str, kind: Kind, *, status: int = 0) -> None:
@@ -48,12 +50,12 @@ class AttemptError(Exception):
 
     @property
     def is_answer(self) -> bool:
-        """Whether there is a server, which said so."""
+        """Whether a server answered."""
         return self.status > 0 or self.kind != "passing"
 
 
-def explained(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
-    """The library's error for a failed attempt that is not repeated."""
+def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
+    """The library's error for a failed attempt that is not retried."""
     if failed.kind == "missing":
         return MissingShardError(f"no such file: {failed.cause}", url=url)
     if failed.kind == "changed":
@@ -70,8 +72,20 @@ def explained(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> 
     return StorageError(f"can't {verb} {url!r}: {failed.cause}{tries}{advice}")
 
 
+def no_answer(seconds: float) -> AttemptError:
+    """No byte arrived in an attempt's time."""
+    return AttemptError(f"no answer in {seconds:g} s (attempt_timeout_s)", "passing")
+
+
+def short_reply(num_bytes: int, announced: int) -> AttemptError:
+    """A reply broke off."""
+    return AttemptError(
+        f"the reply has {num_bytes} bytes where {announced} were announced", "passing"
+    )
+
+
 def kind_of_status(status: int) -> Kind:
-    """What a status that is no success means for another attempt."""
+    """The kind of failure of an HTTP status."""
     if status in (401, 403):
         return "denied"
     if status in (404, 410):
@@ -83,17 +97,17 @@ def kind_of_status(status: int) -> Kind:
     return "passing" if status in (408, 425, 429) or status >= 500 else "refused"
 
 
-def said_by_s3(text: str) -> list[str]:
-    """Code and message in the XML of an S3 interface's error, as far as they are there."""
+def s3_error_texts(text: str) -> list[str]:
+    """Code and message in the XML of an S3 error; [] if it has neither."""
     return [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
 
 
 def from_obstore(error: Exception) -> AttemptError:
-    """What an exception of obstore means. Its text has a debug part, which must not get out."""
+    """The failure of an exception of obstore, without the debug part of its text."""
     text = str(error)
     status = _STATUS.search(text)
     if status is not None:
-        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *said_by_s3(text)])
+        cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *s3_error_texts(text)])
         return AttemptError(cause, kind_of_status(int(status[1])), status=int(status[1]))
     for sign, cause, kind in _SIGNS:
         if sign in text or sign == type(error).__name__:
@@ -160,5 +174,5 @@ def _network_cause(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line, its URLs masked, and not too much of it."""
+    """The first line with its URLs masked, at most 200 characters."""
     return shown_in(text.partition("\n")[0])[:200]

@@ -1,11 +1,10 @@
-"""What obstore's own threads still hold, so that the interpreter does not end under them.
+"""obstore's calls in flight, which the interpreter's exit must wait for.
 
-When a call of obstore is over, a thread of its runtime enters Python once more to hand the result
-to the event loop, and the loop may have gone on before that thread has left again. CPython ends a
-foreign thread that wants the interpreter back while it is being torn down; such an end in the
-middle of obstore aborts the whole process. And if the loop is closed when the result of a call
-that was cancelled arrives, obstore prints an error. So each call is followed until obstore has
-let go of it. Imports the standard library; obstore at the end, where it was used.
+At the end of a call, a thread of obstore's runtime enters Python to pass the result to the event
+loop, which may go on before that thread has left again. CPython kills foreign threads that ask for
+the interpreter while it is torn down; inside obstore, that aborts the process. And obstore prints
+an error if the loop is closed when the result of a cancelled call arrives. So each call is tracked
+until obstore has released it.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ import weakref
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-__all__ = ["NativeCalls"]
+__all__ = ["ObstoreCalls"]
 
 T = TypeVar("T")
 
 _PAUSE_S = 0.001
-# A call that is in a cycle of objects (an exception that a user keeps) needs a collection.
+# A call in a reference cycle (an exception that a user keeps) needs a collection.
 _COLLECT_AFTER_S = 0.1
 
 
-class NativeCalls:
+class ObstoreCalls:
     """The calls of obstore that may still be under way. Used in the event loop's thread."""
 
     def __init__(self) -> None:
         self._calls: weakref.WeakSet[Awaitable[Any]] = weakref.WeakSet()
 
     async def result(self, call: Awaitable[T]) -> T:
-        """The result of a call (an asyncio future), followed until obstore has let go of it."""
+        """The result of a call (an asyncio future), tracked until obstore has released it."""
         self._calls.add(call)
         try:
             return await call
         except Exception as error:
-            # Its type has no name that can be imported; a panic over a setting is no bug of ours.
+            # The type can't be imported; a malformed setting makes obstore panic.
             if type(error).__name__ == "RustPanic":
                 raise OSError("obstore gave up: is one of the settings malformed?") from None
             raise
@@ -47,9 +46,9 @@ class NativeCalls:
             del call
 
     async def settle(self, seconds: float) -> bool:
-        """Wait until obstore has let go of all calls; False if that takes longer than `seconds`.
+        """Wait until obstore has released all calls; False if it takes longer than `seconds`.
 
-        It runs in the event loop, which takes the results of cancelled calls meanwhile.
+        The event loop must run meanwhile: it takes the results of cancelled calls.
         """
         if not self._calls:
             return True
@@ -58,8 +57,8 @@ class NativeCalls:
         began = time.monotonic()
         is_collected = False
         while True:
-            # Its threads let go of Python objects without the lock: they are counted down when
-            # obstore is called the next time.
+            # Its threads release Python objects without the GIL: they are counted down at the next
+            # call of obstore.
             MemoryStore()
             if not self._calls:
                 return True

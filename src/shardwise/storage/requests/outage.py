@@ -1,7 +1,7 @@
-"""A store that does not answer: how long it is waited for, and what the user hears meanwhile.
+"""Outages of a store: how long its requests are retried, and the warnings meanwhile.
 
-Time bounds a request, not a count: a store that is restarting refuses connections at once, so that
-attempts are used up in seconds. Used in the event loop's thread only.
+Requests are bounded by time, not by attempts: a store that is restarting refuses connections at
+once, so any number of attempts is used up in seconds. Used in the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ __all__ = ["Outage", "outages"]
 
 _log = logging.getLogger("shardwise")
 
-# A warning before this would be about failures that the next attempt repairs.
-_TELL_AFTER_S = 10.0
-# A host that has never answered may be a typing error: nobody should wait minutes for that.
-_FIRST_LOOK_S = 30.0
-# For messages only: nothing that a result depends on.
+# Shorter outages, which the next attempt repairs, are not worth a warning.
+_WARN_AFTER_S = 10.0
+# A host that has never answered may be a typing error, which should not take minutes.
+_UNKNOWN_HOST_S = 30.0
+# For messages only: no result depends on it.
 _ONGOING: dict[int, str] = {}
 
 
 def outages() -> list[str]:
-    """What this process waits for now, one line a store; for messages of those who wait longer."""
+    """One line for each store that this process waits for; for messages about a long wait."""
     return list(_ONGOING.values())
 
 
 class Outage:
-    """The requests to one store that have failed and go on trying.
+    """The requests to one store that have failed and are being retried.
 
     Args:
         patience_s: seconds that a request may take in all.
 
     Attributes:
-        has_answered: whether the store has ever answered this process, be it with an error.
+        has_answered: whether the store has ever answered this process, even with an error.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -45,18 +45,18 @@ class Outage:
         self._num_waiting = 0
         self._since = self._counted_until = 0.0
         self._cause = self._url = ""
-        self._is_told = False
+        self._is_warned = False
         self._timer: asyncio.TimerHandle | None = None
 
     def bound_s(self, *, is_known: bool) -> float:
         """Seconds that a request may take in all.
 
         Args:
-            is_known: whether the object was seen before, by whichever process.
+            is_known: whether the object was seen before, by any process.
         """
         if self.has_answered or is_known:
             return self._patience_s
-        return min(self._patience_s, _FIRST_LOOK_S)
+        return min(self._patience_s, _UNKNOWN_HOST_S)
 
     def begin(self, since: float) -> None:
         """A request has failed for the first time; it began at `since` (monotonic seconds)."""
@@ -64,17 +64,17 @@ class Outage:
         if self._num_waiting > 1:
             return
         self._since = self._counted_until = since
-        late_s = max(0.0, since + _TELL_AFTER_S - time.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(late_s, self._tell)
+        late_s = max(0.0, since + _WARN_AFTER_S - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(late_s, self._warn)
 
     def failed(self, url: str, cause: str) -> None:
-        """An attempt at such a request has failed."""
+        """Another attempt has failed."""
         self._url, self._cause = url, cause
         _ONGOING[id(self)] = f"waiting for {url!r}: {cause}"
         self._count()
 
     def end(self, *, is_back: bool) -> None:
-        """Such a request is over: it got its reply, or was given up."""
+        """A request that had failed is over: it succeeded, or was given up."""
         self._num_waiting -= 1
         if self._num_waiting:
             return
@@ -83,17 +83,17 @@ class Outage:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._is_told and is_back:
+        if self._is_warned and is_back:
             _log.warning(
                 "the store of %r answers again, after %.0f s",
                 self._url,
                 time.monotonic() - self._since,
             )
-        self._is_told = False
+        self._is_warned = False
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         waited_s = time.monotonic() - self._since
-        self._is_told = True
+        self._is_warned = True
         _log.warning(
             "the store of %r has not answered for %.0f s (%s): trying for up to %.0f s more "
             "(request_timeout_s=%g)",

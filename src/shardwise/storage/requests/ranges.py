@@ -1,77 +1,96 @@
-"""Which requests bring a set of ranges: close ones joined, long ones cut. Pure.
-
-Imports nothing.
-"""
+"""Byte ranges of a file, and the requests that read them: near ranges joined, long ones cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Span", "Wanted", "join_spans", "spans_of"]
+__all__ = ["ByteRange", "RangeRequest", "byte_ranges", "coalesce"]
 
 
-class Span(NamedTuple):
-    """Bytes [start, stop) of a file, wanted at `begin` in a buffer."""
+class ByteRange(NamedTuple):
+    """Bytes [start, stop) of a file, which belong at `begin` in the reader's buffer."""
 
     start: int
     stop: int
     begin: int
 
+    def cut(self, start: int, stop: int) -> ByteRange:
+        """The part between two offsets of the file, both within the range."""
+        return ByteRange(start, stop, self.begin + start - self.start)
 
-class Wanted(NamedTuple):
-    """One request: bytes [start, stop) of a file, and the spans that they hold."""
+    def by_block(self, block_bytes: int) -> Iterator[tuple[int, ByteRange]]:
+        """The parts in the file's blocks of `block_bytes`, each after its block's number.
+
+        >>> list(ByteRange(5, 12, 0).by_block(10))
+        [(0, ByteRange(start=5, stop=10, begin=0)), (1, ByteRange(start=10, stop=12, begin=5))]
+        """
+        start = self.start
+        while start < self.stop:
+            number = start // block_bytes
+            stop = min(self.stop, (number + 1) * block_bytes)
+            yield number, self.cut(start, stop)
+            start = stop
+
+
+class RangeRequest(NamedTuple):
+    """One request: bytes [start, stop) of a file, and the ranges that they cover."""
 
     start: int
     stop: int
-    spans: tuple[Span, ...]
+    ranges: tuple[ByteRange, ...]
 
 
-def spans_of(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list[Span]:
-    """The spans of `File.read_spans`; empty ones are left out.
+def byte_ranges(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list[ByteRange]:
+    """The arguments of `File.read_spans` as ranges, without the empty ones.
 
-    >>> spans_of([100, 0], [5, 8], 0)
-    [Span(start=100, stop=105, begin=0), Span(start=0, stop=3, begin=5)]
+    >>> byte_ranges([100, 0], [5, 8], 0)
+    [ByteRange(start=100, stop=105, begin=0), ByteRange(start=0, stop=3, begin=5)]
+
+    Raises:
+        ValueError: an offset or a length is negative.
     """
-    spans = []
+    ranges = []
     for offset, end in zip(offsets, ends, strict=True):
         if offset < 0 or end < begin:
             raise ValueError(f"offset={offset}, length={end - begin}: neither may be negative")
         if end > begin:
-            spans.append(Span(offset, offset + end - begin, begin))
+            ranges.append(ByteRange(offset, offset + end - begin, begin))
         begin = end
-    return spans
+    return ranges
 
 
-def join_spans(spans: Iterable[Span], *, gap_bytes: int, part_bytes: int) -> list[Wanted]:
-    """Requests for some spans, in the order of the file.
+def coalesce(
+    ranges: Iterable[ByteRange], *, gap_bytes: int, max_request_bytes: int
+) -> list[RangeRequest]:
+    """The requests for some ranges, in the order of the file.
 
     Args:
-        spans: in any order; they may overlap.
-        gap_bytes: spans so close to each other are asked for together.
-        part_bytes: a request is no longer than that: long spans come in several at once.
+        ranges: in any order; they may overlap.
+        gap_bytes: ranges at most this far apart share a request.
+        max_request_bytes: a longer range is read by several requests at once.
     """
-    found: list[Wanted] = []
-    held: list[Span] = []
+    requests: list[RangeRequest] = []
+    joined: list[ByteRange] = []
     start = stop = 0
-    for span in sorted(_cut(spans, part_bytes)):
-        fits = held and span.start <= stop + gap_bytes
-        if fits and max(stop, span.stop) - start <= part_bytes:
-            stop = max(stop, span.stop)
-            held.append(span)
+    for each in sorted(_cut(ranges, max_request_bytes)):
+        is_near = joined and each.start <= stop + gap_bytes
+        if is_near and max(stop, each.stop) - start <= max_request_bytes:
+            stop = max(stop, each.stop)
+            joined.append(each)
             continue
-        if held:
-            found.append(Wanted(start, stop, tuple(held)))
-        start, stop, held = span.start, span.stop, [span]
-    if held:
-        found.append(Wanted(start, stop, tuple(held)))
-    return found
+        if joined:
+            requests.append(RangeRequest(start, stop, tuple(joined)))
+        start, stop, joined = each.start, each.stop, [each]
+    if joined:
+        requests.append(RangeRequest(start, stop, tuple(joined)))
+    return requests
 
 
-def _cut(spans: Iterable[Span], part_bytes: int) -> Iterable[Span]:
-    for start, stop, begin in spans:
+def _cut(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
+    for each in ranges:
         # Equal parts: a short rest would cost a request of its own.
-        num_parts = -(-(stop - start) // part_bytes)
-        length = -(-(stop - start) // num_parts)
-        for at in range(start, stop, length):
-            yield Span(at, min(at + length, stop), begin + at - start)
+        num_parts = -(-(each.stop - each.start) // max_bytes)
+        length = -(-(each.stop - each.start) // num_parts)
+        for start in range(each.start, each.stop, length):
+            yield each.cut(start, min(start + length, each.stop))

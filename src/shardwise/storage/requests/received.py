@@ -1,7 +1,7 @@
-"""What was read, where it lies in memory: the thread that wants it copies it.
+"""Received bytes, left where the reply put them until the reading thread copies them.
 
-Bytes that come from a store lie in the memory of its replies. The thread that speaks to stores only
-says where: it is not held up by copies, and writes into nobody's buffer. Pure; imports nothing.
+The event loop's thread only says where they are: it is not slowed by copies, and never writes into
+a reader's buffer.
 """
 
 from __future__ import annotations
@@ -10,52 +10,62 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Piece", "copy_pieces", "payloads_of"]
+from shardwise.storage.requests.ranges import RangeRequest
+
+__all__ = ["ReceivedBytes", "copy_received", "payloads_of", "received_for"]
 
 
-class Piece(NamedTuple):
-    """Bytes that belong at `begin` in a buffer."""
+class ReceivedBytes(NamedTuple):
+    """Bytes that belong at `begin` in the reader's buffer."""
 
     begin: int
     data: memoryview
 
 
-def copy_pieces(pieces: Iterable[Piece], buffer: memoryview) -> None:
-    """Copy all of them to where they belong in a writable contiguous buffer."""
+def received_for(request: RangeRequest, data: memoryview) -> list[ReceivedBytes]:
+    """The bytes of each range of a request, from the bytes of all of it."""
+    return [
+        ReceivedBytes(begin, data[start - request.start : stop - request.start])
+        for start, stop, begin in request.ranges
+    ]
+
+
+def copy_received(received: Iterable[ReceivedBytes], buffer: memoryview) -> None:
+    """Copy received bytes to where they belong in a writable contiguous buffer."""
     view = memoryview(buffer).cast("B")
-    for begin, data in pieces:
+    for begin, data in received:
         view[begin : begin + len(data)] = data
 
 
 def payloads_of(
-    pieces: Sequence[Piece], starts: Sequence[int], lengths: Sequence[int]
+    received: Sequence[ReceivedBytes], starts: Sequence[int], lengths: Sequence[int]
 ) -> list[bytes | None]:
-    """Parts of a buffer that pieces would fill, each copied once.
+    """Parts of the buffer that received bytes would fill, each copied once.
 
     Args:
-        pieces: in any order; together they fill what is asked for.
+        received: in any order; together they cover the parts.
         starts: where each part begins in the buffer.
         lengths: bytes of each; negative for None.
 
-    >>> pieces = [Piece(3, memoryview(b"def")), Piece(0, memoryview(b"abc"))]
-    >>> payloads_of(pieces, [0, 1, 5, 0], [3, 4, 0, -1])
+    >>> received = [ReceivedBytes(3, memoryview(b"def")), ReceivedBytes(0, memoryview(b"abc"))]
+    >>> payloads_of(received, [0, 1, 5, 0], [3, 4, 0, -1])
     [b'abc', b'bcde', b'', None]
     """
-    ordered = sorted(pieces)
-    begins = [piece.begin for piece in ordered]
-    found: list[bytes | None] = []
+    ordered = sorted(received)
+    begins = [each.begin for each in ordered]
+    payloads: list[bytes | None] = []
     for start, length in zip(starts, lengths, strict=True):
         if length <= 0:
-            found.append(None if length else b"")
+            payloads.append(None if length else b"")
             continue
         at = bisect_right(begins, start) - 1
         begin, data = ordered[at]
         stop = start + length
         if stop <= begin + len(data):
-            found.append(bytes(data[start - begin : stop - begin]))
+            payloads.append(bytes(data[start - begin : stop - begin]))
             continue
         parts = []
         for begin, data in ordered[at : bisect_right(begins, stop - 1)]:
             parts.append(data[max(0, start - begin) : stop - begin])
-        found.append(b"".join(parts))
-    return found
+        payloads.append(b"".join(parts))
+    return payloads

@@ -1,9 +1,9 @@
-"""`ais://BUCKET/OBJECT`: AIStore, by its S3 interface, which tells versions apart.
+"""`ais://BUCKET/OBJECT`: AIStore, by its S3 interface, which has ETags.
 
-A gateway answers with a redirect (301, 307) to the target that has the object; the token is not
-shown to targets, which do not ask for it. obstore follows redirects of reads. By hand go what it
-can't follow: writes, whose body must be sent to the target only, and names with characters that the
-cluster writes bare into `Location`. Source: AIStore's HTTP API and its S3 compatibility, by
+A gateway redirects (301, 307) to the target that has the object; the token is not sent to targets,
+which do not require it. obstore follows redirects of reads. `WebClient` sends the requests that
+obstore can't: writes, whose body must go to the target only, and names with characters that the
+cluster leaves unescaped in `Location`. Source: AIStore's HTTP API and its S3 compatibility, by
 recorded exchanges with a cluster.
 """
 
@@ -22,15 +22,15 @@ from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.blocking_pool import BlockingPool
+from shardwise.storage.requests.client import ObjectRange, Reply
 from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.retry import Reply
-from shardwise.storage.stores.getbatch import Connections, Range, get_batch
+from shardwise.storage.stores.getbatch import Connections, get_batch
 from shardwise.storage.stores.obstore_client import (
     ObstoreClient,
     client_options,
     redirects_are_followed,
 )
-from shardwise.storage.stores.thread_lanes import Lanes
 from shardwise.storage.stores.web import Web, WebClient, put_file
 
 __all__ = ["AisClient"]
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("shardwise")
 
-# What clusters from before GetBatch answer, or before its ranges.
+# Answers of clusters that have no GetBatch, or no ranges in it.
 _NO_GET_BATCH = (400, 404, 405, 501)
 
 
@@ -51,13 +51,12 @@ class AisClient(ObstoreClient):
         options: for time limits.
         endpoint: the gateway's URL, without a slash at the end.
         client: settings of obstore's HTTP client.
-        web: how the gateway is asked by hand, without the token.
-        find_token: looks for the token, or gives the user's own.
-        by_hand: whether obstore can't be used for reads: headers of the user's must stay with the
-            gateway.
+        web: settings of `WebClient`, without the token.
+        find_token: gives the user's token, or looks it up.
+        by_hand: whether reads must use `WebClient`: the user's headers must stay with the gateway.
     """
 
-    # A new target is asked for objects that are still on their way to it.
+    # A new target may be asked for objects that are still being moved to it.
     moves_objects = True
 
     def __init__(
@@ -80,7 +79,7 @@ class AisClient(ObstoreClient):
         self._by_hand = by_hand
         self._token = find_token()
         self.has_many = not by_hand and web.proxy is None
-        self._lanes = Lanes(
+        self._calls = BlockingPool(
             "ais://",
             lambda: Connections(timeout_s=options.attempt_timeout_s, context=web.context),
         )
@@ -105,27 +104,28 @@ class AisClient(ObstoreClient):
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     @property
-    def _hand(self) -> WebClient:
-        """Requests that are not obstore's."""
+    def _web_client(self) -> WebClient:
+        """For the requests that obstore can't send."""
         web = replace(self._bare_web, headers={**self._bare_web.headers, **self._authorization})
         return WebClient(f"{self._endpoint}/s3/{quote(self._bucket)}", web)
 
-    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+    def _substitute(self, key: str) -> tuple[WebClient, str] | None:
         if self._by_hand or not redirects_are_followed(key):
-            return self._hand, quote(key)
+            return self._web_client, quote(key)
         return None
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`. The cluster ignores If-Match: the caller compares the ETags."""
         return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, etag))
 
-    async def get_many(self, wanted: Sequence[Range]) -> list[memoryview | None]:
-        """See `ManyRanges.get_many`. A cluster without it is told once, and not asked again."""
+    async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
+        """See `BatchClient.get_many`. A cluster without GetBatch is asked once; with a warning."""
         headers = {**self._bare_web.headers, **self._authorization}
         endpoint, bucket, seconds = self._endpoint, self._bucket, self._attempt_s
         try:
-            return await self._lanes.call(
-                lambda lane: get_batch(lane, endpoint, bucket, wanted, headers), timeout_s=seconds
+            return await self._calls.call(
+                lambda connections: get_batch(connections, endpoint, bucket, ranges, headers),
+                timeout_s=seconds,
             )
         except TimeoutError:
             raise AttemptError("GetBatch: no answer in time", "passing") from None
@@ -148,11 +148,11 @@ class AisClient(ObstoreClient):
         await self._authorized(lambda: in_thread(partial(self._put, key, source)))
 
     def _put(self, key: str, source: bytes | Path) -> None:
-        hand = self._hand
-        place = hand.web.redirect_of(hand.url(quote(key)), method="PUT")
-        if not place:
+        client = self._web_client
+        target = client.web.redirect_of(client.url(quote(key)), method="PUT")
+        if not target:
             raise AttemptError("the gateway names no target for a write", "passing")
-        put_file(replace(self._bare_web, headers={}), place, source)
+        put_file(replace(self._bare_web, headers={}), target, source)
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
@@ -161,14 +161,14 @@ class AisClient(ObstoreClient):
         )
 
     async def _authorized(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and once more where the token was renewed in its file in the meantime."""
-        used = self._token
+        """Ask, and once more if the token was renewed in its file meanwhile."""
+        token = self._token
         try:
             try:
                 return await ask()
             except AttemptError as error:
                 # Another request may have renewed it since.
-                if error.kind != "denied" or (self._token == used and not self._renew()):
+                if error.kind != "denied" or (self._token == token and not self._renew()):
                     raise
             return await ask()
         except AttemptError as error:
@@ -178,9 +178,9 @@ class AisClient(ObstoreClient):
             raise
 
     def _renew(self) -> bool:
-        found = self._find_token()
-        if not found or found == self._token:
+        token = self._find_token()
+        if not token or token == self._token:
             return False
-        self._token = found
+        self._token = token
         self._store = self._open()
         return True

@@ -1,7 +1,4 @@
-"""From a URL to the store that has it: which client, which settings, which key.
-
-Imports this package; obstore when a store is opened.
-"""
+"""From a URL to its store: which client, which settings, which key."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from shardwise.errors import MissingExtraError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.retry import Client
+from shardwise.storage.requests.client import Client
 from shardwise.storage.stores import credential_discovery
 from shardwise.storage.stores.aistore import AisClient
 from shardwise.storage.stores.fsspec_client import FsspecClient, require_scheme
@@ -25,16 +22,16 @@ from shardwise.storage.stores.setting_checks import check_settings
 from shardwise.storage.stores.web import Web, WebClient
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["Place", "open_client", "place_of"]
+__all__ = ["StoreLocation", "location_of", "open_client", "url_of"]
 
-# What users write, to obstore's family.
+# Schemes of URLs, and the families of stores that serve them.
 _FAMILIES = {
     "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
     "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az",
     "http": "http", "https": "http", "hf": "hf", "ais": "ais",
 }  # fmt: skip
 _PREFIXES = ("aws_", "azure_", "google_", "gcs_")
-# Settings of obstore that are its HTTP client's.
+# Settings of obstore's HTTP client.
 _CLIENT_SETTINGS = frozenset(
     (
         "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
@@ -44,21 +41,23 @@ _CLIENT_SETTINGS = frozenset(
     )
 )  # fmt: skip
 _NO_RETRIES = {"max_retries": 0}
-# Headers that obstore's HTTP client takes to no other host, or that hold no secret.
-_STAYING = frozenset(("accept", "authorization", "cookie", "proxy-authorization", "user-agent"))
+# Headers that obstore sends to no other host, or that hold no secret.
+_SAFE_HEADERS = frozenset(
+    ("accept", "authorization", "cookie", "proxy-authorization", "user-agent")
+)
 _WEB_SETTINGS = frozenset(
     ("allow_http", "allow_invalid_certificates", "proxy_url", "root_certificate", "user_agent")
 )
 
 
-class Place(NamedTuple):
-    """Where a URL leads.
+class StoreLocation(NamedTuple):
+    """The store of a URL, and the key in it.
 
     Attributes:
         family: "s3", "gs", "az", "http", "hf", "ais", or "" for fsspec.
-        root: what files of one store have in common; with the options it tells one client.
-        key: the file's name in there.
-        base: what stands before a key in a URL.
+        root: common to the files of one store; each root and options have a client.
+        key: the file's name in the store.
+        base: a URL of the store without the key.
     """
 
     family: str
@@ -67,8 +66,8 @@ class Place(NamedTuple):
     base: str
 
 
-def place_of(url: str) -> Place:
-    """Where a URL leads.
+def location_of(url: str) -> StoreLocation:
+    """The location of a URL.
 
     Raises:
         StorageError: the scheme is not supported, or the URL holds credentials.
@@ -84,12 +83,12 @@ def place_of(url: str) -> Place:
                 f"{scheme}://...@{netloc.rpartition('@')[2]}/... holds a password, which would be "
                 "written into states and messages: give it as storage={'password': ...}"
             )
-        return Place("", f"{scheme}://{netloc}", url, "")
+        return StoreLocation("", f"{scheme}://{netloc}", url, "")
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtraError(f"{scheme}:// URLs need obstore", extra="remote")
     rest = url.partition("://")[2]
     if family == "hf":
-        return Place(family, "hf://", hub_key(url), "hf://")
+        return StoreLocation(family, "hf://", hub_key(url), "hf://")
     host, _, key = rest.partition("/")
     if not host:
         raise StorageError(f"{url!r} names no host or bucket")
@@ -101,90 +100,94 @@ def place_of(url: str) -> Place:
             "store's own settings"
         )
     if family != "http":
-        return Place(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
+        return StoreLocation(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
     parts = urlsplit(url)
     if parts.query:
         # obstore's keys are paths: the whole URL is a store of one file.
-        return Place(family, url.partition("#")[0], "", url)
-    return Place(family, root, unquote(parts.path.lstrip("/")), f"{root}/")
+        return StoreLocation(family, url.partition("#")[0], "", url)
+    return StoreLocation(family, root, unquote(parts.path.lstrip("/")), f"{root}/")
 
 
-def url_of(place: Place, key: str) -> str:
+def url_of(location: StoreLocation, key: str) -> str:
     """The URL of another key of the same store."""
-    if place.family == "hf":
+    if location.family == "hf":
         datasets, org, name, _, revision, path = key.split("/", 5)
         at = "" if revision == "main" else f"@{revision}"
         return f"hf://{datasets}/{org}/{name}{at}/{path}"
-    return place.base + key
+    return location.base + key
 
 
-def open_client(place: Place, options: StorageOptions) -> Client:
-    """A client of the store; nothing is asked of it yet.
+def open_client(location: StoreLocation, options: StorageOptions) -> Client:
+    """A client of the store; sends no request yet.
 
     Raises:
         StorageError: a setting is not known or missing.
     """
-    if options.redirects != "any" and place.family not in ("http", "hf", "ais"):
+    if options.redirects != "any" and location.family not in ("http", "hf", "ais"):
         raise StorageError(
-            f"redirects={options.redirects!r} can't be kept for {place.root!r}: it is for http(s), "
-            "hf and ais URLs"
+            f"redirects={options.redirects!r} can't be kept for {location.root!r}: it is for "
+            "http(s), hf and ais URLs"
         )
-    if not place.family:
-        return FsspecClient(place.root, options)
+    if not location.family:
+        return FsspecClient(location.root, options)
     settings = options.settings()
     check_settings(settings)
-    credential_discovery.check_environment(place.family)
-    if place.family in ("http", "hf", "ais"):
-        return _open_web(place, options, settings)
-    if place.family == "s3" and not any("access_key_id" in name for name in settings):
+    credential_discovery.check_environment(location.family)
+    if location.family in ("http", "hf", "ais"):
+        return _open_web(location, options, settings)
+    if location.family == "s3" and not any("access_key_id" in name for name in settings):
         profile = settings.pop("aws_profile", settings.pop("profile", None))
         if not _is_true(settings.get("aws_skip_signature", settings.get("skip_signature"))):
             known = {name.removeprefix("aws_") for name in settings}
-            found = credential_discovery.aws_profile(profile)
-            settings |= {k: v for k, v in found.items() if k.removeprefix("aws_") not in known}
-    client, config = _split(settings, place.family)
+            profile_settings = credential_discovery.aws_profile(profile)
+            settings |= {
+                name: value
+                for name, value in profile_settings.items()
+                if name.removeprefix("aws_") not in known
+            }
+    client, config = _split(settings, location.family)
     names = ("endpoint", "endpoint_url", "base_url")
     endpoint = next((str(v) for k, v in config.items() if k.endswith(names)), "")
     if not endpoint:
-        endpoint = credential_discovery.named_endpoint(place.family)
-        if endpoint and place.family == "gs":
-            # obstore does not look at the variable; this is its way to an emulator, which takes
-            # any request.
+        endpoint = credential_discovery.named_endpoint(location.family)
+        if endpoint and location.family == "gs":
+            # obstore does not read the variable; an emulator accepts any request.
             emulator = {"gcs_base_url": endpoint, "disable_oauth": True}
-            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-            config["google_service_account_key"] = json.dumps({**emulator, **nobody})
-    # Who names such an endpoint wants it.
+            account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            config["google_service_account_key"] = json.dumps({**emulator, **account})
+    # An http endpoint that the user names is meant.
     allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
     import obstore.store
 
     try:
         store: Any = obstore.store.from_url(
-            place.root,
+            location.root,
             config=config,  # type: ignore[call-overload]
             client_options=client_options(options, allowed | client),
             retry_config=_NO_RETRIES,
         )
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
-        raise StorageError(_setting_error(place.root, config | client, error)) from None
+        raise StorageError(_setting_error(location.root, config | client, error)) from None
     return ObstoreClient(store, options)
 
 
-def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -> Client:
+def _open_web(location: StoreLocation, options: StorageOptions, settings: dict[str, Any]) -> Client:
     """A web server, or what is reached like one."""
-    endpoint, find_token = _server(place, settings)
+    endpoint, find_token = _server(location, settings)
     headers = dict(settings.pop("headers", None) or {})
-    client, rest = _split(settings, place.family)
+    client, rest = _split(settings, location.family)
     if rest:
         raise StorageError(
-            f"{', '.join(rest)} are no settings of {place.family} URLs: there are headers, token, "
-            f"{'' if place.family == 'http' else 'endpoint, '}{', '.join(sorted(_CLIENT_SETTINGS))}"
+            f"{', '.join(rest)} are no settings of {location.family} URLs: there are headers, "
+            f"token, {'' if location.family == 'http' else 'endpoint, '}"
+            f"{', '.join(sorted(_CLIENT_SETTINGS))}"
         )
     headers = {**(client.pop("default_headers", None) or {}), **headers}
-    by_hand = options.redirects != "any" or not _STAYING.issuperset(map(str.lower, headers))
+    by_hand = options.redirects != "any" or not _SAFE_HEADERS.issuperset(map(str.lower, headers))
     allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
-    if place.family == "ais":
+    if location.family == "ais":
         return AisClient(
-            place.root.removeprefix("ais://"),
+            location.root.removeprefix("ais://"),
             options,
             endpoint=endpoint,
             client=allowed | client,
@@ -196,47 +199,51 @@ def _open_web(place: Place, options: StorageOptions, settings: dict[str, Any]) -
         headers["Authorization"] = f"Bearer {token}"
     if by_hand:
         web = _web(options, headers, client)
-        return HubWebClient(endpoint, web) if place.family == "hf" else WebClient(endpoint, web)
+        return HubWebClient(endpoint, web) if location.family == "hf" else WebClient(endpoint, web)
     import obstore.store
 
-    given = allowed | client | ({"default_headers": headers} if headers else {})
+    http_settings = allowed | client | ({"default_headers": headers} if headers else {})
     try:
         store = obstore.store.HTTPStore(
             endpoint,
-            client_options=client_options(options, given),  # type: ignore[arg-type]
+            client_options=client_options(options, http_settings),  # type: ignore[arg-type]
             retry_config=_NO_RETRIES,  # type: ignore[arg-type]
         )
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise StorageError(_setting_error(endpoint, client, error)) from None
     web = Web(headers, options.attempt_timeout_s)
-    if place.family == "hf":
+    if location.family == "hf":
         return HubClient(store, options, endpoint=endpoint, web=web)
-    return ObstoreClient(store, options, asks_by_get=True)
+    return ObstoreClient(store, options, head_by_get=True)
 
 
-def _server(place: Place, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
-    """The URL of the server, and what looks for its token; both are taken out of the settings."""
+def _server(location: StoreLocation, settings: dict[str, Any]) -> tuple[str, Callable[[], str]]:
+    """The URL of the server, and a function that gives its token; removes both settings."""
     token = settings.pop("token", None)
-    if place.family == "http":
-        return place.root, lambda: token or ""
-    is_hub = place.family == "hf"
-    look = credential_discovery.hub_place if is_hub else credential_discovery.ais_place
-    own = look()[0]
-    named = str(settings.pop("endpoint", None) or own).rstrip("/")
-    if not named:
+    if location.family == "http":
+        return location.root, lambda: token or ""
+    is_hub = location.family == "hf"
+    discover = (
+        credential_discovery.hub_endpoint_and_token
+        if is_hub
+        else credential_discovery.ais_endpoint_and_token
+    )
+    default = discover()[0]
+    endpoint = str(settings.pop("endpoint", None) or default).rstrip("/")
+    if not endpoint:
         raise StorageError(
             "ais:// URLs need the gateway's URL: set AIS_ENDPOINT, or give "
             "storage={'endpoint': 'http://HOST:PORT'}"
         )
-    if not urlsplit(named).hostname:
-        raise StorageError(f"the endpoint {named!r} names no host: give http://HOST:PORT")
-    # The environment's token is for the environment's server, and for nobody else.
-    is_own = named == own or not own
-    return named, lambda: token or (look()[1] if is_own else "")
+    if not urlsplit(endpoint).hostname:
+        raise StorageError(f"the endpoint {endpoint!r} names no host: give http://HOST:PORT")
+    # The environment's token is for the environment's server only.
+    is_default = endpoint == default or not default
+    return endpoint, lambda: token or (discover()[1] if is_default else "")
 
 
 def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any]) -> Web:
-    """How a server is asked where redirects matter: by urllib, which has fewer settings."""
+    """Settings of `WebClient`, which has fewer than obstore."""
     unknown = sorted(set(client) - _WEB_SETTINGS)
     if unknown:
         raise StorageError(
@@ -278,7 +285,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _setting_error(root: str, config: dict[str, Any], error: Exception) -> str:
-    """What is wrong with the settings, by their names only."""
+    """The error for wrong settings, by their names only."""
     names = ", ".join(config) or "none"
     wrong = next((name for name in config if f"'{name}'" in str(error)), None)
     reason = f"{wrong!r} is no setting that it knows" if wrong else type(error).__name__

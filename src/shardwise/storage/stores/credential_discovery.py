@@ -1,9 +1,8 @@
-"""Where each ecosystem keeps its credentials: the environment, and files that it names.
+"""Discovery of credentials in the environment and in the files that it names.
 
-obstore finds most by itself: variables of AWS, Azure and Google, web identities, instance
-metadata, Google's default credentials. Here is what it does not look at: profiles of AWS, tokens
-of Hugging Face and of AIStore. Of this package only this module reads the environment. Imports the
-standard library, `shardwise.errors` and this package.
+obstore finds most by itself: variables of AWS, Azure and Google, web identities, instance metadata,
+Google's default credentials. This module finds the rest: profiles of AWS, tokens of Hugging Face
+and of AIStore. It alone reads the environment for stores.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from shardwise.errors import StorageError
 from shardwise.storage.stores.setting_checks import fault_of
 
 __all__ = [
-    "certificates",
-    "ais_place",
+    "ais_endpoint_and_token",
     "aws_profile",
+    "certificates",
     "check_environment",
     "environment_digest",
-    "hub_place",
+    "hub_endpoint_and_token",
     "named_endpoint",
 ]
 
-# Any of these, and obstore finds the rest by itself.
+# With any of these, obstore finds the rest by itself.
 _AWS_KEYS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -52,7 +51,7 @@ _OF_PROFILE = {
 
 
 def environment_digest() -> int:
-    """What tells one environment from another, as far as stores are concerned."""
+    """A digest of the variables that matter to stores."""
     return hash(tuple(sorted(each for each in os.environ.items() if _OF_STORES.match(each[0]))))
 
 
@@ -65,11 +64,11 @@ def aws_profile(name: str | None = None) -> dict[str, str]:
         name: the profile; None for AWS_PROFILE, else "default".
 
     Returns:
-        Keys, region, endpoint: what of these is there; nothing where the environment has keys and
-        no profile was named.
+        Keys, region, endpoint and certificates, as far as the profile has them; nothing if the
+        environment has keys and no profile was named.
 
     Raises:
-        StorageError: the profile was named and is not there, or gets its keys in another way.
+        StorageError: the named profile does not exist, or has its keys from another source.
     """
     named = name or os.environ.get("AWS_PROFILE")
     if not named and any(key in os.environ for key in _AWS_KEYS):
@@ -79,23 +78,23 @@ def aws_profile(name: str | None = None) -> dict[str, str]:
     keys = _ini(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials")
     config = _ini(os.environ.get("AWS_CONFIG_FILE") or folder / "config")
     section = "default" if profile == "default" else f"profile {profile}"
-    found = {**config.get(section, {}), **keys.get(profile, {})}
-    if named and not found:
+    settings = {**config.get(section, {}), **keys.get(profile, {})}
+    if named and not settings:
         raise StorageError(
             f"there is no AWS profile {profile!r} in the shared config and credentials files"
         )
-    if named and "aws_access_key_id" not in found:
-        ways = [way for way in found if way in _OTHER_WAYS]
-        if ways:
+    if named and "aws_access_key_id" not in settings:
+        sources = [name for name in settings if name in _UNSUPPORTED_SOURCES]
+        if sources:
             raise StorageError(
-                f"the AWS profile {profile!r} gets its keys by {', '.join(ways)}, which is not "
+                f"the AWS profile {profile!r} gets its keys by {', '.join(sources)}, which is not "
                 "supported: put keys into the environment, such as with `aws configure "
                 "export-credentials --format env`"
             )
-    return {ours: found[theirs] for theirs, ours in _OF_PROFILE.items() if theirs in found}
+    return {ours: settings[theirs] for theirs, ours in _OF_PROFILE.items() if theirs in settings}
 
 
-_OTHER_WAYS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
+_UNSUPPORTED_SOURCES = ("sso_session", "sso_start_url", "credential_process", "role_arn")
 
 
 def named_endpoint(scheme: str) -> str:
@@ -105,13 +104,15 @@ def named_endpoint(scheme: str) -> str:
         "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
         "gs": ("STORAGE_EMULATOR_HOST",),
     }.get(scheme, ())
-    found = next((os.environ[name] for name in names if os.environ.get(name)), "")
-    # Google's emulators are named by host and port alone, too.
-    return f"http://{found}" if scheme == "gs" and found and "://" not in found else found
+    endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    # Google's variable may have host and port only.
+    return (
+        f"http://{endpoint}" if scheme == "gs" and endpoint and "://" not in endpoint else endpoint
+    )
 
 
 def certificates(settings: Mapping[str, Any], family: str) -> str:
-    """The PEM text of who may sign servers' certificates, or "" for the system's own.
+    """The PEM text of the trusted authorities, or "" for the system's own.
 
     It is the setting `root_certificate`, PEM text or a path, else for S3 the file that
     AWS_CA_BUNDLE names. SSL_CERT_FILE is honoured by the clients themselves.
@@ -132,10 +133,10 @@ def certificates(settings: Mapping[str, Any], family: str) -> str:
 
 
 def check_environment(family: str) -> None:
-    """Refuse credentials in the environment that no request can carry.
+    """Check that HTTP requests can carry the credentials in the environment.
 
     Raises:
-        StorageError: one can't; the message names the variable.
+        StorageError: they can't carry a variable, which the message names.
     """
     prefix = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}.get(family)
     for name, value in os.environ.items() if prefix else ():
@@ -144,7 +145,7 @@ def check_environment(family: str) -> None:
             raise StorageError(f"the environment variable {name} {fault}")
 
 
-def hub_place() -> tuple[str, str]:
+def hub_endpoint_and_token() -> tuple[str, str]:
     """The Hugging Face hub's URL, and the user's token or "".
 
     Source: the environment variables of huggingface_hub: HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH,
@@ -159,7 +160,7 @@ def hub_place() -> tuple[str, str]:
     return endpoint.rstrip("/"), token.strip()
 
 
-def ais_place() -> tuple[str, str]:
+def ais_endpoint_and_token() -> tuple[str, str]:
     """The URL of an AIStore gateway or "", and the user's token or "".
 
     Source: the environment variables of AIStore's clients, AIS_ENDPOINT, AIS_AUTHN_TOKEN and
@@ -170,8 +171,8 @@ def ais_place() -> tuple[str, str]:
         default = Path.home() / ".config/ais/cli/auth.token"
         token = _text(os.environ.get("AIS_AUTHN_TOKEN_FILE") or default).strip()
         with contextlib.suppress(ValueError):
-            found = json.loads(token)
-            token = str(found.get("token", "")) if isinstance(found, dict) else token
+            document = json.loads(token)
+            token = str(document.get("token", "")) if isinstance(document, dict) else token
     return os.environ.get("AIS_ENDPOINT", "").rstrip("/"), token
 
 
@@ -192,6 +193,6 @@ def _ini(path: str | Path) -> dict[str, dict[str, str]]:
     try:
         parser.read_string(_text(path))
     except configparser.Error:
-        # Its text may quote a line with a key.
+        # The parser's text may quote a line with a key.
         raise StorageError(f"the file {os.fspath(path)!r} is malformed") from None
     return {name: dict(parser[name]) for name in parser.sections()}

@@ -1,10 +1,9 @@
 """Settings of a store that may be secret, in an object that never shows or pickles them.
 
-What is pickled is a handle. Who unpickles it in the process that made it, in a fork of it, or in a
-process that was given the values (`lent`, `borrow`), has the values; anybody else has an object
-that says, when it is first used, that the credentials must be given again. The one exception is a
-child that `multiprocessing` starts: its pipe is as private as memory. Imports the standard library
-and `shardwise.errors`.
+A pickle holds a handle only. It becomes the values again in the process that made it, in a fork of
+it, and in a process that imported them (`export_credentials`, `import_credentials`); elsewhere the
+first use raises an error that asks for the credentials. A child that `multiprocessing` starts gets
+the values in its pickle: its pipe is as private as memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from shardwise.errors import StorageError
 
-__all__ = ["Credentials", "borrow", "lent"]
+__all__ = ["Credentials", "export_credentials", "import_credentials"]
 
 
 class Credentials:
@@ -37,9 +36,9 @@ class Credentials:
 
     def __new__(cls, values: Mapping[str, Any]) -> Credentials:
         """Hide some settings."""
-        # All that are empty are the same.
+        # All empty ones are equal.
         handle = secrets.token_hex(16) if values else ""
-        return _known(handle, tuple(values), dict(values))
+        return _of_handle(handle, tuple(values), dict(values))
 
     def values(self) -> dict[str, Any]:
         """The settings, in clear.
@@ -70,40 +69,40 @@ class Credentials:
     def __reduce__(self) -> tuple[Any, ...]:
         is_private = _is_spawning() or not self._names
         values = self._values if is_private else None
-        return _known, (self._handle, self._names, values)
+        return _of_handle, (self._handle, self._names, values)
 
 
-def lent() -> list[tuple[Any, ...]]:
-    """All credentials of this process, for a channel that only its own workers read."""
+def export_credentials() -> list[tuple[Any, ...]]:
+    """The credentials of this process, for a channel that only its own workers read."""
     return [(c._handle, c._names, c._values) for c in list(_LIVE.values()) if c._values]
 
 
-def borrow(given: list[tuple[Any, ...]]) -> list[Credentials]:
-    """Take what `lent` gave. They are known for as long as the result is kept."""
-    return [_known(*each) for each in given]
+def import_credentials(exported: list[tuple[Any, ...]]) -> list[Credentials]:
+    """Register exported credentials; they are known for as long as the result is kept."""
+    return [_of_handle(*each) for each in exported]
 
 
 def _is_spawning() -> bool:
-    """Whether this pickle is for a child that multiprocessing is starting, and nobody else."""
+    """Whether this pickle is for a child that multiprocessing is starting."""
     # Importing it takes longer than all of this package.
     context = sys.modules.get("multiprocessing.context")
     return context is not None and context.get_spawning_popen() is not None
 
 
-def _known(handle: str, names: tuple[str, ...], values: dict[str, Any] | None) -> Credentials:
+def _of_handle(handle: str, names: tuple[str, ...], values: dict[str, Any] | None) -> Credentials:
     """The object of a handle: the one that this process has, or a new one."""
-    found = _LIVE.get(handle)
-    if found is not None and (found._values is not None or values is None):
-        return found
-    made = object.__new__(Credentials)
-    made._handle = handle
-    made._names = names
-    made._values = values
-    # An empty-handed copy must not hide values that come later.
+    known = _LIVE.get(handle)
+    if known is not None and (known._values is not None or values is None):
+        return known
+    credentials = object.__new__(Credentials)
+    credentials._handle = handle
+    credentials._names = names
+    credentials._values = values
+    # A copy without values must not hide values that are imported later.
     if values is not None:
-        _LIVE[handle] = made
-    return made
+        _LIVE[handle] = credentials
+    return credentials
 
 
-# Handles of this process to what they stand for; nothing is kept alive by it.
+# By handle; weak, so that it keeps no credentials alive.
 _LIVE: WeakValueDictionary[str, Credentials] = WeakValueDictionary()

@@ -1,9 +1,8 @@
-"""All other schemes, by fsspec: ssh, hdfs, ftp, memory, whatever its plug-ins open.
+"""All other schemes, by fsspec: ssh, hdfs, ftp, memory and its plug-ins.
 
-Host, port and user are taken from the URL, as fsspec itself does. A file system that is not
-asynchronous gets an instance for each call under way (`Lanes`), since most of them do not stand two
-threads. A reply does not say which version it is of, so a file is looked at again every two seconds
-while it is read.
+Host, port and user come from the URL, as in fsspec itself. Each call in flight has an instance of
+the file system (`BlockingPool`), since most of them are not safe for two threads. A reply names no
+version, so a file's version is asked for again every two seconds while it is read.
 """
 
 from __future__ import annotations
@@ -19,31 +18,30 @@ from typing import Any, TypeVar
 from shardwise.errors import MissingExtraError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.retry import Reply
-from shardwise.storage.stores.thread_lanes import Lanes
+from shardwise.storage.requests.blocking_pool import BlockingPool
+from shardwise.storage.requests.client import ObjectRange, Reply, stream_by_get
+from shardwise.storage.requests.failures import AttemptError, no_answer
 
 __all__ = ["FsspecClient", "require_scheme"]
 
 T = TypeVar("T")
 
-_PIECE = 8 << 20
-# How long a file's version is believed without another look.
+# A file's version is asked for again after 2 s.
 _FRESH_S = 2.0
-# Files that an instance keeps open: opening one costs as much as several reads.
-_MOST_OPEN = 8
-# By the names of plug-ins' own exceptions: texts may hold what they were given.
+# Files that an instance keeps open: opening a file costs as much as several reads.
+_MAX_OPEN = 8
+# By the names of plug-ins' exceptions: their texts may hold secrets.
 _FINAL = {
     "AuthenticationException": "the login was refused",
     "BadHostKeyException": "the host's key is not the one that is known",
     "PasswordRequiredException": "the key is locked by a passphrase",
 }
-# They run a command or open other URLs, which a data set's name must not do.
+# These run commands or open other URLs, which a dataset's name must not do.
 _NEVER = ("pipe", "shell", "filecache", "simplecache", "blockcache", "reference", "generic")
 
 
 def require_scheme(scheme: str, url: str) -> None:
-    """Find out whether a scheme can be opened, without opening anything.
+    """Check that a scheme can be opened, without opening anything.
 
     Raises:
         StorageError: it can't; the message says what is supported.
@@ -67,18 +65,18 @@ def require_scheme(scheme: str, url: str) -> None:
 
 
 class _Instance:
-    """A file system of one lane, and the files that it keeps open."""
+    """A file system of one call at a time, and the files that it keeps open."""
 
     def __init__(self, fs: Any) -> None:
         from fsspec import AbstractFileSystem
 
         self.fs = fs
-        # Its way to a range is to open the file, which is a request or two each time.
+        # Without a range request of its own, it opens the file each time: a request or two.
         self._keeps_open = type(fs).cat_file is AbstractFileSystem.cat_file
         self._files: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def read(self, path: str, start: int, stop: int, etag: str) -> bytes:
-        """Bytes of a file; one request, where the file system has one for it."""
+        """Bytes of a file; by one request where the file system has range requests."""
         if not self._keeps_open:
             return bytes(self.fs.cat_file(path, start=start, end=stop))
         key = (path, etag)
@@ -86,16 +84,16 @@ class _Instance:
         if file is None:
             file = self.fs.open(path, "rb", cache_type="none")
         self._files[key] = file
-        while len(self._files) > _MOST_OPEN:
+        while len(self._files) > _MAX_OPEN:
             self._files.popitem(last=False)[1].close()
         if hasattr(file, "readv"):
-            # SFTP: packets of 32 kB, which this sends without waiting for each reply.
+            # SFTP: pipelines its packets of 32 kB.
             return b"".join(file.readv([(start, stop - start)]))
         file.seek(start)
         return bytes(file.read(stop - start))
 
     def version(self, path: str) -> tuple[int, str]:
-        """Time and name of a file's version, by what else file systems have: 0 and "" for none."""
+        """Time and ETag of a file's version, for file systems without them in `info`."""
         from fsspec import AbstractFileSystem
 
         kind = type(self.fs)
@@ -127,10 +125,10 @@ class FsspecClient:
 
         def make() -> _Instance:
             try:
-                # Not shared with the rest of the program, whose threads use theirs.
+                # Instances of the program's own threads are not safe to share.
                 made = kind(**{**of_url, **settings, "skip_instance_cache": True})
             except (TypeError, ValueError, KeyError, RuntimeError) as error:
-                # Not its text: it may hold what was given.
+                # Its text may hold settings.
                 raise AttemptError(
                     f"fsspec can't open {scheme}:// ({type(error).__name__}); the settings given "
                     f"are {', '.join(settings) or 'none'}",
@@ -141,15 +139,15 @@ class FsspecClient:
         self._kind = kind
         self._root = root
         self._scheme = scheme
-        self._lanes = Lanes(f"{scheme}://", make)
+        self._calls = BlockingPool(f"{scheme}://", make)
         self._attempt_s = options.attempt_timeout_s
-        # By key: what was found, and when.
+        # By key: the last known version, and when it was asked for.
         self._stats: dict[str, tuple[FileStat, float]] = {}
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        """See `Client.get`; the version is that of the last look, two seconds ago at most."""
-        stat, looked_at = self._stats.get(key, (None, 0.0))
-        if stat is None or time.monotonic() - looked_at > _FRESH_S:
+        """See `Client.get`; the version was asked for two seconds ago at most."""
+        stat, asked_at = self._stats.get(key, (None, 0.0))
+        if stat is None or time.monotonic() - asked_at > _FRESH_S:
             stat = await self.head(key)
         if etag and stat.etag != etag:
             raise AttemptError("its version is another one", "changed")
@@ -157,7 +155,7 @@ class FsspecClient:
             raise AttemptError("the range begins after the end", "ended")
         stop = min(stop, stat.num_bytes)
         began, path, version = time.monotonic(), self._path(key), stat.etag
-        data = await self._call(lambda lane: lane.read(path, start, stop, version))
+        data = await self._call(lambda instance: instance.read(path, start, stop, version))
         if len(data) != stop - start:
             raise AttemptError(
                 f"the reply has {len(data)} bytes where {stop - start} were asked for", "passing"
@@ -168,25 +166,24 @@ class FsspecClient:
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`; each piece is a request."""
-        while start < stop:
-            reply = await self.get(key, start, min(stop, start + max(_PIECE, piece_bytes)), etag)
+        pieces = stream_by_get(self, ObjectRange(key, start, stop), etag, piece_bytes)
+        async for reply in pieces:
             yield reply
-            start += len(reply.data)
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
         path = self._path(key)
 
-        def look(lane: _Instance) -> FileStat:
-            # Directories that were listed before are remembered otherwise.
-            lane.fs.invalidate_cache()
-            info = lane.fs.info(path)
+        def look(instance: _Instance) -> FileStat:
+            # Or fsspec answers from its cache of listings.
+            instance.fs.invalidate_cache()
+            info = instance.fs.info(path)
             if info.get("type") == "directory" or info.get("size") is None:
                 raise AttemptError("it is a directory, or has no known length", "refused")
             num_bytes, mtime_ns = int(info["size"]), _mtime_ns(info)
             etag = next((info[name] for name in ("ETag", "etag", "e_tag") if info.get(name)), "")
             if not etag and not mtime_ns:
-                mtime_ns, etag = lane.version(path)
+                mtime_ns, etag = instance.version(path)
             if not etag and mtime_ns:
                 etag = f'"{mtime_ns}-{num_bytes}"'
             return FileStat(num_bytes, mtime_ns, str(etag))
@@ -196,17 +193,17 @@ class FsspecClient:
         return stat
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store a file whole; how far it appears at once is up to the file system."""
+        """Store a file whole; whether it appears at once depends on the file system."""
         path = self._path(key)
 
-        def write(lane: _Instance) -> None:
+        def write(instance: _Instance) -> None:
             parent = path.rpartition("/")[0]
             if parent and self._has_host:
-                lane.fs.makedirs(parent, exist_ok=True)
+                instance.fs.makedirs(parent, exist_ok=True)
             if isinstance(source, bytes):
-                lane.fs.pipe_file(path, source)
+                instance.fs.pipe_file(path, source)
             else:
-                lane.fs.put_file(str(source), path)
+                instance.fs.put_file(str(source), path)
 
         await self._call(write)
         self._stats.pop(key, None)
@@ -216,23 +213,23 @@ class FsspecClient:
         directory = prefix.rpartition("/")[0]
         path = self._path(f"{directory}/")
 
-        def look(lane: _Instance) -> list[str]:
-            lane.fs.invalidate_cache()
-            return list(lane.fs.find(path, maxdepth=1 if delimiter else None))
+        def look(instance: _Instance) -> list[str]:
+            instance.fs.invalidate_cache()
+            return list(instance.fs.find(path, maxdepth=1 if delimiter else None))
 
-        # Paths come back without the scheme, and not always written as they were asked for.
-        found = [name.removeprefix(path).lstrip("/") for name in await self._call(look)]
-        names = [f"{directory}/{name}" for name in found]
+        # The paths have no scheme, and may be written in another way.
+        paths = await self._call(look)
+        names = [f"{directory}/{each.removeprefix(path).lstrip('/')}" for each in paths]
         return sorted(name for name in names if name.startswith(prefix))
 
     def _path(self, key: str) -> str:
-        """The file's path, as the file system takes it."""
-        # Where the host is no part of it, `?` and `#` in names would be taken for a URL's.
+        """The file's path for the file system."""
+        # With the host in the path, `?` and `#` in names would be parsed as parts of a URL.
         return key.removeprefix(self._root) if self._has_host else self._kind._strip_protocol(key)
 
     async def _call(self, work: Callable[[_Instance], T]) -> T:
         try:
-            return await self._lanes.call(work, timeout_s=self._attempt_s)
+            return await self._calls.call(work, timeout_s=self._attempt_s)
         except AttemptError:
             raise
         except (FileNotFoundError, NotADirectoryError):
@@ -240,29 +237,27 @@ class FsspecClient:
         except PermissionError:
             raise AttemptError("access denied", "denied") from None
         except TimeoutError:
-            raise AttemptError(
-                f"no answer in {self._attempt_s:g} s (attempt_timeout_s)", "passing"
-            ) from None
+            raise no_answer(self._attempt_s) from None
         except (NotImplementedError, ImportError) as error:
             raise AttemptError(
                 f"{self._scheme}: {type(error).__name__}: {error}", "refused"
             ) from None
-        except Exception as error:  # noqa: BLE001 - plug-ins raise whatever they like
+        except Exception as error:  # noqa: BLE001 - plug-ins raise exceptions of any kind
             names = [kind.__name__ for kind in type(error).__mro__]
             if final := next((_FINAL[name] for name in names if name in _FINAL), None):
                 raise AttemptError(final, "denied") from None
-            # Only the type: their texts may hold URLs with signatures.
+            # Only the type: the text may hold a URL with a signature.
             raise AttemptError(f"{self._scheme}: {names[0]}", "passing") from None
 
 
 def _mtime_ns(info: Any) -> int:
     names = ("mtime", "LastModified", "last_modified", "modified")
-    found = next((info[name] for name in names if info.get(name)), None)
-    if found is None and isinstance(info.get("modificationTime"), int):
+    modified = next((info[name] for name in names if info.get(name)), None)
+    if modified is None and isinstance(info.get("modificationTime"), int):
         return int(info["modificationTime"]) * 1_000_000  # HDFS: milliseconds
-    if isinstance(found, datetime):
-        found = found.timestamp()
+    if isinstance(modified, datetime):
+        modified = modified.timestamp()
     with contextlib.suppress(TypeError, ValueError):
         # A float of seconds holds microseconds.
-        return round(float(found or 0) * 1e6) * 1000
+        return round(float(modified or 0) * 1e6) * 1000
     return 0

@@ -1,11 +1,11 @@
 """GetBatch of AIStore: many ranges of many objects by one request, as one archive.
 
-The gateway redirects the request, with its body, to a target that puts the archive together in the
-order asked. Traps: an object that is missing ends the archive early with status 200, and a range
-behind an object's end is never answered; so entries are counted and their sizes compared, only
-ranges within known sizes are asked for, and what did not come is read range by range. The archive
-does not tell versions. Source: AIStore's HTTP API (`/v1/ml/moss`), by recorded exchanges; the paper
-is arXiv:2602.22434.
+The gateway redirects the request, with its body, to a target that assembles the archive in the
+order of the request. A missing object ends the archive early with status 200, and a range behind an
+object's end is never answered: so entries are counted and their sizes compared, only ranges within
+known sizes are requested, and missing ones are read by a request each. The archive names no
+versions. Source: AIStore's HTTP API (`/v1/ml/moss`), by recorded exchanges; the paper is
+arXiv:2602.22434.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.failures import AttemptError, kind_of_status
 
-__all__ = ["Connections", "Range", "get_batch"]
+__all__ = ["Connections", "get_batch"]
 
 _BLOCK = 512
 _NAME_BYTES = 100
@@ -27,16 +27,8 @@ _REDIRECTS = (301, 302, 307, 308)
 _JSON = {"Content-Type": "application/json"}
 
 
-class Range(NamedTuple):
-    """Bytes [start, stop) of an object."""
-
-    key: str
-    start: int
-    stop: int
-
-
 class Connections:
-    """Open connections to the nodes of a cluster; for one call at a time."""
+    """Open connections to the nodes of a cluster, for one call at a time."""
 
     def __init__(self, *, timeout_s: float, context: ssl.SSLContext | None) -> None:
         self._timeout_s = timeout_s
@@ -44,7 +36,7 @@ class Connections:
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(self, url: str, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Send a GET with a body; a connection that the server has closed is opened anew once."""
+        """Send a GET with a body; once more if the server had closed the connection."""
         parts = urlsplit(url)
         node = (parts.scheme, parts.netloc)
         path = f"{parts.path}?{parts.query}"
@@ -74,7 +66,7 @@ def get_batch(
     connections: Connections,
     endpoint: str,
     bucket: str,
-    wanted: Sequence[Range],
+    ranges: Sequence[ObjectRange],
     headers: Mapping[str, str],
 ) -> list[memoryview | None]:
     """Read ranges by one request.
@@ -83,29 +75,29 @@ def get_batch(
         connections: to the gateway and the targets.
         endpoint: the gateway's URL.
         bucket: holds all of the objects.
-        wanted: within the objects' sizes: the request is not answered otherwise.
-        headers: for the gateway only; the token among them.
+        ranges: within the objects' sizes: the request is not answered otherwise.
+        headers: for the gateway only, including the token.
 
     Returns:
-        The bytes of each range, in order; None for each that did not come.
+        The bytes of each range, in order; None for each that the reply lacks.
 
     Raises:
-        AttemptError: there was no archive; its `status` tells whether the cluster has GetBatch.
+        AttemptError: no archive; its `status` says whether the cluster has GetBatch.
     """
-    asked = [
+    objects = [
         {"objname": each.key, "start": each.start, "length": each.stop - each.start}
-        for each in wanted
+        for each in ranges
     ]
-    body = json.dumps({"mime": ".tar", "in": asked, "strm": True, "onob": True}).encode()
+    body = json.dumps({"mime": ".tar", "in": objects, "strm": True, "onob": True}).encode()
     url = f"{endpoint}/v1/ml/moss/{quote(bucket)}?provider=ais"
     try:
         reply = connections.ask(url, body, {**headers, **_JSON})
         if reply.status in _REDIRECTS:
-            place = reply.headers.get("Location", "")
+            target = reply.headers.get("Location", "")
             reply.read()
-            if urlsplit(place).scheme not in ("http", "https"):
+            if urlsplit(target).scheme not in ("http", "https"):
                 raise AttemptError("a redirect to nowhere", "passing")
-            reply = connections.ask(place, body, _JSON)
+            reply = connections.ask(target, body, _JSON)
         if reply.status != http.client.OK:
             reply.read()
             kind = kind_of_status(reply.status)
@@ -116,21 +108,21 @@ def get_batch(
             archive = error.partial
     except (OSError, http.client.HTTPException) as error:
         raise AttemptError(f"GetBatch: {type(error).__name__}", "passing") from None
-    return _entries(memoryview(archive), wanted)
+    return _entries(memoryview(archive), ranges)
 
 
-def _entries(archive: memoryview, wanted: Sequence[Range]) -> list[memoryview | None]:
-    """The members' bytes, as far as they are those that were asked for."""
-    found: list[memoryview | None] = []
+def _entries(archive: memoryview, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
+    """The members' bytes, up to the first that is not the requested one."""
+    payloads: list[memoryview | None] = []
     at = 0
-    for each in wanted:
+    for each in ranges:
         while True:
             header = bytes(archive[at : at + _BLOCK])
             kind, size = header[156:157], _size(header)
             at += _BLOCK
             if kind not in (b"x", b"g", b"L") or size is None:
                 break
-            # A long name, which is not compared.
+            # The header of a long name, which is not compared.
             at += -(-size // _BLOCK) * _BLOCK
         data = archive[at : at + (size or 0)]
         name = header[:_NAME_BYTES].rstrip(b"\0")
@@ -138,9 +130,9 @@ def _entries(archive: memoryview, wanted: Sequence[Range]) -> list[memoryview | 
         is_named = name == key or len(key) > _NAME_BYTES
         if size != each.stop - each.start or len(data) != size or not is_named:
             break
-        found.append(data)
+        payloads.append(data)
         at += -(-size // _BLOCK) * _BLOCK
-    return found + [None] * (len(wanted) - len(found))
+    return payloads + [None] * (len(ranges) - len(payloads))
 
 
 def _size(header: bytes) -> int | None:

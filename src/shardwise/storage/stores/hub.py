@@ -1,7 +1,7 @@
-"""`hf://datasets/ORG/NAME[@REVISION]/PATH`: data sets of the Hugging Face hub, by HTTP.
+"""`hf://datasets/ORG/NAME[@REVISION]/PATH`: datasets of the Hugging Face hub, by HTTP.
 
-Files are read through the hub's "resolve" URLs, which redirect to where the bytes are; listings
-come from its tree API. Source: the HTTP API of the hub. Imports this package.
+Files are read through the hub's "resolve" URLs, which redirect to the servers with the bytes;
+listings come from its tree API. Source: the HTTP API of the hub.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
 
 def hub_key(url: str) -> str:
-    """The path under which the hub gives a file.
+    """The path of a file on the hub.
 
     >>> hub_key("hf://datasets/org/name@v1/train/000.tar")
     'datasets/org/name/resolve/v1/train/000.tar'
     """
-    found = _URL.fullmatch(url)
-    if found is None:
+    parts = _URL.fullmatch(url)
+    if parts is None:
         raise StorageError(f"{url!r} is not of the form hf://datasets/ORG/NAME[@REVISION]/PATH")
     # A revision such as refs/convert/parquet is written with %2F, as the hub does.
-    return f"datasets/{found['repo']}/resolve/{found['revision'] or 'main'}/{found['path']}"
+    return f"datasets/{parts['repo']}/resolve/{parts['revision'] or 'main'}/{parts['path']}"
 
 
 class HubListing:
@@ -47,10 +47,10 @@ class HubListing:
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
-        found = _KEY.fullmatch(prefix)
-        if found is None:
+        parts = _KEY.fullmatch(prefix)
+        if parts is None:
             return []
-        repo, revision, path = found.groups()
+        repo, revision, path = parts.groups()
         directory = path.rpartition("/")[0]
         root = f"datasets/{repo}/resolve/{revision}/"
         url = f"{self._endpoint}/api/datasets/{repo}/tree/{revision}/{quote(directory)}"
@@ -64,14 +64,14 @@ class HubListing:
                     names.append(name)
                 elif delimiter:
                     names.append(f"{name}/")
-            following = _NEXT.search(headers.get("Link") or "")
-            page = following[1] if following else ""
+            link = _NEXT.search(headers.get("Link") or "")
+            page = link[1] if link else ""
             if page and not page.startswith(f"{self._endpoint}/"):
                 raise StorageError("the hub's listing goes on at another host: not followed")
         return sorted(name for name in names if name.startswith(prefix))
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Refuse: files of the hub belong to commits."""
+        """Raise: files of the hub belong to commits."""
         del key, source
         raise AttemptError(
             "hf:// URLs can be read only: write to a local directory and upload it with the hub's "
@@ -91,14 +91,14 @@ class HubClient(HubListing, ObstoreClient):
         self._endpoint = endpoint
         self._web = web
 
-    def _in_place_of_obstore(self, key: str) -> tuple[WebClient, str] | None:
+    def _substitute(self, key: str) -> tuple[WebClient, str] | None:
         if redirects_are_followed(key):
             return None
         return WebClient(self._endpoint, self._web), key
 
 
 class HubWebClient(HubListing, WebClient):
-    """The hub, where it matters where redirects lead."""
+    """The hub with controlled redirects."""
 
     def __init__(self, endpoint: str, web: Web) -> None:
         super().__init__(endpoint, web)

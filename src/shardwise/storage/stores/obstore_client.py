@@ -1,7 +1,7 @@
 """Object stores and web servers, by obstore: one attempt at a time, its reply checked.
 
 obstore's own retries are off: they don't cover cut bodies of servers without ETags, and nothing
-would count them. Imports this package; obstore when a client is made.
+would count them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.client import Client, Reply
 from shardwise.storage.requests.event_loop import runtime
-from shardwise.storage.requests.failures import AttemptError, from_obstore
-from shardwise.storage.requests.retry import Client, Reply
+from shardwise.storage.requests.failures import AttemptError, from_obstore, no_answer, short_reply
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -27,10 +27,10 @@ __all__ = ["ObstoreClient", "client_options", "redirects_are_followed"]
 _BARE = frozenset("[]{}|\\^`")
 _CONNECT_S = 5.0
 _LIST_CHUNK = 1000
-# Stores take 10,000 parts at most.
+# Stores accept at most 10,000 parts.
 _PART_BYTES = 8 << 20
-_MOST_PARTS = 9000
-_PARTS_AT_A_TIME = 8
+_MAX_PARTS = 9000
+_CONCURRENT_PARTS = 8
 
 
 class ObstoreClient:
@@ -38,32 +38,32 @@ class ObstoreClient:
 
     Args:
         store: obstore's store.
-        options: for the time that an attempt may wait for a byte.
-        asks_by_get: whether a HEAD that is refused is asked again as a GET of one byte: signed
-            URLs often allow nothing else.
+        options: for `attempt_timeout_s`.
+        head_by_get: whether a refused HEAD is repeated as a GET of one byte: signed URLs often
+            allow nothing else.
     """
 
     moves_objects = False
 
-    def __init__(self, store: Any, options: StorageOptions, *, asks_by_get: bool = False) -> None:
+    def __init__(self, store: Any, options: StorageOptions, *, head_by_get: bool = False) -> None:
         import obstore
         from obstore.exceptions import BaseError
 
         self._obstore = obstore
-        # A missing object is the built-in FileNotFoundError, a malformed name a ValueError.
+        # obstore raises FileNotFoundError for missing objects, ValueError for malformed names.
         self._errors = (BaseError, OSError, ValueError)
         self._store = store
         self._native = runtime(obstore=True).native
         self._attempt_s = options.attempt_timeout_s
-        self._asks_by_get = asks_by_get
+        self._head_by_get = head_by_get
 
-    def _in_place_of_obstore(self, key: str) -> tuple[Client, str] | None:  # noqa: ARG002
-        """What reads a key that obstore can't, and how that is written there."""
+    def _substitute(self, key: str) -> tuple[Client, str] | None:  # noqa: ARG002
+        """The client for a key that obstore can't read, and the key as that client writes it."""
         return None
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
-        if other := self._in_place_of_obstore(key):
+        if other := self._substitute(key):
             return await other[0].get(other[1], start, stop, etag)
         try:
             result, stat, head_s = await self._ask(key, start, stop, etag)
@@ -72,45 +72,45 @@ class ObstoreClient:
             raise from_obstore(error) from None
         first, last = result.range
         if len(data) != last - first:
-            raise _cut(len(data), last - first)
+            raise short_reply(len(data), last - first)
         return Reply(data, stat, head_s)
 
     async def stream(
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`."""
-        if other := self._in_place_of_obstore(key):
+        if other := self._substitute(key):
             async for reply in other[0].stream(other[1], start, stop, etag, piece_bytes):
                 yield reply
             return
         try:
             result, stat, head_s = await self._ask(key, start, stop, etag)
             first, last = result.range
-            pieces, came = result.stream(min_chunk_size=piece_bytes), 0
-            while came < last - first:
+            pieces, num_bytes = result.stream(min_chunk_size=piece_bytes), 0
+            while num_bytes < last - first:
                 try:
                     data = memoryview(await self._native.result(pieces.__anext__()))
                 except StopAsyncIteration:
-                    raise _cut(came, last - first) from None
-                came += len(data)
+                    raise short_reply(num_bytes, last - first) from None
+                num_bytes += len(data)
                 yield Reply(data, stat, head_s)
         except self._errors as error:
             raise from_obstore(error) from None
 
     async def _ask(self, key: str, start: int, stop: int, etag: str) -> tuple[Any, FileStat, float]:
-        """The head of a reply: its body to come, of what, and the seconds that it took."""
-        asked: GetOptions = {"range": (start, stop)}
+        """Send a request; the open response, the object's version, seconds to the first byte."""
+        request: GetOptions = {"range": (start, stop)}
         if etag and not etag.startswith("W/"):
-            # A weak one never matches; the reply's own is compared by the caller.
-            asked["if_match"] = etag
+            # A weak ETag never matches; the caller compares the reply's.
+            request["if_match"] = etag
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._attempt_s):
                 result = await self._native.result(
-                    self._obstore.get_async(self._store, key, options=asked)
+                    self._obstore.get_async(self._store, key, options=request)
                 )
         except TimeoutError:
-            raise _silent(self._attempt_s) from None
+            raise no_answer(self._attempt_s) from None
         stat, (first, last) = _stat(result.meta), result.range
         if first != start or last != min(stop, max(stat.num_bytes, start)):
             raise AttemptError(
@@ -121,24 +121,24 @@ class ObstoreClient:
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
-        if other := self._in_place_of_obstore(key):
+        if other := self._substitute(key):
             return await other[0].head(other[1])
         try:
             async with asyncio.timeout(self._attempt_s):
                 return _stat(await self._native.result(self._obstore.head_async(self._store, key)))
         except TimeoutError:
-            raise _silent(self._attempt_s) from None
+            raise no_answer(self._attempt_s) from None
         except self._errors as error:
             failed = from_obstore(error)
-        if self._asks_by_get and failed.kind in ("denied", "refused"):
+        if self._head_by_get and failed.kind in ("denied", "refused"):
             with contextlib.suppress(AttemptError):
                 return (await self.get(key, 0, 1, "")).stat
         raise failed
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store an object whole, in parts where it is large."""
+        """Store an object whole; a large one in parts."""
         num_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
-        part_bytes = max(_PART_BYTES, num_bytes // _MOST_PARTS)
+        part_bytes = max(_PART_BYTES, num_bytes // _MAX_PARTS)
         try:
             await self._native.result(
                 self._obstore.put_async(
@@ -146,7 +146,7 @@ class ObstoreClient:
                     key,
                     source,
                     chunk_size=part_bytes,
-                    max_concurrency=_PARTS_AT_A_TIME,
+                    max_concurrency=_CONCURRENT_PARTS,
                 )
             )
         except self._errors as error:
@@ -154,38 +154,38 @@ class ObstoreClient:
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
-        # The store takes prefixes by whole directories; the rest is matched here.
+        # A store's prefixes are whole directories; the rest is matched here.
         directory = prefix.rpartition("/")[0]
         try:
             if delimiter:
-                found = await self._native.result(
+                entries = await self._native.result(
                     self._obstore.list_with_delimiter_async(self._store, directory or None)
                 )
-                names = [each["path"] for each in found["objects"]]
-                names += [f"{each}/" for each in found["common_prefixes"]]
+                names = [each["path"] for each in entries["objects"]]
+                names += [f"{each}/" for each in entries["common_prefixes"]]
             else:
                 stream = self._obstore.list(self._store, directory or None, chunk_size=_LIST_CHUNK)
-                every = await self._native.result(stream.collect_async())
-                names = [each["path"] for each in every]
+                objects = await self._native.result(stream.collect_async())
+                names = [each["path"] for each in objects]
         except self._errors as error:
             raise from_obstore(error) from None
         return sorted(name for name in names if name.startswith(prefix))
 
 
 def redirects_are_followed(key: str) -> bool:
-    """Whether obstore follows a redirect of a key: not from URLs with characters that stay bare."""
+    """Whether obstore follows a redirect of a key: not if the key has unescaped characters."""
     return _BARE.isdisjoint(key)
 
 
-def client_options(options: StorageOptions, given: dict[str, Any]) -> dict[str, Any]:
-    """Settings of obstore's HTTP client: time limits, and what the user gave of them."""
+def client_options(options: StorageOptions, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of obstore's HTTP client: time limits, then the user's settings."""
     return {
         "timeout": f"{options.request_timeout_s:.3f}s",
         "read_timeout": f"{options.attempt_timeout_s:.3f}s",
         "connect_timeout": f"{min(_CONNECT_S, options.attempt_timeout_s):.3f}s",
         "pool_idle_timeout": "30s",
         "user_agent": "shardwise",
-        **given,
+        **settings,
     }
 
 
@@ -193,13 +193,3 @@ def _stat(meta: Any) -> FileStat:
     changed = meta["last_modified"]
     mtime_ns = int(changed.timestamp()) * 1_000_000_000 if changed else 0
     return FileStat(meta["size"], max(0, mtime_ns), meta["e_tag"] or "")
-
-
-def _cut(num_bytes: int, announced: int) -> AttemptError:
-    return AttemptError(
-        f"the reply has {num_bytes} bytes where {announced} were announced", "passing"
-    )
-
-
-def _silent(seconds: float) -> AttemptError:
-    return AttemptError(f"no answer in {seconds:g} s (attempt_timeout_s)", "passing")

@@ -1,7 +1,7 @@
-"""Settings of a store that no request could carry, refused by name before one is made.
+"""Settings of a store that no HTTP request can carry, refused by name before the first request.
 
-A token that was read from a file ends in a line break; obstore panics over it, or fails without a
-word about which setting it was. Values are never shown. Imports `shardwise.errors`.
+A token that was read from a file may end in a line break: obstore panics over it, or fails without
+naming the setting. Values are never shown.
 """
 
 from __future__ import annotations

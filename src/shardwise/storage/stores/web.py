@@ -1,9 +1,8 @@
-"""HTTP where it matters where redirects lead: the user's headers stay with the first host.
+"""HTTP with controlled redirects: the user's headers stay with the first host.
 
-obstore follows every redirect and takes all headers but Authorization and Cookie along, so it can't
-serve who has other secret headers, or wants no redirects. This client is slower: each request has a
-connection of its own. Listings, which obstore can't ask for, are read through it too. Imports the
-standard library and this package.
+obstore follows every redirect and sends all headers but Authorization and Cookie along, so it is
+not used with other headers, which may be secret, or where redirects are restricted. This client is
+slower: a connection a request. It also reads listings, which obstore has no call for.
 """
 
 from __future__ import annotations
@@ -28,33 +27,34 @@ from urllib.parse import quote, urlsplit
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.client import ObjectRange, Reply, stream_by_get
 from shardwise.storage.requests.failures import (
     CERTIFICATE,
     AttemptError,
     kind_of_status,
-    said_by_s3,
+    s3_error_texts,
+    short_reply,
 )
-from shardwise.storage.requests.retry import Reply
 
 __all__ = ["Web", "WebClient", "json_page", "put_file"]
 
-_MOST_BYTES = 256 << 20
-_MOST_ERROR = 4096
+_MAX_JSON_BYTES = 256 << 20
+_MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-# What may stand in a path as it is; a % begins an escape that the caller made.
+# Unescaped in paths; a % begins an escape that the caller made.
 _SAFE = "/%~!$&'()*+,;=:@"
 
 
 @dataclass(frozen=True)
 class Web:
-    """How a web server is asked.
+    """The settings of requests to a web server.
 
     Attributes:
-        headers: of each request, credentials among them: sent to the first host only.
+        headers: of each request, including credentials: sent to the first host only.
         timeout_s: seconds to wait for a byte.
-        redirects: which ones are followed.
-        context: whose certificates are trusted; None for the system's.
-        proxy: the URL of a proxy; None for the one that the environment names.
+        redirects: which redirects are followed.
+        context: the trusted certificates; None for the system's.
+        proxy: its URL; None for the proxy that the environment names.
     """
 
     headers: Mapping[str, str]
@@ -70,14 +70,14 @@ class Web:
         method: str = "GET",
         body: bytes | IO[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
-        noted: list[str] | None = None,
+        redirect_urls: list[str] | None = None,
     ) -> Any:
-        """A reply with a status of success, whose body is to come.
+        """An open reply with a status of success, its body unread.
 
-        With `noted`, no redirect is followed: where it leads is added to that list.
+        With `redirect_urls`, no redirect is followed: its target is added to that list.
 
         Raises:
-            AttemptError: there is none.
+            AttemptError: no answer, or another status.
         """
         # As bytes of UTF-8, which is how obstore sends them.
         sent = {name: text.encode().decode("latin-1") for name, text in self.headers.items()}
@@ -85,7 +85,7 @@ class Web:
             url, data=body, method=method, headers={**sent, **(headers or {})}
         )
         handlers: list[Any] = [
-            _Redirects(self, noted),
+            _Redirects(self, redirect_urls),
             urllib.request.HTTPSHandler(context=self.context),
         ]
         if self.proxy is not None:
@@ -94,7 +94,7 @@ class Web:
             return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             with error:
-                said = said_by_s3(error.read(_MOST_ERROR).decode("utf-8", "replace"))
+                said = s3_error_texts(error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace"))
             cause = ": ".join([f"HTTP {error.code} {error.reason}", *said])
             raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
         except urllib.error.URLError as error:
@@ -103,18 +103,18 @@ class Web:
             raise AttemptError(f"the reply failed ({type(error).__name__})", "passing") from None
 
     def redirect_of(self, url: str, *, method: str) -> str:
-        """Where a request without a body is sent on to; "" where it is answered.
+        """The target of the redirect of a request without a body; "" if it is answered.
 
         Raises:
             AttemptError: it is refused.
         """
-        noted: list[str] = []
+        targets: list[str] = []
         try:
-            self.open(url, method=method, body=b"", noted=noted).close()
+            self.open(url, method=method, body=b"", redirect_urls=targets).close()
         except AttemptError:
-            if not noted:
+            if not targets:
                 raise
-        return noted[0] if noted else ""
+        return targets[0] if targets else ""
 
 
 _SCHEMES = ("http", "https")
@@ -130,11 +130,11 @@ def _unreachable(reason: object) -> AttemptError:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects with the body, but with the user's headers to the same place only."""
+    """Follows redirects with the body; the user's headers go to the first host only."""
 
-    def __init__(self, web: Web, noted: list[str] | None) -> None:
+    def __init__(self, web: Web, targets: list[str] | None) -> None:
         self._web = web
-        self._noted = noted
+        self._targets = targets
 
     def redirect_request(  # noqa: PLR0917 - the base class's
         self,
@@ -145,7 +145,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """The request of the next place."""
+        """The request to the target of a redirect."""
         redirects = self._web.redirects
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         is_here = (before.scheme, before.netloc) == (after.scheme, after.netloc)
@@ -157,10 +157,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             )
         if before.scheme == "https" and after.scheme != "https":
             raise AttemptError(f"HTTP {code}: a redirect from https to {after.scheme}", "refused")
-        if self._noted is not None:
-            self._noted.append(newurl)
+        if self._targets is not None:
+            self._targets.append(newurl)
             raise AttemptError(f"HTTP {code}: a redirect", "refused", status=code)
-        # Refuses what is no GET or HEAD; it leaves the body out.
+        # The base class refuses methods other than GET and HEAD, and drops the body.
         follow = super().redirect_request(req, fp, code, msg, headers, newurl)
         if follow is None:
             return None
@@ -168,7 +168,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         follow.data, follow.method = req.data, req.get_method()
         if not is_here:
             for name in self._web.headers:
-                # As urllib writes them.
+                # urllib capitalizes the names of headers.
                 follow.remove_header(name.capitalize())
         return follow
 
@@ -178,18 +178,18 @@ def json_page(url: str, *, web: Web, body: Any = None) -> tuple[Any, Mapping[str
 
     Args:
         url: http or https.
-        web: how it is asked.
+        web: settings of the request.
         body: sent as JSON with the request.
 
     Raises:
-        AttemptError: it could not be had.
+        AttemptError: no such reply.
     """
     data = None if body is None else json.dumps(body).encode()
     extra = {"Accept": "application/json"}
     if data is not None:
         extra["Content-Type"] = "application/json"
     with closing(web.open(url, body=data, headers=extra)) as reply:
-        text = _body(reply, _MOST_BYTES)
+        text = _body(reply, _MAX_JSON_BYTES)
         try:
             return json.loads(text), reply.headers
         except (ValueError, RecursionError):
@@ -200,8 +200,8 @@ class WebClient:
     """A web server, one attempt at a time; see `Client`.
 
     Args:
-        root: what stands before a key in a URL.
-        web: how it is asked.
+        root: the URL before a key.
+        web: settings of the requests.
     """
 
     def __init__(self, root: str, web: Web) -> None:
@@ -218,12 +218,9 @@ class WebClient:
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`; each piece is a request."""
-        while start < stop:
-            reply = await self.get(key, start, min(stop, start + max(_PIECE, piece_bytes)), etag)
-            if not reply.data:
-                return
+        pieces = stream_by_get(self, ObjectRange(key, start, stop), etag, piece_bytes)
+        async for reply in pieces:
             yield reply
-            start += len(reply.data)
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`: by a GET of one byte, since signed URLs often allow nothing else."""
@@ -236,7 +233,7 @@ class WebClient:
         return FileStat(0, 0, "")
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:  # noqa: ARG002
-        """See `Client.names`: a web server has none to tell."""
+        """See `Client.names`: a web server has no listing."""
         return []
 
     async def put(self, key: str, source: bytes | Path) -> None:
@@ -248,18 +245,18 @@ class WebClient:
         return f"{self._root}/{quote(key, safe=_SAFE)}" if key else self._root
 
     def _get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        asked = {"Range": f"bytes={start}-{stop - 1}"}
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
         if etag and not etag.startswith("W/"):
-            asked["If-Match"] = etag
+            headers["If-Match"] = etag
         began = time.monotonic()
-        with closing(self.web.open(self.url(key), headers=asked)) as reply:
+        with closing(self.web.open(self.url(key), headers=headers)) as reply:
             head_s = time.monotonic() - began
-            sent = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
-            if reply.status != 206 or sent is None:
+            content_range = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
+            if reply.status != 206 or content_range is None:
                 raise AttemptError(
                     "the server ignores the Range header: it can't send parts", "refused"
                 )
-            first, last, num_bytes = map(int, sent.groups())
+            first, last, num_bytes = map(int, content_range.groups())
             if first != start or last + 1 != min(stop, num_bytes):
                 raise AttemptError(
                     f"the server sent bytes {first} to {last + 1} where {start} to {stop} were "
@@ -268,10 +265,7 @@ class WebClient:
                 )
             data = _body(reply, last + 1 - first)
         if len(data) != last + 1 - first:
-            raise AttemptError(
-                f"the reply has {len(data)} bytes where {last + 1 - first} were announced",
-                "passing",
-            )
+            raise short_reply(len(data), last + 1 - first)
         stat = FileStat(num_bytes, _mtime_ns(reply), reply.headers.get("ETag") or "")
         return Reply(memoryview(data), stat, head_s)
 
@@ -286,12 +280,9 @@ def put_file(web: Web, url: str, source: bytes | Path) -> None:
         web.open(url, method="PUT", body=file, headers=length).close()
 
 
-_PIECE = 8 << 20
-
-
-def _body(reply: Any, most: int) -> bytes:
+def _body(reply: Any, max_bytes: int) -> bytes:
     try:
-        data: bytes = reply.read(most)
+        data: bytes = reply.read(max_bytes)
     except (OSError, http.client.HTTPException) as error:
         raise AttemptError(f"the reply failed ({type(error).__name__})", "passing") from None
     return data

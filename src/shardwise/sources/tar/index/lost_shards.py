@@ -71,11 +71,11 @@ def _indexed(item: str, options: StorageOptions) -> list[str]:
 
 def _remotely_indexed(name: str, options: StorageOptions) -> list[str]:
     from shardwise.storage.listing import is_remote_pattern, list_remote
-    from shardwise.storage.stores.connect import place_of
+    from shardwise.storage.stores.connect import location_of
 
     if not is_remote_pattern(name):
         return []
-    key = place_of(name).key
+    key = location_of(name).key
     pattern = name if not key or key.endswith("/") else name + _SUFFIX
     try:
         indexes = list_remote(pattern, suffixes=(f".tar{_SUFFIX}",), ignored="\0", options=options)

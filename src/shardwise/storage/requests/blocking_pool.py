@@ -1,7 +1,7 @@
-"""Blocking calls to a foreign library: a bounded number at a time, each with state of its own.
+"""Blocking calls to a foreign library: a bounded number at a time, each with its own connection.
 
-Most libraries do not stand two threads on one connection, so a call has a lane to itself: what it
-opened stays there for the next call. A call that is given up keeps its thread until the library
+Most libraries are not safe for two threads on one connection, so each call has a connection to
+itself, which the next call reuses. A call that timed out keeps its thread until the library
 returns, if ever; these threads are bounded as well. Used in the event loop's thread only.
 """
 
@@ -14,59 +14,59 @@ from typing import Generic, TypeVar
 from shardwise.storage.requests.blocking import in_thread
 from shardwise.storage.requests.failures import AttemptError
 
-__all__ = ["Lanes"]
+__all__ = ["BlockingPool"]
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-# Connections to one server: OpenSSH lets ten be under way to a login at a time.
-_MOST_LANES = 8
-_MOST_STUCK = 64
+# Below the 10 connections that OpenSSH accepts at a time before their login.
+_MAX_CALLS = 8
+_MAX_STUCK = 64
 
 
-class Lanes(Generic[S]):
+class BlockingPool(Generic[S]):
     """Calls to one server.
 
     Args:
         name: of the server's kind, for messages.
-        make: makes the state of a lane; called in a lane's thread.
+        make: makes a connection; called in the thread of a call.
     """
 
     def __init__(self, name: str, make: Callable[[], S]) -> None:
         self._name = name
         self._make = make
         self._free: list[S] = []
-        self._turns = asyncio.Semaphore(_MOST_LANES)
+        self._turns = asyncio.Semaphore(_MAX_CALLS)
         self._num_stuck = 0
 
     async def call(self, work: Callable[[S], T], *, timeout_s: float) -> T:
-        """The result of `work(state)`, in a thread; after an error, the lane's state is dropped.
+        """The result of `work(connection)`, in a thread; an error drops the connection.
 
         Args:
             work: blocks.
-            timeout_s: seconds for it, after which it is given up.
+            timeout_s: for the call.
 
         Raises:
             TimeoutError: it has not returned in time.
             AttemptError: too many calls have not returned at all.
         """
         async with self._turns:
-            if self._num_stuck >= _MOST_STUCK:
+            if self._num_stuck >= _MAX_STUCK:
                 raise AttemptError(
                     f"{self._num_stuck} calls to {self._name} have not returned: the server, or "
                     "fsspec's plug-in for it, does not answer",
                     "refused",
                 )
-            lane = self._free.pop() if self._free else None
+            free = self._free.pop() if self._free else None
 
             def call() -> tuple[S, T]:
-                state = self._make() if lane is None else lane
-                return state, work(state)
+                connection = self._make() if free is None else free
+                return connection, work(connection)
 
             self._num_stuck += 1
             async with asyncio.timeout(timeout_s):
-                state, result = await in_thread(call, finally_=self._returned)
-            self._free.append(state)
+                connection, result = await in_thread(call, finally_=self._returned)
+            self._free.append(connection)
             return result
 
     def _returned(self) -> None:

@@ -1,9 +1,9 @@
-"""A block as it lies on disk: bytes of one version of one file, with digests to check them by.
+"""The format of a block on disk: bytes of one version of one file, with digests.
 
-    payload | a digest for each 64 KiB of it | what it is, as JSON | footer of 32 bytes
+    payload | a digest of each 64 KiB of it | BlockInfo as JSON | footer of 32 bytes
 
 Keeps I8: a file that is cut, damaged, or under another name is no block. The footer's digest covers
-all that follows the payload, and the name. Imports the standard library; xxhash where it is there.
+everything behind the payload, and the name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAGIC = b"swblock1"
 # Magic, bytes of the payload, bytes of the JSON, bytes of a chunk, digest.
 _FOOTER = struct.Struct("<8sQIIQ")
 _PAGE = 4096
-# What an entry of a directory takes, roughly.
+# Roughly the size of a directory's entry.
 _ENTRY_BYTES = 128
 
 
@@ -57,10 +57,10 @@ _DIGEST_NAME, digest = _find_digest()
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """What a block holds.
+    """The place of a block's payload: file, version and offset.
 
     Attributes:
-        url: the file, without what may be secret in a URL: a query.
+        url: of the file, without a query, which may hold secrets.
         version: its ETag, or its time where the store has none.
         file_bytes: the whole file's length.
         offset: where the payload begins in the file.
@@ -75,9 +75,9 @@ class BlockInfo:
 
 
 def version_id(url: str, version: str, file_bytes: int, block_bytes: int) -> str:
-    """What the names of a file version's blocks begin with: 32 hexadecimal digits.
+    """The beginning of the names of a file version's blocks: 32 hexadecimal digits.
 
-    Blocks of another size, or with another kind of digest, are others.
+    Blocks of another size, or with another kind of digest, have other names.
     """
     parts = (url, version, str(file_bytes), str(block_bytes), _DIGEST_NAME)
     text = "".join(f"{len(part)}:{part}" for part in parts)
@@ -90,14 +90,15 @@ def block_name(version: str, number: int) -> str:
 
 
 def space_of(num_bytes: int) -> int:
-    """The space on disk that a file takes, with its entry in the directory."""
+    """The disk space of a file of `num_bytes`, with its entry in the directory."""
     return -(-num_bytes // _PAGE) * _PAGE + _ENTRY_BYTES
 
 
 def chunk_digests(payload: memoryview) -> bytes:
     """The digests of a payload, eight bytes each."""
-    found = [digest(payload[at : at + CHUNK_BYTES]) for at in range(0, len(payload), CHUNK_BYTES)]
-    return struct.pack(f"<{len(found)}Q", *found)
+    starts = range(0, len(payload), CHUNK_BYTES)
+    digests = [digest(payload[start : start + CHUNK_BYTES]) for start in starts]
+    return struct.pack(f"<{len(digests)}Q", *digests)
 
 
 def digest_values(digests: bytes) -> tuple[int, ...]:
@@ -106,12 +107,12 @@ def digest_values(digests: bytes) -> tuple[int, ...]:
 
 
 def trailer_bytes(info: BlockInfo) -> int:
-    """How long the trailer of a block is."""
+    """The length of a block's trailer."""
     return -(-info.num_bytes // CHUNK_BYTES) * 8 + len(_json(info)) + _FOOTER.size
 
 
 def trailer(name: str, info: BlockInfo, digests: bytes) -> bytes:
-    """What follows a payload."""
+    """Everything behind a payload: digests, info, footer."""
     text = _json(info)
     head = digests + text + _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)[:-8]
     return head + struct.pack("<Q", digest(name.encode() + head))
@@ -120,7 +121,7 @@ def trailer(name: str, info: BlockInfo, digests: bytes) -> bytes:
 def parse_trailer(
     name: str, num_bytes: int, read: Callable[[int, int], bytes]
 ) -> tuple[BlockInfo, tuple[int, ...]] | None:
-    """What a file of `num_bytes` holds and the digests of its chunks; None if it is no block.
+    """The info and the chunk digests of a file; None if it is no block.
 
     Args:
         name: the file's name.
@@ -131,7 +132,8 @@ def parse_trailer(
     tail = read(num_bytes - begin, begin)
     if len(tail) != num_bytes - begin or len(tail) < _FOOTER.size:
         return None
-    magic, payload_bytes, text_bytes, chunk_bytes, found = _FOOTER.unpack(tail[-_FOOTER.size :])
+    footer = _FOOTER.unpack(tail[-_FOOTER.size :])
+    magic, payload_bytes, text_bytes, chunk_bytes, tail_digest = footer
     digests_bytes = -(-payload_bytes // CHUNK_BYTES) * 8
     length = num_bytes - payload_bytes
     if (
@@ -143,7 +145,7 @@ def parse_trailer(
     if length > len(tail):
         tail = read(length, payload_bytes)
     tail = tail[-length:]
-    if len(tail) != length or digest(name.encode() + tail[:-8]) != found:
+    if len(tail) != length or digest(name.encode() + tail[:-8]) != tail_digest:
         return None
     info = BlockInfo(**json.loads(tail[digests_bytes : digests_bytes + text_bytes]))
     return info, digest_values(tail[:digests_bytes])

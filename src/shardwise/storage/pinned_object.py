@@ -1,0 +1,168 @@
+"""An object of a store, bound to one version: whole replies of that version, or errors.
+
+Keeps I6: a reply of another version, or one that ends before the range does, is an error with the
+object's URL. Except for `process` and `pin`, used in the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from shardwise.errors import DataError, StaleIndexError
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.client import Reply
+from shardwise.storage.requests.event_loop import Runtime, runtime
+from shardwise.storage.requests.retry import RetryingClient
+from shardwise.storage.stores.connect import location_of
+from shardwise.storage.stores.shared_client import shared_client
+
+__all__ = ["PinnedObject"]
+
+# Prefetch requests up to this length are one attempt each; longer ones are streamed.
+_MAX_UNSTREAMED_BYTES = 8 << 20
+
+
+class PinnedObject:
+    """An object of a store. Its version is the pinned one, or that of the first reply.
+
+    Args:
+        url: with a scheme that is supported.
+        options: how it is reached.
+
+    Attributes:
+        url: as given.
+        key: of the object in its store.
+        stat: its version; None before the first reply.
+        is_known: whether the object was seen before.
+        connected: the process and its client, from the first request on.
+    """
+
+    __slots__ = ("_location", "_options", "connected", "is_known", "key", "stat", "url")
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self.url = url
+        self._options = options
+        self._location = location_of(url)
+        self.key = self._location.key
+        self.stat: FileStat | None = None
+        self.is_known = False
+        self.connected: tuple[Runtime, RetryingClient] | None = None
+
+    @property
+    def process(self) -> Runtime:
+        """The event loop of this process."""
+        return runtime(obstore=bool(self._location.family))
+
+    def client(self) -> RetryingClient:
+        """The client of the object's store, which the process shares."""
+        process = self.process
+        if self.connected is None or self.connected[0] is not process:
+            self.connected = process, shared_client(self._location, self._options, process)
+        return self.connected[1]
+
+    def pin(self, stat: FileStat) -> None:
+        """Allow this version only, if it has an ETag."""
+        self.is_known = True
+        if stat.etag:
+            self.stat = stat
+
+    async def current(self) -> FileStat:
+        """The version that the store has now."""
+        stat = await self.client().head(self.url, self.key, is_known=self.is_known)
+        self.is_known = True
+        return stat
+
+    async def get(self, start: int, stop: int) -> Reply:
+        """Bytes of the version that is pinned, all of them."""
+        async with self._truncation_explained(start, stop):
+            reply = await self.client().get(
+                self.url, self.key, start, stop, self._etag, is_known=self.is_known
+            )
+        self.is_known = True
+        self.check(reply.stat)
+        if len(reply.data) < stop - start:
+            raise _range_error(start, stop, reply.stat.num_bytes, self.url)
+        return reply
+
+    async def stream(self, start: int, stop: int, take: Callable[[Reply], None]) -> None:
+        """The same, passed to `take` as the bytes arrive where the range is long."""
+        if stop - start <= _MAX_UNSTREAMED_BYTES:
+            take(await self.get(start, stop))
+            return
+
+        def check(reply: Reply) -> None:
+            self.check(reply.stat)
+            take(reply)
+
+        client, key = self.client(), self.key
+        async with self._truncation_explained(start, stop):
+            at = await client.stream(self.url, key, start, stop, self._etag, take=check)
+        if at < stop:
+            raise _range_error(start, stop, at, self.url)
+
+    @property
+    def _etag(self) -> str:
+        return "" if self.stat is None else self.stat.etag
+
+    @asynccontextmanager
+    async def _truncation_explained(self, start: int, stop: int) -> AsyncIterator[None]:
+        """Say where the file ends, if that is before a requested range."""
+        try:
+            yield
+        except DataError as error:
+            if type(error) is not DataError:
+                raise
+            current = await self.current()
+            self.check(current)
+            raise _range_error(start, stop, current.num_bytes, self.url) from None
+
+    def check(self, current: FileStat) -> None:
+        """Compare a reply's version with the pinned one, or pin it."""
+        if self.stat is None:
+            self.stat = current
+        else:
+            _check_version(self.stat, current, self.url)
+
+
+def _check_version(pinned: FileStat, current: FileStat, url: str) -> None:
+    """Compare a reply's version with the pinned one: by ETag, else by length and time.
+
+    Raises:
+        StaleIndexError: the file was replaced.
+    """
+    if pinned.etag and current.etag:
+        is_same = pinned.etag == current.etag
+    else:
+        is_same = pinned.num_bytes == current.num_bytes
+        if is_same and not pinned.etag and not current.etag and pinned.mtime_ns:
+            is_same = current.mtime_ns in (pinned.mtime_ns, 0)
+    if not is_same:
+        raise StaleIndexError(
+            "the file was replaced while it was in use: it was "
+            f"{_described(pinned)}, it is {_described(current)}; index it anew, and begin the "
+            "epoch anew",
+            url=url,
+        )
+
+
+def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
+    """The error for bytes [start, stop) that a store did not send, of a file of `num_bytes`."""
+    if stop <= num_bytes:
+        return DataError(
+            f"the server refuses bytes {start} to {stop} of a file that it says has "
+            f"{num_bytes} bytes (HTTP 416)",
+            url=url,
+            offset=start,
+        )
+    return DataError(
+        f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
+        f"ended at byte {num_bytes} of {stop}: truncated?",
+        url=url,
+        offset=start,
+    )
+
+
+def _described(stat: FileStat) -> str:
+    return f"{stat.num_bytes} bytes with the ETag {stat.etag or 'none'}"
