@@ -7,11 +7,11 @@ import warnings
 
 import pytest
 import torch
-from shardwise.torch.shared_cursor import SharedPlace
 from torch.utils.data import DataLoader
 
 import shardwise as sw
 from shardwise.torch import DistributedSampler, IterableDataset, StatefulDataLoader
+from shardwise.torch.shared_cursor import SharedPlace
 from tests.support.trainers import needs
 from tests.torch_layer.test_stateful import BATCH_SIZE, PARTS, make_loader, values
 

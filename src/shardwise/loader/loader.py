@@ -7,10 +7,10 @@ run ahead of the user, but the state counts the batches that were handed out.
 from __future__ import annotations
 
 import inspect
-import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
@@ -24,54 +24,33 @@ from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler
 from shardwise.errors import RankError
-from shardwise.loader.arguments import (
-    as_dataset,
-    check_options,
-    checked_names,
-    is_in_order,
-    plan_for,
-    seed_of,
-)
+from shardwise.loader.arguments import as_dataset, check_options, checked_names
+from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.frameworks import announced, no_such_attribute, sampler_of
 from shardwise.loader.output import Output
-from shardwise.loader.rank_check import HeldRanks
-from shardwise.loader.remainder import DropNotice, default_remainder
+from shardwise.loader.plan_options import PlanOptions, plan_for
+from shardwise.loader.position import Position
+from shardwise.loader.rank_check import CurrentRanks, RankedPlan
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.markup import table
-from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan import (
+    Order,
+    Plan,
+    Remainder,
+    Sampler,
+    SequentialSampler,
+    Shuffle,
+    checked_epoch,
+)
 from shardwise.ranks import local_world_size
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["DataLoader", "EpochSampler", "plan_for"]
+__all__ = ["DataLoader"]
 
 
-class _Run:
-    """One pass over an epoch: which one, where it began, what was handed out."""
-
-    __slots__ = ("epoch", "num_given", "pid", "plan", "start")
-
-    def __init__(self, epoch: int, start: int, plan: Plan) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.plan = plan
-        self.num_given = 0
-        self.pid = os.getpid()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all batches were handed out."""
-        return self.num_given >= self.plan.num_steps
-
-    def position(self) -> tuple[int, int]:
-        """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
-        if self.is_whole:
-            return self.epoch + 1, 0
-        return self.epoch, self.start + self.num_given * self.plan.global_batch_size
-
-
-class DataLoader:
+class DataLoader(RankedPlan):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -172,9 +151,16 @@ class DataLoader:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
         )
-        self._remainder = remainder
+        options = self._options = PlanOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
         self._drop_notice = DropNotice(is_default=remainder is None)
-        remainder = remainder or default_remainder(shuffle, sampler)
+        remainder = options.effective_remainder
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         check_options(
             output=output,
@@ -187,7 +173,7 @@ class DataLoader:
         names = checked_names(
             as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
         )
-        self._ranks = HeldRanks(rank, world_size, group=group)
+        self._ranks = CurrentRanks(rank, world_size, group=group)
         self.batch_size = batch_size
         self.drop_last = remainder == "drop"
         self.pin_memory = pin_memory
@@ -204,20 +190,12 @@ class DataLoader:
         self.device = self._output.device
         self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
-        self._plan = plan_for(
-            self.dataset,
-            batch_size=batch_size,
-            world_size=self._ranks.now().world_size,
-            shuffle=shuffle,
-            seed=seed,
-            remainder=remainder,
-            epoch_size=epoch_size,
-            sampler=sampler,
-        )
+        plan = plan_for(self.dataset, options, world_size=self.world_size)
+        self._plan = plan.require_steps()
         self._counts.opened(time.perf_counter() - began)
         maker = BatchMaker(
             self.dataset,
-            seed=seed_of(sampler, seed),
+            seed=options.transform_seed,
             collate=collate,
             as_tuple=names,
             ragged=ragged,
@@ -238,11 +216,10 @@ class DataLoader:
         # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
         is_plain = collate is None and on_error == "raise"
         # Out of order, each sample of a store is a request: no batch should wait for others'.
-        is_plain = is_plain and (is_in_order(self._plan) or not self.dataset.asks_a_store)
+        is_in_order = isinstance(plan.sampler, SequentialSampler)
+        is_plain = is_plain and (is_in_order or not self.dataset.asks_a_store)
         self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
-        self._epoch = 0
-        self._start = 0
-        self._run: _Run | None = None
+        self._position = Position()
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
@@ -257,7 +234,7 @@ class DataLoader:
             ranks = self._ranks.now()
         except RankError as error:
             return [("rank", str(error))]
-        plan = self._plan.divided(ranks.world_size)
+        plan = self._plan.divided(ranks.world_size).require_steps()
         names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
         return [
             ("rank", ranks.rank),
@@ -277,21 +254,19 @@ class DataLoader:
         return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
-        self._leave_forked()
-        last = self._run
-        if last is not None and last.is_whole:
-            # Programs that count steps take the last batch and never ask for the end.
-            self._end(last)
-        self._run = None
-        rank, plan = self._ranks.certain().rank, self.plan
+        position = self._position
+        position.leave_forked()
+        self._end_if_whole()
+        position.current = None
+        rank, plan = self.rank, self.plan
         self._drop_notice.say(plan, rank)
-        run = self._run = _Run(self._epoch, self._start, plan.resumed(self._start))
-        works = epoch_works(run.plan, epoch=run.epoch, rank=rank)
+        current = position.begin(plan)
+        works = epoch_works(current.plan, epoch=current.epoch, rank=rank)
         self._counts.begin()
         made = batches_in_groups(self._executor, works, self._group_size)
         with closing(self._output.ahead(made)) as batches:
             while True:
-                if self._run is not run:
+                if position.current is not current:
                     raise RuntimeError(
                         "another iterator of this loader has begun, or its state was set: only "
                         "the newest iterator goes on; make a second loader to iterate twice at once"
@@ -305,22 +280,24 @@ class DataLoader:
                 with self._output.range("shardwise.to_tensors"):
                     output = self._output.of(batch)
                 self._counts.add(batch, asked=asked, made=arrived, given=time.perf_counter())
-                run.num_given += 1
+                current.num_batches += 1
                 yield output
-            self._end(run)
+            self._end_if_whole()
 
-    def _end(self, run: _Run) -> None:
-        self._epoch, self._start, self._run = run.epoch + 1, 0, None
-        self._counts.end_epoch(run.plan)
+    def _end_if_whole(self) -> None:
+        """End a pass whose last batch was handed out: programs that count steps ask for no more."""
+        current = self._position.current
+        if current is not None and current.is_whole:
+            self._position.move(current.epoch + 1)
+            self._counts.end_epoch(current.plan)
 
     @property
     def plan(self) -> Plan:
         """Who gets what: of the ranks of this process, but never others within a pass."""
-        self._leave_forked()
-        is_under_way = self._run is not None and not self._run.is_whole
-        world_size = self._plan.world_size if is_under_way else self.world_size
+        self._position.leave_forked()
+        world_size = self._plan.world_size if self._position.is_in_pass else self.world_size
         if world_size != self._plan.world_size:
-            self._plan = self._plan.divided(world_size)
+            self._plan = self._plan.divided(world_size).require_steps()
             if not self._ranks.has_travelled:
                 self._executor.close()
             # Launchers that say nothing of a machine's ranks start them on one machine.
@@ -330,33 +307,20 @@ class DataLoader:
         return self._plan
 
     @property
-    def rank(self) -> int:
-        """This process's rank.
-
-        Raises:
-            RankError: it can't be told yet, or is not what was given.
-        """
-        return self._ranks.certain().rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._ranks.now().world_size
-
-    @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
-        return self._epoch if self._run is None else self._run.epoch
+        return self._position.epoch
 
     @property
     def num_steps_left(self) -> int:
         """Batches that the pass under way, or else the next one, has still to hand out."""
-        return self._pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
+        current = self._position.current
+        return self._pass_plan.num_steps - (0 if current is None else current.num_batches)
 
     @property
     def _pass_plan(self) -> Plan:
         """The plan of the pass under way, or else the next one, from its first batch on."""
-        return self.plan.resumed(self._start) if self._run is None else self._run.plan
+        return self._position.rest(self.plan)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -370,14 +334,13 @@ class DataLoader:
         whose last batch was handed out is over: naming it begins it anew.
         """
         epoch = checked_epoch(epoch)
-        if self._run is not None and self._run.is_whole:
-            self._end(self._run)
-        if epoch != self._epoch:
-            self._epoch, self._start, self._run = epoch, 0, None
+        self._end_if_whole()
+        if epoch != self.epoch:
+            self._position.move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
-        return self._order.state(*self._position()).to_dict()
+        return self._order.state(*self._position.after()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
@@ -386,7 +349,7 @@ class DataLoader:
             StateError: the state belongs to other data, another seed or another order.
         """
         loaded = self._order.read(state)
-        self._epoch, self._start, self._run = loaded.epoch, loaded.position, None
+        self._position.move(loaded.epoch, loaded.position)
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
         """What was handed out so far, what it took, and what the limit is.
@@ -425,7 +388,9 @@ class DataLoader:
 
     def _pad(self, *, only_default: bool) -> None:
         """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
-        if self._plan.remainder == "uneven" and (self._remainder is None or not only_default):
+        if self._plan.remainder == "uneven" and (
+            self._options.remainder is None or not only_default
+        ):
             self._plan = self._plan.padded()
 
     def close(self) -> None:
@@ -434,8 +399,7 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
-        epoch, position = self._position()
-        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
+        return {**self.__dict__, "_position": copy(self._position)}
 
     def __getattr__(self, name: str) -> NoReturn:
         no_such_attribute(type(self), name)
@@ -445,14 +409,6 @@ class DataLoader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _leave_forked(self) -> None:
-        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
-        if self._run is not None and self._run.pid != os.getpid():
-            (self._epoch, self._start), self._run = self._run.position(), None
-
-    def _position(self) -> tuple[int, int]:
-        return (self._epoch, self._start) if self._run is None else self._run.position()
 
     @property
     def _order(self) -> Order:

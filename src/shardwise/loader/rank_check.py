@@ -1,4 +1,4 @@
-"""Ranks that are held against the truth where they are used, not only where they were found.
+"""Ranks that are checked where they are used, not only where they were discovered.
 
 A loader may be made before there is a process group, and be used in processes that a launcher
 started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
@@ -10,15 +10,16 @@ import os
 from typing import Any
 
 from shardwise.errors import RankError
+from shardwise.plan import Plan
 from shardwise.ranks import Ranks, discover, inherited, loader_worker, ranks_of_group, uncertain
 
-__all__ = ["HeldRanks"]
+__all__ = ["CurrentRanks", "RankedPlan"]
 
 # Of this interpreter and what is forked from it; a process that was spawned has another.
 _TOKEN = os.urandom(8)
 
 
-class HeldRanks:
+class CurrentRanks:
     """The ranks of something that was made before it is used, perhaps in another process.
 
     Ranks that were found give way to a process group that is there when they are used: the
@@ -95,6 +96,37 @@ class HeldRanks:
                 f"{current.world_size} in torch.distributed: make it in the process that uses it, "
                 "or leave rank, world_size and group out to have them found there"
             )
+
+
+class RankedPlan:
+    """A plan among the ranks of the process that uses it: the base of loaders and samplers."""
+
+    _ranks: CurrentRanks
+    _plan: Plan
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what, of the ranks of this process.
+
+        Raises:
+            ValueError: there would be no batch for each of them.
+        """
+        self._plan = self._plan.divided(self.world_size).require_steps()
+        return self._plan
+
+    @property
+    def rank(self) -> int:
+        """This process's rank.
+
+        Raises:
+            RankError: it can't be told yet, or is not the rank that was passed.
+        """
+        return self._ranks.certain().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._ranks.now().world_size
 
 
 def _home() -> tuple[bytes, int]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.state import LoaderState
 
@@ -37,6 +38,12 @@ class Order:
             num_samples=self.sampler.num_samples,
             order=self.sampler.spec(),
         )
+
+    def state_after(self, plan: Plan, epoch: int, num_batches: int) -> LoaderState:
+        """The state after some batches of a pass over `plan`, which was resumed at its start."""
+        if 0 < num_batches == plan.num_steps:
+            return self.state(epoch + 1, 0)
+        return self.state(epoch, plan.start + num_batches * plan.global_batch_size)
 
     def read(self, state: Mapping[str, Any]) -> LoaderState:
         """Read a state of this data and order.

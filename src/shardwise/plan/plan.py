@@ -176,23 +176,13 @@ class Plan:
         The order is the same; the batch and world size may differ from those of the loader that
         came to this position.
         """
-        plan = copy.copy(self)
-        plan.partition = replace(self.partition, start=whole("start", position))
-        plan._block = None
-        return plan
+        return self._changed(start=whole("start", position))
 
     def divided(self, world_size: SupportsIndex) -> Plan:
-        """The plan of the same order and batch size for this number of ranks.
-
-        Raises:
-            ValueError: there would be no batch for each of them.
-        """
+        """The plan of the same order and batch size for this number of ranks."""
         if world_size == self.world_size:
             return self
-        plan = copy.copy(self)
-        plan.partition = replace(self.partition, world_size=whole("world_size", world_size))
-        plan._block = None
-        return plan.require_steps()
+        return self._changed(world_size=whole("world_size", world_size))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at some positions of an epoch, int64 `[k]`.
@@ -207,10 +197,7 @@ class Plan:
 
     def padded(self) -> Plan:
         """The plan with repeats to fill the last batch, whatever became of it otherwise."""
-        plan = copy.copy(self)
-        plan.partition = replace(self.partition, remainder="pad")
-        plan._block = None
-        return plan
+        return self._changed(remainder="pad")
 
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
@@ -227,6 +214,13 @@ class Plan:
             f"batch_size={self.batch_size} x world_size={self.world_size}, and remainder='drop' "
             "drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
         )
+
+    def _changed(self, **changes: Any) -> Plan:
+        """The same order with another partition."""
+        plan = copy.copy(self)
+        plan.partition = replace(self.partition, **changes)
+        plan._block = None
+        return plan
 
     def _rows(
         self, epoch: int, step: int, rank: int

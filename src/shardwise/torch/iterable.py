@@ -18,12 +18,12 @@ from shardwise.engine.batch.builder import BatchMaker, OnError
 from shardwise.engine.batch.schedule import epoch_works
 from shardwise.engine.choice import choose_executor
 from shardwise.errors import StateError
-from shardwise.loader.arguments import plan_for, seed_of
-from shardwise.loader.rank_check import HeldRanks
-from shardwise.loader.remainder import DropNotice
+from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.plan_options import PlanOptions, plan_for
+from shardwise.loader.rank_check import CurrentRanks, RankedPlan
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.tensors.convert import to_tensors
-from shardwise.torch.order import refuse_second_division
+from shardwise.torch.order import check_count, refuse_second_division
 from shardwise.torch.shared_cursor import Place, Run, SharedPlace
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = ["IterableDataset"]
 _OUTPUTS = ("torch", "numpy")
 
 
-class IterableDataset(torch.utils.data.IterableDataset[Any]):
+class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.
 
     Args:
@@ -104,25 +104,25 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
         if num_threads < 0:
             raise ValueError(f"num_threads={num_threads}: use 0 or more")
-        self._ranks = HeldRanks(rank, world_size, group=group)
+        options = PlanOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
+        self._ranks = CurrentRanks(rank, world_size, group=group)
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.output = output
         self.num_threads = num_threads
         self._is_default = remainder is None
-        self._plan = plan_for(
-            dataset,
-            batch_size=batch_size,
-            world_size=self._ranks.now().world_size,
-            shuffle=shuffle,
-            seed=seed,
-            remainder=remainder,
-            epoch_size=epoch_size,
-            sampler=sampler,
+        self._plan = plan_for(dataset, options, world_size=self.world_size).require_steps()
+        self._maker = BatchMaker(
+            dataset, seed=options.transform_seed, collate=collate, on_error=on_error
         )
-        seed = seed_of(sampler, seed)
-        self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
         # The place as this process knows it travels by pickle and fork: what is set while new
         # workers still start can't split them. Workers that live on read the shared one.
         self._place = Place()
@@ -153,7 +153,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             if self._lives_on:
                 self._place = self._shared.read()
             self._lives_on = True
-        place, rank, plan = self._place, self._ranks.certain().rank, self.plan
+        place, rank, plan = self._place, self.rank, self.plan
         refuse_second_division(self, plan.world_size)
         is_loaded, self._is_loaded = self._is_loaded, False
         is_first = worker is None or self._shared.is_first(run, place)
@@ -172,22 +172,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             place = self._place = place._replace(start=0)
         self._shared.mark_begun(run, place)
         return self._batches(place, plan.resumed(place.start), rank, run)
-
-    @property
-    def plan(self) -> Plan:
-        """Who gets what, of the ranks of this process."""
-        self._plan = self._plan.divided(self.world_size)
-        return self._plan
-
-    @property
-    def rank(self) -> int:
-        """This process's rank."""
-        return self._ranks.certain().rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._ranks.now().world_size
 
     @property
     def epoch(self) -> int:
@@ -244,16 +228,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                     "state_dict(num_batches=...), the batches taken since iter(loader)"
                 )
             num_batches = 0 if self._run is None else self._run.num_given
-        epoch, start = self._place.epoch, self._shared.beginning()
-        plan = self.plan.resumed(start)
-        if not 0 <= num_batches <= plan.num_steps:
-            raise ValueError(
-                f"num_batches={num_batches}: epoch {epoch} has {plan.num_steps} batches from "
-                f"position {start} on; count anew after each iter(loader)"
-            )
-        if 0 < num_batches == plan.num_steps:
-            return self._order.state(epoch + 1, 0).to_dict()
-        return self._order.state(epoch, start + num_batches * plan.global_batch_size).to_dict()
+        epoch, plan = self._place.epoch, self.plan.resumed(self._shared.beginning())
+        check_count("num_batches", num_batches, plan, epoch)
+        return self._order.state_after(plan, epoch, num_batches).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.

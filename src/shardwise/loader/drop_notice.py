@@ -1,23 +1,14 @@
-"""What `remainder=None` means, and the one line that says what "drop" leaves out by default.
-
-The plan's words; no torch.
-"""
+"""The warning about samples that a default remainder leaves out of each epoch."""
 
 from __future__ import annotations
 
 import logging
 
-from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan import Plan
 
-__all__ = ["DropNotice", "default_remainder"]
+__all__ = ["DropNotice"]
 
 _logger = logging.getLogger("shardwise")
-
-
-def default_remainder(shuffle: Shuffle, sampler: Sampler | None = None) -> Remainder:
-    """What None means: "uneven" where nothing is shuffled, so each sample once; else "drop"."""
-    in_order = shuffle is False if sampler is None else isinstance(sampler, SequentialSampler)
-    return "uneven" if in_order else "drop"
 
 
 class DropNotice:
