@@ -8,39 +8,36 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
-from shardwise.engine.batch.builder import BatchMaker, OnError
-from shardwise.engine.batch.coalesce import batches_in_groups, group_size
+from shardwise.engine.batch.bad_samples import OnError
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
 from shardwise.engine.batch.ragged import Ragged
-from shardwise.engine.batch.schedule import epoch_works
+from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorName, choose_executor
 from shardwise.engine.cores import usable_cores
 from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
-from shardwise.epoch_sampler import EpochSampler
 from shardwise.errors import RankError
 from shardwise.loader.arguments import as_dataset, check_options, checked_names
 from shardwise.loader.drop_notice import DropNotice
-from shardwise.loader.frameworks import announced, no_such_attribute, sampler_of
+from shardwise.loader.frameworks import announced, no_such_attribute
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.position import Position
-from shardwise.loader.rank_check import CurrentRanks, RankedPlan
+from shardwise.loader.rank_check import CurrentRanks
+from shardwise.loader.stateful import StatefulLoader
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.markup import table
 from shardwise.plan import (
-    Order,
-    Plan,
     Remainder,
     Sampler,
     SequentialSampler,
     Shuffle,
-    checked_epoch,
 )
 from shardwise.ranks import local_world_size
 
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["DataLoader"]
 
 
-class DataLoader(RankedPlan):
+class DataLoader(StatefulLoader):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -114,9 +111,7 @@ class DataLoader(RankedPlan):
         [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
-    # What frameworks read. Accelerate would wrap a loader and shard it once more, if it did not
-    # take it for one that it has prepared.
-    _is_accelerate_prepared = True
+    # What frameworks read.
     use_stateful_dataloader = True
     batch_sampler = None
     multiprocessing_context = None
@@ -193,7 +188,7 @@ class DataLoader(RankedPlan):
         plan = plan_for(self.dataset, options, world_size=self.world_size)
         self._plan = plan.require_steps()
         self._counts.opened(time.perf_counter() - began)
-        maker = BatchMaker(
+        builder = BatchBuilder(
             self.dataset,
             seed=options.transform_seed,
             collate=collate,
@@ -203,23 +198,33 @@ class DataLoader(RankedPlan):
         )
         self._choose = partial(
             choose_executor,
-            maker,
+            builder,
             executor=executor,
             num_workers=num_workers,
             num_threads=num_threads,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
         )
-        self._num_local = local_world_size()
-        self._executor: Executor = self._choose(num_ranks=self._num_local)
-        self.num_workers = self._executor.hands.num_workers
+        self._set_executor(local_world_size())
         # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
         is_plain = collate is None and on_error == "raise"
         # Out of order, each sample of a store is a request: no batch should wait for others'.
         is_in_order = isinstance(plan.sampler, SequentialSampler)
         is_plain = is_plain and (is_in_order or not self.dataset.asks_a_store)
-        self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
+        self._num_coalesced = num_coalesced(self.dataset, batch_size) if is_plain else 1
         self._position = Position()
+
+    def _set_executor(self, num_local: int) -> None:
+        """Choose the executor for this number of ranks on the machine."""
+        self._num_local = num_local
+        self._executor: Executor = self._choose(num_ranks=num_local)
+        self.num_workers = self._executor.concurrency.num_workers
+
+    def _start_anew(self, world_size: int) -> None:
+        if not self._ranks.has_travelled:
+            self._executor.close()
+        # Launchers that say nothing of a machine's ranks start them on one machine.
+        self._set_executor(local_world_size(default=world_size))
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
@@ -239,13 +244,9 @@ class DataLoader(RankedPlan):
         return [
             ("rank", ranks.rank),
             *((name, getattr(plan, name)) for name in names),
-            ("executor", str(self._executor.hands)),
+            ("executor", str(self._executor.concurrency)),
             ("epoch", self.epoch),
         ]
-
-    def __len__(self) -> int:
-        """Batches in an epoch: the same on every rank, and the same after a resume."""
-        return self.plan.num_steps
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
@@ -257,13 +258,13 @@ class DataLoader(RankedPlan):
         position = self._position
         position.leave_forked()
         self._end_if_whole()
-        position.current = None
+        position.leave()
         rank, plan = self.rank, self.plan
         self._drop_notice.say(plan, rank)
         current = position.begin(plan)
-        works = epoch_works(current.plan, epoch=current.epoch, rank=rank)
+        requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         self._counts.begin()
-        made = batches_in_groups(self._executor, works, self._group_size)
+        made = coalesced_batches(self._executor, requests, self._num_coalesced)
         with closing(self._output.ahead(made)) as batches:
             while True:
                 if position.current is not current:
@@ -271,85 +272,21 @@ class DataLoader(RankedPlan):
                         "another iterator of this loader has begun, or its state was set: only "
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
-                asked = time.perf_counter()
+                asked_at = time.perf_counter()
                 with self._output.range("shardwise.next"):
                     batch = next(batches, None)
                 if batch is None:
                     break
-                arrived = time.perf_counter()
+                ready_at = time.perf_counter()
                 with self._output.range("shardwise.to_tensors"):
                     output = self._output.of(batch)
-                self._counts.add(batch, asked=asked, made=arrived, given=time.perf_counter())
+                returned_at = time.perf_counter()
+                self._counts.add(
+                    batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at
+                )
                 current.num_batches += 1
                 yield output
             self._end_if_whole()
-
-    def _end_if_whole(self) -> None:
-        """End a pass whose last batch was handed out: programs that count steps ask for no more."""
-        current = self._position.current
-        if current is not None and current.is_whole:
-            self._position.move(current.epoch + 1)
-            self._counts.end_epoch(current.plan)
-
-    @property
-    def plan(self) -> Plan:
-        """Who gets what: of the ranks of this process, but never others within a pass."""
-        self._position.leave_forked()
-        world_size = self._plan.world_size if self._position.is_in_pass else self.world_size
-        if world_size != self._plan.world_size:
-            self._plan = self._plan.divided(world_size).require_steps()
-            if not self._ranks.has_travelled:
-                self._executor.close()
-            # Launchers that say nothing of a machine's ranks start them on one machine.
-            self._num_local = local_world_size(default=world_size)
-            self._executor = self._choose(num_ranks=self._num_local)
-            self.num_workers = self._executor.hands.num_workers
-        return self._plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is being iterated, or else the one that comes next."""
-        return self._position.epoch
-
-    @property
-    def num_steps_left(self) -> int:
-        """Batches that the pass under way, or else the next one, has still to hand out."""
-        current = self._position.current
-        return self._pass_plan.num_steps - (0 if current is None else current.num_batches)
-
-    @property
-    def _pass_plan(self) -> Plan:
-        """The plan of the pass under way, or else the next one, from its first batch on."""
-        return self._position.rest(self.plan)
-
-    @property
-    def sampler(self) -> EpochSampler:
-        """A way to set the epoch, which frameworks look for here."""
-        return sampler_of(self)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iterator goes through, from its beginning.
-
-        Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
-        whose last batch was handed out is over: naming it begins it anew.
-        """
-        epoch = checked_epoch(epoch)
-        self._end_if_whole()
-        if epoch != self.epoch:
-            self._position.move(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
-        return self._order.state(*self._position.after()).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken, with any world size, batch size or executor.
-
-        Raises:
-            StateError: the state belongs to other data, another seed or another order.
-        """
-        loaded = self._order.read(state)
-        self._position.move(loaded.epoch, loaded.position)
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
         """What was handed out so far, what it took, and what the limit is.
@@ -375,7 +312,7 @@ class DataLoader(RankedPlan):
             the loader, as a word and as a line. JSON.
         """
         num_cores = usable_cores(num_ranks=self._num_local)
-        stats = self._counts.to_dict(self._executor.hands, num_cores=num_cores)
+        stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
         if reset:
             self._counts.clear()
         return stats
@@ -386,20 +323,9 @@ class DataLoader(RankedPlan):
 
         return TorchDataLoader(self)
 
-    def _pad(self, *, only_default: bool) -> None:
-        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
-        if self._plan.remainder == "uneven" and (
-            self._options.remainder is None or not only_default
-        ):
-            self._plan = self._plan.padded()
-
     def close(self) -> None:
         """End threads and processes with what is under way; iterating starts them anew."""
         self._executor.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Rank, world size and position travel with a pickled loader (I10)."""
-        return {**self.__dict__, "_position": copy(self._position)}
 
     def __getattr__(self, name: str) -> NoReturn:
         no_such_attribute(type(self), name)
@@ -409,10 +335,6 @@ class DataLoader(RankedPlan):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    @property
-    def _order(self) -> Order:
-        return Order(self.dataset.fingerprint, self._plan.sampler)
 
 
 _OPTIONS = tuple(name for name in inspect.signature(DataLoader).parameters if name != "torch_names")

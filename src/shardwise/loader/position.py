@@ -80,6 +80,10 @@ class Position:
         self.current = Pass(self._epoch, self._start, plan.resumed(self._start))
         return self.current
 
+    def leave(self) -> None:
+        """Give up the pass under way: the next one begins where it began."""
+        self.current = None
+
     def move(self, epoch: int, start: int = 0) -> None:
         """Let the next pass begin there; the one under way is given up."""
         self._epoch, self._start, self.current = epoch, start, None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.lanes import lanes_of, shift_of
+from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.protocol import Sampler
 
 __all__ = ["SubsetSampler", "VirtualEpochs"]
@@ -47,7 +47,7 @@ class SubsetSampler:
 
     def first_lane(self, epoch: int) -> int:
         """The lane of position 0 of `epoch`."""
-        return shift_of(self._sampler, epoch)
+        return first_lane_of(self._sampler, epoch)
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.markup import table
 from shardwise.plan.arguments import whole
-from shardwise.plan.lanes import lanes_of, shift_of
+from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.sampler import make_sampler
@@ -153,7 +153,7 @@ class Plan:
         self, epoch: int, steps: range, rank: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's positions at these steps, and which of them count: see `Partition.block`."""
-        return self.partition.block(steps, rank, shift=shift_of(self.sampler, epoch))
+        return self.partition.block(steps, rank, shift=first_lane_of(self.sampler, epoch))
 
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.

@@ -32,7 +32,7 @@ class Cursor:
     def __init__(self, epoch: int = 0, start: int = 0) -> None:
         self.epoch = epoch
         self.start = start
-        self.num_given = 0
+        self.num_yielded = 0
         self.is_whole = False
 
     @classmethod
@@ -51,8 +51,8 @@ class Cursor:
 
     def give(self, num_steps: int) -> None:
         """Count one step, of this many that the pass has."""
-        self.num_given += 1
-        self.is_whole = self.num_given >= num_steps
+        self.num_yielded += 1
+        self.is_whole = self.num_yielded >= num_steps
 
 
 class SamplerState:
@@ -82,7 +82,7 @@ class SamplerState:
         """
         cursor = self._cursor
         rest = self._rest(cursor)
-        num_steps = cursor.num_given if num_steps is None else num_steps
+        num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
         return self._order.state_after(rest, cursor.epoch, num_steps).to_dict()
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from shardwise.engine.batch.schedule import epoch_works
+from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
@@ -295,6 +295,6 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
     @staticmethod
     def _batches(cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
         cursor.is_whole = not plan.num_steps
-        for work in epoch_works(plan, epoch=cursor.epoch, rank=rank):
+        for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
             cursor.give(plan.num_steps)
-            yield work.ids.tolist()
+            yield request.ids.tolist()

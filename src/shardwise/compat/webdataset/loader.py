@@ -15,7 +15,7 @@ from shardwise.compat.webdataset.place import Place, find_ranks
 from shardwise.compat.webdataset.positions import VERSION, check_state, drawn
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.errors import StateError
-from shardwise.torch.shared_batches import HandOver
+from shardwise.torch.shared_batches import SharedMemoryCollate
 
 __all__ = ["StatefulLoader"]
 
@@ -115,7 +115,7 @@ class StatefulLoader(DataLoader[Any]):
             settings["drop_last"] = self.drop_last
         return DataLoader(
             self._tagged,
-            collate_fn=HandOver(_TaggedCollate(self.collate_fn, is_batched=is_batched)),
+            collate_fn=SharedMemoryCollate(_TaggedCollate(self.collate_fn, is_batched=is_batched)),
             **settings,
         )
 

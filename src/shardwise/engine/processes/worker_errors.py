@@ -1,8 +1,7 @@
 """Errors on their way from a worker process: with their cause, and the frames of the user's code.
 
 Pickling takes tracebacks and causes away. So an error travels together with its cause, and with
-the worker's traceback as a note, from the first frame that is not this library's on. Imports the
-errors.
+the worker's traceback as a note, from the first frame that is not this library's on.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def unpack_error(data: bytes) -> Exception:
     error, *causes = (pickle.loads(each) for each in pickle.loads(data))  # noqa: S301 - our own
     if causes:
         error.__cause__ = causes[0]
-    found: Exception = error
-    return found
+    original: Exception = error
+    return original
 
 
 def _traceback_of(error: BaseException) -> str:
