@@ -1,7 +1,7 @@
 """Columns of decoded values to a batch: arrays where they can be stacked, lists where they can't.
 
 What a batch looks like depends on its values alone, not on how its samples were cut into pieces
-(I5): `collate(join(pieces))` is the same for every cut. Imports numpy and columns.
+(I5): `collate(join(pieces))` is the same for every cut.
 """
 
 from __future__ import annotations

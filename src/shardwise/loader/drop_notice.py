@@ -12,7 +12,7 @@ _logger = logging.getLogger("shardwise")
 
 
 class DropNotice:
-    """Says once, on rank 0, how many samples an epoch leaves out that nobody asked to drop.
+    """Warns once, on rank 0, of the samples that an epoch leaves out by default.
 
     Args:
         is_default: whether the remainder was left to the library.
@@ -22,7 +22,7 @@ class DropNotice:
         self.is_due = is_default
 
     def say(self, plan: Plan, rank: int) -> None:
-        """Log it, unless that was done, or nothing is dropped."""
+        """Log the warning, unless it was logged, or nothing is dropped."""
         if self.is_due and rank == 0 and plan.num_dropped:
             _logger.warning(
                 "each epoch leaves out %d of %d samples, other ones each time, since they do not "

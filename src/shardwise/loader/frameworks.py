@@ -1,7 +1,6 @@
 """What training frameworks ask of a loader, beside its batches and its state.
 
-Each reaches up into what imports the framework, once the program has imported it: inside a
-function only.
+Modules that import a framework are imported inside functions, once the program has imported it.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _OVERFIT = "_resolve_overfit_batches"
 
 
 def callers() -> Iterator[tuple[str, FrameType]]:
-    """The calls under way, the innermost first, each with its module's name.
+    """The call stack, innermost first, each frame with its module's name.
 
-    For frameworks that ask an object for nothing which would tell what they are about to do.
+    For frameworks that ask a loader for nothing that would tell what they are about to do.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -63,12 +62,12 @@ def sampler_of(loader: EpochLoader) -> EpochSampler:
 def announced(
     batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
 ) -> Iterator[Any]:
-    """The batches of a pass, which Accelerate is told of where the program uses it.
+    """The batches of a pass, which Accelerate takes for active where the program uses it.
 
     Args:
         batches: the pass, not yet begun.
-        rest: its plan, called after its first batch was made.
-        is_known: whether its position is saved by something that was told of it.
+        rest: gives its plan; called after its first batch was built.
+        is_known: whether a framework saves its position.
 
     Raises:
         FrameworkError: what Ray's `prepare_data_loader` made of a loader iterates it.

@@ -1,7 +1,7 @@
-"""The loader: in which order samples come, who gets them, and where one is in the epoch.
+"""The loader: from options to a plan, an executor, and batches that are counted.
 
-It owns the only position there is (I4). Everything under it is a function of the plan: executors
-run ahead of the user, but the state counts the batches that were handed out.
+Everything under it is a function of the plan: executors run ahead of the user, but the position
+counts the batches that were handed out (I4).
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class DataLoader(StatefulLoader):
             says so once; "error" raises; "pad" fills up with zeros to the largest of the batch
             and adds "<field>.mask", bool of the same shape, in every batch, for each field of
             arrays whose shape its decoder does not fix.
-        on_error: "raise", "skip" or "replace"; see `BatchMaker`.
+        on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
+            "replace" puts another sample there, the same one in every run.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None waits for ever.
@@ -206,9 +207,9 @@ class DataLoader(StatefulLoader):
             timeout=timeout,
         )
         self._set_executor(local_world_size())
-        # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
+        # Skipped rows, substitutes and a collate of the user's need batches one by one.
         is_plain = collate is None and on_error == "raise"
-        # Out of order, each sample of a store is a request: no batch should wait for others'.
+        # Out of order, each sample of a store is a request: no batch should wait for another's.
         is_in_order = isinstance(plan.sampler, SequentialSampler)
         is_plain = is_plain and (is_in_order or not self.dataset.asks_a_store)
         self._num_coalesced = num_coalesced(self.dataset, batch_size) if is_plain else 1
@@ -234,7 +235,7 @@ class DataLoader(StatefulLoader):
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def _facts(self) -> list[tuple[str, object]]:
-        """What people want to see of it; changes nothing."""
+        """The facts of its repr; changes nothing."""
         try:
             ranks = self._ranks.now()
         except RankError as error:
@@ -289,7 +290,7 @@ class DataLoader(StatefulLoader):
             self._end_if_whole()
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """What was handed out so far, what it took, and what the limit is.
+        """Counts and seconds of the batches handed out so far, and the bottleneck.
 
         Args:
             reset: count from zero after this, to see one part of a run.
@@ -324,7 +325,7 @@ class DataLoader(StatefulLoader):
         return TorchDataLoader(self)
 
     def close(self) -> None:
-        """End threads and processes with what is under way; iterating starts them anew."""
+        """End threads and processes with their batches in progress; iterating starts them anew."""
         self._executor.close()
 
     def __getattr__(self, name: str) -> NoReturn:

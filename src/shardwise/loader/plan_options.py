@@ -1,8 +1,4 @@
-"""What a user chooses of a plan: one frozen value for the loader and the doors of torch.
-
-`PlanOptions` says what each option means; the docstrings of those who take them refer to
-`shardwise.DataLoader`, where a user reads them.
-"""
+"""The options of a plan, which `DataLoader`, `IterableDataset` and the samplers all take."""
 
 from __future__ import annotations
 
@@ -20,17 +16,7 @@ __all__ = ["PlanOptions", "plan_for"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options that make a plan of a dataset, for any number of ranks.
-
-    Attributes:
-        batch_size: samples a rank in each batch.
-        shuffle: False, True (the way that suits the source), "full" or "window".
-        seed: another order, and other randomness in transforms.
-        sampler: an order in place of shuffle, seed and epoch_size, or None.
-        remainder: "drop", "pad", "uneven", or None for the default: "uneven" where nothing is
-            shuffled, so that each sample comes once, and "drop" where it is.
-        epoch_size: samples in an epoch, over all ranks; None for all samples.
-    """
+    """The options of a plan, for any number of ranks; `shardwise.DataLoader` documents them."""
 
     batch_size: int = 64
     shuffle: Shuffle = False
@@ -41,7 +27,7 @@ class PlanOptions:
 
     @property
     def effective_remainder(self) -> Remainder:
-        """The remainder, with the default worked out."""
+        """The remainder; by default "uneven" where nothing is shuffled, else "drop"."""
         if self.remainder is not None:
             return self.remainder
         sampler = self.sampler
@@ -52,7 +38,7 @@ class PlanOptions:
 
     @property
     def transform_seed(self) -> int:
-        """What keys the randomness of transforms: the sampler's seed where it has one."""
+        """The key of the randomness of transforms: the sampler's seed where it has one."""
         if self.sampler is None:
             return self.seed
         seed = getattr(self.sampler, "seed", 0)

@@ -1,6 +1,6 @@
 """Samplers over another sampler: a subset of its samples, or epochs of another length.
 
-They keep what the inner one promises: pure, and each sample once. Imports numpy and the plan only.
+They keep what the inner one promises: pure, and each sample once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SubsetSampler:
 
     Args:
         indices: int `[n]`, the chosen sample ids.
-        sampler: orders the places [0, n) of `indices`; its ids must lie there.
+        sampler: orders the entries of `indices`; its ids must lie in [0, n).
 
     >>> from shardwise.plan import SequentialSampler
     >>> SubsetSampler([30, 10, 20], SequentialSampler(3)).indices(0, np.arange(3))
@@ -40,7 +40,7 @@ class SubsetSampler:
                 f"indices must be whole numbers, not {chosen.dtype}; "
                 "for a mask, give np.flatnonzero(mask)"
             )
-        self._chosen = chosen.astype(np.int64)  # a copy: what the caller does to his is his
+        self._chosen = chosen.astype(np.int64)  # a copy: the caller may change his own
         self._sampler = sampler
         self.num_samples = sampler.num_samples
         self.lanes = lanes_of(sampler)
@@ -53,7 +53,7 @@ class SubsetSampler:
         """The sample ids at `positions` of `epoch`, int64 `[k]`.
 
         Raises:
-            ValueError: the inner sampler gave an id that is no place of the subset.
+            ValueError: the inner sampler gave an id outside [0, n).
         """
         places = self._sampler.indices(epoch, positions)
         if places.size and int(places.view(np.uint64).max()) >= len(self._chosen):

@@ -11,7 +11,7 @@ being where the batch begins: a balanced (Sturmian) word, whose prefixes have th
 u up to rounding. So the border at M * r / W always falls into the lane number floor(L * r / W): it
 is shared by two ranks, and no other lane is; for every M, and for batches that begin anywhere.
 
-It depends on (M, L) alone. numpy only.
+It depends on (M, L) alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a state belongs to: some data in some order. Whoever keeps a position makes states by it.
-
-Imports the plan.
-"""
+"""The order of a dataset: what a state belongs to, and how it is made and read."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["Order", "checked_epoch"]
 
 @dataclass(frozen=True)
 class Order:
-    """Some data in some order.
+    """The order of a dataset's samples.
 
     Attributes:
         fingerprint: the dataset's; "" for data that has none.

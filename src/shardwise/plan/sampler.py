@@ -2,7 +2,7 @@
 
 A sampler owns no position and draws nothing from a generator: `indices` gives the same ids for the
 same epoch and positions, in any order, process and block size. That is what makes the global order
-independent of the cluster (I3) and resuming free (I4). Imports numpy and the plan only.
+independent of the cluster (I3) and resuming free (I4).
 """
 
 from __future__ import annotations

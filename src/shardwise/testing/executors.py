@@ -77,9 +77,9 @@ def check_executor(make: Callable[[BatchBuilder], Executor], builder: BatchBuild
 
 
 def _compare(expected: Sequence[Any], batches: Iterable[Any], attempt: str) -> None:
-    given = [batch.data for batch in batches]
-    assert len(given) == len(expected), f"{attempt}: {len(given)} of {len(expected)} batches"
-    for step, (one, other) in enumerate(zip(expected, given, strict=True)):
+    actual = [batch.data for batch in batches]
+    assert len(actual) == len(expected), f"{attempt}: {len(actual)} of {len(expected)} batches"
+    for step, (one, other) in enumerate(zip(expected, actual, strict=True)):
         assert_batches_equal(one, other, at=f"{attempt}, batch {step}")
 
 

@@ -1,8 +1,8 @@
 """Ready batches for torch's own DataLoader, in the same global order for any number of workers.
 
 Worker w of V makes the steps s with s mod V = w, because DataLoader takes its workers in turn
-(I3). Rank and world size are found where the dataset is built and travel with it, so that the way
-workers are started does not matter (I10).
+(I3). Rank and world size are discovered where the dataset is built and travel with it, so that the
+way workers are started does not matter (I10).
 """
 
 from __future__ import annotations

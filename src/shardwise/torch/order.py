@@ -18,15 +18,13 @@ _DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher"
 
 
 class Cursor:
-    """Where a sampler is: the epoch, where the epoch began, and what was yielded since.
-
-    One for each pass, so that an iterator that was left behind counts for nothing.
+    """The position of a sampler in one pass; an iterator that was left behind counts for nothing.
 
     Attributes:
         epoch: the epoch of the pass.
         start: the position that the pass begins at.
-        num_given: what was yielded.
-        is_whole: whether that is all; the end need not have been asked for.
+        num_yielded: steps yielded.
+        is_whole: whether these are all; the end need not have been asked for.
     """
 
     def __init__(self, epoch: int = 0, start: int = 0) -> None:
@@ -37,11 +35,11 @@ class Cursor:
 
     @classmethod
     def at(cls, state: LoaderState) -> Cursor:
-        """Where a state stands."""
+        """The cursor of a state."""
         return cls(state.epoch, state.position)
 
     def again(self) -> Cursor:
-        """The next pass of the same epoch: from the same place, after a whole pass from 0."""
+        """The next pass of the same epoch: from the same position, after a whole pass from 0."""
         return Cursor(self.epoch, 0 if self.is_whole else self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
@@ -49,8 +47,8 @@ class Cursor:
         epoch = checked_epoch(epoch)
         return self if epoch == self.epoch and not self.is_whole else Cursor(epoch)
 
-    def give(self, num_steps: int) -> None:
-        """Count one step, of this many that the pass has."""
+    def count(self, num_steps: int) -> None:
+        """Count a yielded step, of `num_steps` in the pass."""
         self.num_yielded += 1
         self.is_whole = self.num_yielded >= num_steps
 

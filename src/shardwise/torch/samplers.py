@@ -2,7 +2,7 @@
 
 Both samplers walk the plan's order, so that all ranks take equal steps (I2) through one global
 order (I3), with a state that any number of ranks takes up (I4). They run in the main process: the
-number of loader workers and their start method mean nothing to them. Imports torch and the plan.
+number of loader workers and their start method mean nothing to them.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             steps = range(first, min(first + _BLOCK, rest.num_steps))
             positions, _ = rest.positions(cursor.epoch, steps, self.rank)
             for index in rest.ids(cursor.epoch, positions).tolist():
-                cursor.give(rest.num_steps)
+                cursor.count(rest.num_steps)
                 yield index
 
     def _whole(self) -> Plan:
@@ -296,5 +296,5 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
     def _batches(cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
         cursor.is_whole = not plan.num_steps
         for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
-            cursor.give(plan.num_steps)
+            cursor.count(plan.num_steps)
             yield request.ids.tolist()

@@ -247,10 +247,10 @@ def test_a_reset_begins_at_zero_in_the_midst_of_an_epoch():
 def test_the_time_between_two_iterators_and_of_handing_out_the_first_batch_is_nobodys():
     counts = Counts(Dataset(MemorySource(numbered_samples(40))))
     counts.begin()
-    counts.add(Batch({}, num_rows=3), asked=0.0, made=1.0, given=1.5)
-    counts.add(Batch({}, num_rows=3), asked=5.0, made=6.0, given=6.5)
+    counts.add(Batch({}, num_rows=3), asked_at=0.0, ready_at=1.0, returned_at=1.5)
+    counts.add(Batch({}, num_rows=3), asked_at=5.0, ready_at=6.0, returned_at=6.5)
     counts.begin()
-    counts.add(Batch({}, num_rows=3), asked=100.0, made=101.0, given=101.5)
+    counts.add(Batch({}, num_rows=3), asked_at=100.0, ready_at=101.0, returned_at=101.5)
     stats = counts.to_dict(Concurrency("inline"), num_cores=1)
     assert (stats["wait_s"], stats["wall_s"], stats["rate"]) == (3.0, 7.5, 9 / 7.5)
     assert stats["seconds"] == {"hand over": 1.0}

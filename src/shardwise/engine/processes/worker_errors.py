@@ -44,11 +44,11 @@ def _traceback_of(error: BaseException) -> str:
     if frames is None and not isinstance(error, ShardwiseError):
         # Raised by this library: all of it tells where.
         frames = error.__traceback__
-    told = traceback.TracebackException(type(error), error, frames)
-    if frames is None and told.__cause__ is None and told.__context__ is None:
+    formatted = traceback.TracebackException(type(error), error, frames)
+    if frames is None and formatted.__cause__ is None and formatted.__context__ is None:
         return ""
-    num_own = len(list(told.format_exception_only()))
-    return "".join(list(told.format())[:-num_own]).rstrip()
+    num_own = len(list(formatted.format_exception_only()))
+    return "".join(list(formatted.format())[:-num_own]).rstrip()
 
 
 def _without_library(frames: TracebackType | None) -> TracebackType | None:
@@ -64,8 +64,8 @@ def _pickled(error: BaseException) -> bytes:
         pickled: bytes = cloudpickle.dumps(error)
         pickle.loads(pickled)  # noqa: S301 - our own; some errors pickle but do not come back
     except Exception:  # noqa: BLE001 - whatever a foreign exception's own code raises
-        told = RuntimeError(f"{type(error).__qualname__}: {message_of(error)}")
+        substitute = RuntimeError(f"{type(error).__qualname__}: {message_of(error)}")
         for note in getattr(error, "__notes__", ()):
-            told.add_note(note)
-        return pickle.dumps(told)
+            substitute.add_note(note)
+        return pickle.dumps(substitute)
     return pickled
