@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -29,6 +29,10 @@ class StatefulLoader(RankedPlan):
 
     # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
     _is_accelerate_prepared = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through the epoch from where it stands."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank, and the same after a resume."""

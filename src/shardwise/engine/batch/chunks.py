@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from shardwise.engine.request import Samples
 
-__all__ = ["chunk_ranges"]
+__all__ = ["chunk_ranges", "light_rows"]
 
 # Rows of a chunk: several threads share the first batch, and a task costs little beside its rows.
 _MIN_ROWS, _MAX_ROWS = 16, 64
 # Where the samples of a batch are one request to the store: the ranges of one request.
 _MAX_REQUEST_ROWS = 256
-# Where reading is all that a row costs: bytes of a chunk, and its rows at most.
+# Where reading is all that a row costs, rows are loaded together up to 4 MiB or 4,096 rows: more
+# would gain little, and delay the first batch.
 _LIGHT_BYTES, _MAX_LIGHT_ROWS = 4 << 20, 4096
+
+
+def light_rows(samples: Samples) -> int | None:
+    """How many rows are worth loading together; None where a row costs more than reading."""
+    row_bytes = samples.light_row_bytes
+    if row_bytes is None:
+        return None
+    return min(_MAX_LIGHT_ROWS, int(_LIGHT_BYTES / max(row_bytes, 1.0)))
 
 
 def chunk_ranges(num_rows: int, num_threads: int, *, samples: Samples) -> list[tuple[int, int]]:
@@ -23,9 +32,8 @@ def chunk_ranges(num_rows: int, num_threads: int, *, samples: Samples) -> list[t
     if samples.reads_at_once:
         num_threads = 1
     least, most = _MIN_ROWS, _MAX_ROWS
-    if samples.light_row_bytes is not None:
-        rows = int(_LIGHT_BYTES / max(samples.light_row_bytes, 1.0))
-        least = max(_MIN_ROWS, min(rows, _MAX_LIGHT_ROWS))
+    if (light := light_rows(samples)) is not None:
+        least = max(_MIN_ROWS, light)
         most = max(_MAX_ROWS, least)
     if samples.reads_at_once:
         most = max(most, _MAX_REQUEST_ROWS)

@@ -14,23 +14,17 @@ from itertools import chain, islice
 
 import numpy as np
 
+from shardwise.engine.batch.chunks import light_rows
 from shardwise.engine.request import Batch, BatchRequest, Executor, Samples
 from shardwise.errors import DataError, StorageError
 
 __all__ = ["coalesced_batches", "num_coalesced"]
 
-# Rows and bytes of one request, at most. More would gain little, and delay the first batch.
-_MAX_ROWS = 4096
-_MAX_BYTES = 4 << 20
-
 
 def num_coalesced(samples: Samples, batch_size: int) -> int:
     """How many batches of this size are worth loading by one request; 1 for one by one."""
-    row_bytes = samples.light_row_bytes
-    if row_bytes is None:
-        return 1
-    rows = min(_MAX_ROWS, _MAX_BYTES / max(row_bytes, 1.0))
-    return max(1, int(rows // batch_size))
+    rows = light_rows(samples)
+    return 1 if rows is None else max(1, rows // batch_size)
 
 
 def coalesced_batches(
