@@ -2,7 +2,7 @@
 
 Accelerate ends a sum of gradients with the epoch, and `gather_for_metrics` cuts repeats off, for
 the loader that it takes for active. A loader that is iterated beside an Accelerator makes itself
-that one (`followed`). Its position is only saved if Accelerate knows the loader (`prepare`), so
+that one (`active_batches`). Its position is only saved if Accelerate knows the loader (`prepare`), so
 one that has not is refused.
 """
 
@@ -23,7 +23,7 @@ from shardwise.plan import Plan
 
 L = TypeVar("L", bound=EpochLoader)
 
-__all__ = ["check_dividers", "followed", "prepare"]
+__all__ = ["check_dividers", "active_batches", "prepare"]
 
 _TESTED = "1.15.0"
 
@@ -61,7 +61,7 @@ def prepare(accelerator: Accelerator, loader: L) -> L:
     return loader
 
 
-def followed(
+def active_batches(
     batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
 ) -> Iterator[Any]:
     """Yield the batches of a pass; meanwhile Accelerate takes it for the active loader.

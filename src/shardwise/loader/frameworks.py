@@ -15,7 +15,7 @@ from shardwise.errors import FrameworkError
 from shardwise.plan import Plan, SequentialSampler
 
 __all__ = [
-    "announced",
+    "batches_for_frameworks",
     "callers",
     "no_such_attribute",
     "sampler_of",
@@ -59,7 +59,7 @@ def sampler_of(loader: EpochLoader) -> EpochSampler:
     return StorageOrderSampler(loader)
 
 
-def announced(
+def batches_for_frameworks(
     batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
 ) -> Iterator[Any]:
     """The batches of a pass, which Accelerate takes for active where the program uses it.
@@ -80,9 +80,9 @@ def announced(
         )
     if "accelerate.state" not in sys.modules:
         return batches
-    from shardwise.integrations.accelerate import followed
+    from shardwise.integrations.accelerate import active_batches
 
-    return followed(batches, rest, is_known=is_known)
+    return active_batches(batches, rest, is_known=is_known)
 
 
 def no_such_attribute(kind: type, name: str) -> NoReturn:

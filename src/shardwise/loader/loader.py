@@ -25,7 +25,7 @@ from shardwise.engine.stats.counts import Counts
 from shardwise.errors import RankError
 from shardwise.loader.arguments import as_dataset, check_options, checked_names
 from shardwise.loader.drop_notice import DropNotice
-from shardwise.loader.frameworks import announced, no_such_attribute
+from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.position import Position
@@ -253,7 +253,7 @@ class DataLoader(StatefulLoader):
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # An instance has the mark of the class itself once somebody sees to its state.
         is_known = "_is_accelerate_prepared" in vars(self)
-        return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
+        return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
         position = self._position

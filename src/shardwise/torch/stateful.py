@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.utils.data
 
-from shardwise.loader.frameworks import announced
+from shardwise.loader.frameworks import batches_for_frameworks
 from shardwise.plan import Plan
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
@@ -89,7 +89,7 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go through the epoch from where it stands."""
-        return announced(self._batches(), lambda: self._pass_plan, is_known=True)
+        return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=True)
 
     def _batches(self) -> Generator[Any, None, None]:
         self._end_if_whole()
