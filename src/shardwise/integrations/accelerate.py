@@ -2,8 +2,8 @@
 
 Accelerate ends a sum of gradients with the epoch, and `gather_for_metrics` cuts repeats off, for
 the loader that it takes for active. A loader that is iterated beside an Accelerator makes itself
-that one (`active_batches`). Its position is only saved if Accelerate knows the loader (`prepare`), so
-one that has not is refused.
+that one (`active_batches`). Its position is only saved if Accelerate knows the loader (`prepare`),
+so a loader that it does not know is refused.
 """
 
 from __future__ import annotations
