@@ -1,13 +1,12 @@
-"""Rank and world size: found in the process that builds the loader, or refused.
+"""Rank and world size: discovered in the process that builds the loader, or refused.
 
-Keeps I10, no surprise ranks. What is found travels with the pickled loader, and `held_ranks` holds
-it against the process group where reading begins. Where the signs don't settle it, `RankError` says
-which values were seen and what to set: reading everything on every rank is the one mistake that
+Keeps I10, no surprise ranks. The ranks travel with the pickled loader, and `loader/rank_check.py`
+compares them with the process group when a pass begins. Where the environment is not conclusive,
+`RankError` has its values and what to set: reading everything on every rank is the one mistake that
 nobody notices.
 
-The only module that reads environment variables. It imports the standard library and
-`shardwise.errors`; torch is looked at where the program has imported it already, never imported
-here, and torch.distributed is never initialised.
+The only module that reads environment variables to find ranks. torch is looked at where the program
+has imported it already, never imported here, and torch.distributed is never initialised.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Ranks:
     Attributes:
         rank: in [0, world_size).
         world_size: how many processes share the data, at least 1.
-        source: what said so, for messages: "arguments", "group", "torch.distributed",
+        source: where they are from, for messages: "arguments", "group", "torch.distributed",
             the names of two environment variables, or "default".
         is_certain: whether `rank` is more than a guess until the process group is there.
     """
@@ -68,7 +67,7 @@ class Ranks:
 
 
 def discover(rank: int | None = None, world_size: int | None = None, *, group: Any = None) -> Ranks:
-    """Find rank and world size; the first of these that speaks is believed.
+    """Find rank and world size: the first of these that has them counts.
 
     1. The arguments, both or neither.
     2. `group`: a torch process group, or one dimension of a device mesh (`mesh["dp"]`).
@@ -76,7 +75,7 @@ def discover(rank: int | None = None, world_size: int | None = None, *, group: A
     4. `RANK` and `WORLD_SIZE`, as torchrun sets them.
     5. `SLURM_PROCID` and `SLURM_NTASKS`, in a step that srun started with more than one task.
     6. `OMPI_COMM_WORLD_RANK` and `_SIZE` (Open MPI), `PMI_RANK` and `PMI_SIZE` (MPICH, Intel MPI).
-    7. Nothing speaks: rank 0 of 1.
+    7. None of them: rank 0 of 1.
 
     Args:
         rank: this process's rank, or None to find it.
@@ -123,10 +122,10 @@ def explicit_ranks() -> Ranks:
     Raises:
         RankError: `RANK` and `WORLD_SIZE` are no integers or contradict each other.
     """
-    found = ranks_of_group()
-    if found is None and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        found = _pair(os.environ, "RANK", "WORLD_SIZE")
-    return found or Ranks(0, 1, "default")
+    ranks = ranks_of_group()
+    if ranks is None and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        ranks = _pair(os.environ, "RANK", "WORLD_SIZE")
+    return ranks or Ranks(0, 1, "default")
 
 
 def unused_world_size() -> str | None:
@@ -255,15 +254,15 @@ def uncertain() -> Ranks | None:
 
 
 def _from_environment(env: Mapping[str, str]) -> Ranks:
-    found = _pair(env, "RANK", "WORLD_SIZE")
-    if found is None and _slurm_step(env):
-        found = _from_slurm(env)
-    if found is None:
-        found = _pair(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    if found is None:
-        found = _pair(env, "PMI_RANK", "PMI_SIZE")
-    if found is not None:
-        return found
+    ranks = _pair(env, "RANK", "WORLD_SIZE")
+    if ranks is None and _slurm_step(env):
+        ranks = _from_slurm(env)
+    if ranks is None:
+        ranks = _pair(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if ranks is None:
+        ranks = _pair(env, "PMI_RANK", "PMI_SIZE")
+    if ranks is not None:
+        return ranks
     num_tasks = _integer(env, "SLURM_NTASKS", default=1)
     if num_tasks > 1 and not _slurm_step(env):
         # An salloc shell, or a batch script without srun: one process, or several that something
@@ -283,27 +282,27 @@ def _slurm_step(env: Mapping[str, str]) -> bool:
 
 
 def _from_slurm(env: Mapping[str, str]) -> Ranks | None:
-    found = _pair(env, "SLURM_PROCID", "SLURM_NTASKS")
-    if found is None:
+    ranks = _pair(env, "SLURM_PROCID", "SLURM_NTASKS")
+    if ranks is None:
         return None
-    num_tasks = _integer(env, "SLURM_STEP_NUM_TASKS", default=found.world_size)
-    if num_tasks != found.world_size:
+    num_tasks = _integer(env, "SLURM_STEP_NUM_TASKS", default=ranks.world_size)
+    if num_tasks != ranks.world_size:
         raise RankError(
-            f"SLURM_NTASKS={found.world_size}, but SLURM_STEP_NUM_TASKS={num_tasks}: {_REMEDY}"
+            f"SLURM_NTASKS={ranks.world_size}, but SLURM_STEP_NUM_TASKS={num_tasks}: {_REMEDY}"
         )
     # A step of one task may hold an mpirun: its variables, if any, say more.
-    return found if found.world_size > 1 else None
+    return ranks if ranks.world_size > 1 else None
 
 
 def _pair(env: Mapping[str, str], rank_name: str, size_name: str) -> Ranks | None:
-    given = {name: env[name] for name in (rank_name, size_name) if name in env}
-    if not given:
+    values = {name: env[name] for name in (rank_name, size_name) if name in env}
+    if not values:
         return None
-    if len(given) == 1:
-        (present,) = given
+    if len(values) == 1:
+        (present,) = values
         missing = size_name if present == rank_name else rank_name
         raise RankError(
-            f"{present}={given[present]!r} is set but {missing} is not: set {missing} too, unset "
+            f"{present}={values[present]!r} is set but {missing} is not: set {missing} too, unset "
             f"{present}, or pass rank= and world_size="
         )
     rank, size = _integer(env, rank_name), _integer(env, size_name)

@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.batch.partial_batch import Draft
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.partial_batch import PartialBatch
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.request import Batch, Work
+from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.errors import DataError
 from shardwise.testing import assert_batches_equal
@@ -74,25 +74,29 @@ class Makers:
         return self.makers[self.current].collate
 
     @property
+    def layout(self):
+        return self.makers[self.current].layout
+
+    @property
     def ragged(self):
         return self.makers[self.current].ragged
 
-    def works(self, number: int, works: Sequence[Work]) -> Iterator[Work]:
+    def works(self, number: int, works: Sequence[BatchRequest]) -> Iterator[BatchRequest]:
         return (replace(work, epoch=number * _EPOCHS + work.epoch) for work in works)
 
-    def make(self, work):
+    def build(self, work):
         maker, own = self._own(work)
-        return maker.make(own)
+        return maker.build(own)
 
     def fill(self, draft, start, stop):
-        maker, own = self._own(draft.work)
-        maker.fill(Draft(own, draft.rows, draft.pieces), start, stop)
+        maker, own = self._own(draft.request)
+        maker.fill(PartialBatch(own, draft.rows, draft.chunks), start, stop)
 
     def finish(self, draft):
-        maker, own = self._own(draft.work)
-        return maker.finish(Draft(own, draft.rows, draft.pieces))
+        maker, own = self._own(draft.request)
+        return maker.finish(PartialBatch(own, draft.rows, draft.chunks))
 
-    def _own(self, work: Work):
+    def _own(self, work: BatchRequest):
         number, epoch = divmod(work.epoch, _EPOCHS)
         return self.makers[number], replace(work, epoch=epoch)
 
@@ -169,9 +173,9 @@ def test_of_several_errors_in_a_batch_that_of_its_first_row_is_raised(tmp_path):
             raise KeyError(f"value {sample['value']}")
         return sample
 
-    maker = BatchMaker(sw.wrap(range(192)).map(fails))
+    maker = BatchBuilder(sw.wrap(range(192)).map(fails))
     with closing(ProcessExecutor(maker, num_workers=2)) as executor:
-        made = outcome(executor.run(iter([Work(0, 0, np.arange(192))])))
+        made = outcome(executor.run(iter([BatchRequest(0, 0, np.arange(192))])))
     assert "value 0" in str(made.error)
     assert flag.exists()
 

@@ -10,11 +10,11 @@ import pytest
 
 import shardwise as sw
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.choice import choose_executor
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.request import Work
+from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.errors import DataError, StallError
 from shardwise.testing import check_executor
@@ -27,7 +27,7 @@ def noisy(sample, rng):
 
 def numbered_maker(num_samples=40, **options):
     dataset = Dataset(MemorySource(numbered_samples(num_samples))).decode(cls=int, txt=str)
-    return BatchMaker(dataset.map(noisy), seed=3, **options)
+    return BatchBuilder(dataset.map(noisy), seed=3, **options)
 
 
 def threads(maker, num_threads=2, **options):
@@ -40,7 +40,9 @@ def processes(maker, num_workers=1, **options):
 
 def works(num_batches=6, size=40):
     ids = np.arange(num_batches * size, dtype=np.int64) % 40
-    return [Work(0, step, ids[step * size : (step + 1) * size]) for step in range(num_batches)]
+    return [
+        BatchRequest(0, step, ids[step * size : (step + 1) * size]) for step in range(num_batches)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,9 @@ def test_large_batches_are_filled_by_several_threads():
         return sample
 
     dataset = Dataset(MemorySource(numbered_samples(64))).map(meet)
-    with_threads = threads(BatchMaker(dataset))
+    with_threads = threads(BatchBuilder(dataset))
     # One batch only: if a single thread filled it, the barrier would never open.
-    [batch] = with_threads.run(iter([Work(0, 0, np.arange(64))]))
+    [batch] = with_threads.run(iter([BatchRequest(0, 0, np.arange(64))]))
     with_threads.close()
     assert len(seen) == 2
     assert batch.num_rows == 64
@@ -75,11 +77,11 @@ def test_large_batches_are_filled_by_several_threads():
 def test_an_error_comes_in_the_place_of_its_batch_and_the_batches_before_it_are_given():
     source = MemorySource(numbered_samples(40))
     source.fail_at(25)
-    executor = threads(BatchMaker(Dataset(source)))
+    executor = threads(BatchBuilder(Dataset(source)))
     given = []
     with pytest.raises(DataError, match="damaged") as caught:
         for batch in executor.run(
-            iter([Work(0, s, np.arange(s * 10, s * 10 + 10)) for s in range(4)])
+            iter([BatchRequest(0, s, np.arange(s * 10, s * 10 + 10)) for s in range(4)])
         ):
             given.append(batch.data["__index__"].tolist())
     executor.close()
@@ -89,7 +91,7 @@ def test_an_error_comes_in_the_place_of_its_batch_and_the_batches_before_it_are_
 
 def test_only_the_window_is_made_ahead():
     source = MemorySource(numbered_samples(40))
-    executor = ThreadExecutor(BatchMaker(Dataset(source)), num_threads=1, num_prefetch=3)
+    executor = ThreadExecutor(BatchBuilder(Dataset(source)), num_threads=1, num_prefetch=3)
     taken = []
 
     def counted():
@@ -114,10 +116,10 @@ def test_a_batch_that_does_not_come_raises_stall_error_that_names_the_sample():
         return sample
 
     dataset = Dataset(MemorySource(numbered_samples(8))).map(stuck)
-    executor = threads(BatchMaker(dataset), timeout=0.2)
+    executor = threads(BatchBuilder(dataset), timeout=0.2)
     try:
         with pytest.raises(StallError, match=r"step 7 of epoch 2.*sample 5 of memory://.*timeout="):
-            next(executor.run(iter([Work(2, 7, np.array([5, 6]))])))
+            next(executor.run(iter([BatchRequest(2, 7, np.array([5, 6]))])))
         executor.close()  # does not wait for the stuck thread
     finally:
         release.set()
@@ -178,7 +180,7 @@ def test_options_that_make_no_executor_are_refused(options, message):
 def test_the_choice_is_threads_unless_processes_are_asked_for():
     def chosen(**options):
         given = {"executor": None, "num_workers": None, "num_threads": None, **options}
-        maker = BatchMaker(Dataset(MemorySource(numbered_samples(8))).decode(cls=int))
+        maker = BatchBuilder(Dataset(MemorySource(numbered_samples(8))).decode(cls=int))
         return choose_executor(maker, num_ranks=1, prefetch_factor=2, timeout=None, **given)
 
     assert isinstance(chosen(), ThreadExecutor)
@@ -252,7 +254,7 @@ def test_functions_of_the_user_are_given_processes_where_there_are_cores(
     make, cores, options, expected, monkeypatch
 ):
     monkeypatch.setattr("shardwise.engine.choice.usable_cores", lambda **_: cores)
-    maker = BatchMaker(make(Dataset(MemorySource(numbered_samples(8)))))
+    maker = BatchBuilder(make(Dataset(MemorySource(numbered_samples(8)))))
     given = {"executor": None, "num_workers": None, "num_threads": None, **options}
     executor = choose_executor(maker, num_ranks=1, prefetch_factor=2, timeout=None, **given)
     assert isinstance(executor, expected)
@@ -268,7 +270,7 @@ def test_functions_that_do_not_travel_are_run_by_threads_with_a_word(monkeypatch
         with lock:
             return sample
 
-    maker = BatchMaker(Dataset(MemorySource(numbered_samples(8))).map(locked))
+    maker = BatchBuilder(Dataset(MemorySource(numbered_samples(8))).map(locked))
     executor = choose_executor(
         maker,
         executor=None,

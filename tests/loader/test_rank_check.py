@@ -8,7 +8,7 @@ import pytest
 
 import shardwise.loader.rank_check as module
 from shardwise.errors import RankError
-from shardwise.loader.rank_check import HeldRanks
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.ranks import Ranks
 
 LIGHTNING = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_PORT": "1"}
@@ -43,7 +43,7 @@ def pair(ranks):
 
 @pytest.mark.parametrize("travels", [False, True])
 def test_ranks_that_were_found_follow_the_group(group, travel, travels):
-    held = HeldRanks()
+    held = CurrentRanks()
     assert pair(held.certain()) == (0, 1)
     if travels:
         travel()
@@ -58,7 +58,7 @@ def test_ranks_that_were_found_follow_the_group(group, travel, travels):
 def test_what_found_nothing_looks_at_the_environment_of_the_process_it_came_to(
     group, travel, monkeypatch
 ):
-    here, there = HeldRanks(), HeldRanks()
+    here, there = CurrentRanks(), CurrentRanks()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert pair(here.certain()) == (0, 1)
@@ -85,7 +85,7 @@ def test_ranks_that_were_given_are_refused_where_they_are_another_processs(
     group, travel, made_in, used_in, given, travels, is_refused
 ):
     group(*(made_in or ()))
-    held = HeldRanks(*given)
+    held = CurrentRanks(*given)
     if travels:
         travel()
     group(*(used_in or ()))
@@ -101,7 +101,7 @@ def test_ranks_that_were_given_are_refused_where_they_are_another_processs(
 def test_a_rank_that_only_the_group_knows_is_asked_for_when_reading_begins(group, monkeypatch):
     for name, value in LIGHTNING.items():
         monkeypatch.setenv(name, value)
-    held = HeldRanks()
+    held = CurrentRanks()
     again = copy.copy(held)
     assert held.now().world_size == 2
     with pytest.raises(RankError, match=r"WORLD_SIZE=2 .* Lightning .* trainer\.fit"):

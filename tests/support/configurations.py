@@ -17,9 +17,9 @@ import numpy as np
 from PIL import Image
 
 import shardwise as sw
-from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.batch.schedule import epoch_works
-from shardwise.engine.request import Work
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.schedule import epoch_requests
+from shardwise.engine.request import BatchRequest
 from tests.support.decoders import InPlace, WholeColumn
 from tests.support.memory_source import MemorySource
 
@@ -42,8 +42,8 @@ class Configuration:
 
     number: int
     traits: frozenset[str]
-    maker: BatchMaker
-    works: tuple[Work, ...]
+    maker: BatchBuilder
+    works: tuple[BatchRequest, ...]
 
 
 def configuration(number: int) -> Configuration:
@@ -68,7 +68,7 @@ def configuration(number: int) -> Configuration:
     padded = collate is None and number % 4 == 0
     if padded:
         traits.add("padded")
-    maker = BatchMaker(
+    maker = BatchBuilder(
         dataset,
         seed=seed,
         collate=collate,
@@ -266,7 +266,7 @@ def summarised(samples: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
 # Plans.
 
 
-def _works(rng: np.random.Generator, dataset: sw.Dataset, traits: set[str]) -> list[Work]:
+def _works(rng: np.random.Generator, dataset: sw.Dataset, traits: set[str]) -> list[BatchRequest]:
     world_size = int(rng.integers(1, 5))
     shuffle = [False, "full", "window"][rng.integers(3)]
     remainder = ["drop", "pad", "uneven"][rng.integers(3)]
@@ -297,8 +297,8 @@ def _works(rng: np.random.Generator, dataset: sw.Dataset, traits: set[str]) -> l
     if batch_size > 16:
         traits.add("several pieces")
     first_epoch = int(rng.integers(5))
-    works: list[Work] = []
+    works: list[BatchRequest] = []
     for epoch in range(first_epoch, first_epoch + int(rng.integers(1, 3))):
-        steps = list(epoch_works(plan, epoch=epoch, rank=rank))
+        steps = list(epoch_requests(plan, epoch=epoch, rank=rank))
         works += steps[:_NUM_FIRST] + steps[_NUM_FIRST:][-1:]
     return works

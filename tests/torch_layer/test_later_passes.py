@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import shardwise as sw
 from shardwise.torch import DistributedSampler, IterableDataset, StatefulDataLoader
-from shardwise.torch.shared_cursor import SharedPlace
+from shardwise.torch.shared_cursor import SharedCursor
 from tests.support.trainers import needs
 from tests.torch_layer.test_stateful import BATCH_SIZE, PARTS, make_loader, values
 
@@ -146,7 +146,7 @@ def test_workers_refuse_a_second_pass_from_where_a_state_stood(options):
 
 
 def test_a_pass_that_was_read_ahead_to_its_end_is_never_begun_in_two_places(monkeypatch):
-    was_read, mark_done = SharedPlace.was_read, SharedPlace.mark_done
+    was_read, mark_done = SharedCursor.was_read, SharedCursor.mark_done
     context = torch.multiprocessing.get_context("fork")
     is_left, is_decided, is_done = (context.Event() for _ in range(3))
 
@@ -166,8 +166,8 @@ def test_a_pass_that_was_read_ahead_to_its_end_is_never_begun_in_two_places(monk
         else:
             mark_done(self, run, place)
 
-    monkeypatch.setattr(SharedPlace, "was_read", decided_too_early)
-    monkeypatch.setattr(SharedPlace, "mark_done", done_too_late)
+    monkeypatch.setattr(SharedCursor, "was_read", decided_too_early)
+    monkeypatch.setattr(SharedCursor, "mark_done", done_too_late)
     # All that is left is asked for ahead once five of its eight batches were taken.
     _, loader = resumed_and_left(5, persistent_workers=True, multiprocessing_context="fork")
     is_left.set()

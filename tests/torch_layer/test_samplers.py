@@ -143,7 +143,7 @@ def test_a_distributed_state_counts_what_the_program_took_if_it_says_so(dataset)
     next(batches)
     assert sampler.state_dict()["position"] > 4  # what workers were given, ahead of the program
     assert sampler.state_dict(num_samples=2)["position"] == 4
-    with pytest.raises(ValueError, match="num_samples=21: epoch 0 has 20 from position 0 on"):
+    with pytest.raises(ValueError, match="num_samples=21: epoch 0 has 20 samples from position"):
         sampler.state_dict(num_samples=21)
     assert len(list(batches)) == 9  # torch's workers end quietly only after the last batch
 
@@ -244,7 +244,7 @@ def test_the_batch_state_counts_what_the_program_took_if_it_says_so():
     assert len(list(itertools.islice(sampler, 3))) == 3
     assert sampler.state_dict()["position"] == 12
     assert sampler.state_dict(num_batches=1)["position"] == 4
-    with pytest.raises(ValueError, match="num_batches=6: epoch 0 has 5 from position 0 on"):
+    with pytest.raises(ValueError, match="num_batches=6: epoch 0 has 5 batches from position 0 on"):
         sampler.state_dict(num_batches=6)
     # A new pass counts anew, and the old one no longer counts.
     old = iter(sampler)

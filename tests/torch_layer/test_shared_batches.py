@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from shardwise.torch import shared_batches as parcels
-from shardwise.torch.shared_batches import HandOver
+from shardwise.torch.shared_batches import SharedMemoryCollate
 
 ROW = 64 << 10
 METHODS = ["fork", "spawn", "forkserver"]
@@ -46,7 +46,7 @@ def loader(dataset=None, *, method="fork", workers=2, collate=stack, **options):
         batch_size=4,
         num_workers=workers,
         multiprocessing_context=method if workers else None,
-        collate_fn=HandOver(collate),
+        collate_fn=SharedMemoryCollate(collate),
         **options,
     )
 
@@ -174,7 +174,7 @@ def test_whatever_a_batch_holds_arrives(method):
         batch_size=None,
         num_workers=1,
         multiprocessing_context=method,
-        collate_fn=HandOver(same),
+        collate_fn=SharedMemoryCollate(same),
     )
     for batch in made:
         for name, wanted in batches_of_all_kinds().items():
@@ -208,7 +208,9 @@ def assert_same(found, wanted):
 
 
 def test_a_tensor_whose_memory_torch_moves_while_the_batch_is_packed():
-    made = DataLoader([0], batch_size=None, num_workers=1, collate_fn=HandOver(two_of_one))
+    made = DataLoader(
+        [0], batch_size=None, num_workers=1, collate_fn=SharedMemoryCollate(two_of_one)
+    )
     for _ in range(5):
         (batch,) = made
         assert batch[0].tolist() == batch[1].tolist() == list(range(100_000))
@@ -221,7 +223,9 @@ def two_of_one(_):
 
 def test_a_tensor_that_is_shared_already_stays_shared():
     shared = torch.zeros(100_000).share_memory_()
-    made = DataLoader([0], batch_size=None, num_workers=1, collate_fn=HandOver(lambda _: shared))
+    made = DataLoader(
+        [0], batch_size=None, num_workers=1, collate_fn=SharedMemoryCollate(lambda _: shared)
+    )
     (batch,) = made
     batch[0] = 5
     assert shared[0] == 5
@@ -249,7 +253,7 @@ def test_a_process_that_was_forked_from_the_trainer_does_not_free_its_memory():
 
 def test_batches_that_grow_and_shrink(monkeypatch):
     monkeypatch.setattr(parcels, "get_worker_info", lambda: True)
-    hand_over = HandOver(same)
+    hand_over = SharedMemoryCollate(same)
     rng = np.random.default_rng(0)
     kept = []
     for number in range(200):
@@ -263,4 +267,4 @@ def test_batches_that_grow_and_shrink(monkeypatch):
         del got, sent
     for got, sent in kept:
         assert (got["x"] == sent["x"]).all()
-    assert len(hand_over._outbox._slots) <= 8
+    assert len(hand_over._sender._slots) <= 8

@@ -13,7 +13,7 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.engine.concurrency import Hands
+from shardwise.engine.concurrency import Concurrency
 
 __all__ = ["show"]
 
@@ -22,7 +22,7 @@ _MAX_BAR = 30
 
 def show(document: dict[str, Any]) -> None:
     """Write the result for people."""
-    hands = Hands(document["executor"], document["num_workers"], document["num_threads"])
+    hands = Concurrency(document["executor"], document["num_workers"], document["num_threads"])
     decoded = "" if document["decode"] == "auto" else ", not decoded"
     size = document["image_size"]
     decoded += f", images of {size} x {size}" if size else ""

@@ -1,6 +1,6 @@
-"""The engine runs plans: it makes batches, in order, ahead of time, and knows no format.
+"""The engine runs plans: it builds batches, in order, ahead of time, and knows no format.
 
-It sees datasets and executors as protocols (`work.py`); `maker.py` turns one piece of work into a
-batch, `schedule.py` lists the work of an epoch, and an executor says who does it: `inline.py` is
-the reference, `threads.py` shares the pieces of a window of batches among threads.
+It sees datasets and executors as protocols (`request.py`). `batch/builder.py` turns a request into
+a batch, `batch/schedule.py` lists the requests of an epoch, and an executor runs them: `inline.py`
+is the reference, `threads.py` and `processes/` share the row chunks of several batches.
 """

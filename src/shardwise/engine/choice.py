@@ -6,10 +6,10 @@ import logging
 from typing import Literal, get_args
 
 from shardwise.cores import usable_cores
-from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.processes.pickling import portable
+from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
 
@@ -19,17 +19,17 @@ _logger = logging.getLogger("shardwise")
 
 ExecutorName = Literal["inline", "threads", "processes"]
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
-# More threads than this share one pool without gain: reading and decoding keep the cores busy.
+# More threads in one pool gain nothing: reading and decoding keep the cores busy.
 _MAX_THREADS = 16
-# From here on more workers only wait for a core, and for each other's start.
-_MOST_WORKERS_A_CORE = 4
-# Batches on their way from a store that gives each by one request: at 64 ranges a request, 3,000
-# ranges a second at 40 ms round trip.
+# From 4 worker processes a core on, they only compete for cores.
+_MAX_WORKERS_A_CORE = 4
+# Threads where the samples of a batch are one request to a store: requests of 64 ranges at 40 ms of
+# round trip bring 3,000 ranges a second.
 _STORE_THREADS = 8
 
 
 def choose_executor(
-    maker: BatchMaker,
+    builder: BatchBuilder,
     *,
     executor: ExecutorName | None,
     num_workers: int | None,
@@ -40,12 +40,12 @@ def choose_executor(
 ) -> Executor:
     """Make the executor that the options ask for.
 
-    Told nothing, threads, one for each core that this rank may use: reading and the decoders of
-    this library release the GIL. Of samples that are only read, one thread makes the batches while
-    nothing has to be waited for. Or processes, one for each such core, where there is more than
-    one and functions of the user's run for each sample: they hold it. `num_workers` above 0 means
-    processes, 0 none; each has one thread unless told otherwise. Neither processes nor threads
-    (`num_workers` 0 or None, `num_threads=0`) is the inline executor.
+    By default threads, one for each core that this rank may use: reading and the decoders of this
+    library release the GIL. Where samples are only read, one thread is active while no read
+    blocks. Processes, one for each such core, where there is more than one core and functions of
+    the user's run for each sample: they hold the GIL. `num_workers` above 0 means processes, 0
+    none; each has one thread by default. Neither processes nor threads (`num_workers` 0 or None,
+    `num_threads=0`) is the inline executor.
 
     Raises:
         ValueError: options that do not go together; the message has their values.
@@ -58,10 +58,11 @@ def choose_executor(
         if value is not None and value < 0:
             raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
     cores = usable_cores(num_ranks=num_ranks)
+    cost = builder.dataset.cost
     if executor is None:
         executor = "inline" if num_threads == 0 else "threads"
         is_open = num_workers is None and num_threads is None and cores > 1
-        if num_workers or (is_open and maker.dataset.cost.runs_python and _travels(maker)):
+        if num_workers or (is_open and cost.runs_python and _can_be_pickled(builder)):
             executor = "processes"
     if executor != "processes" and num_workers:
         raise ValueError(
@@ -75,7 +76,7 @@ def choose_executor(
                 f"and num_threads={num_threads}; None has them chosen"
             )
         num_workers, num_threads = num_workers or cores, num_threads or 1
-        if num_workers >= _MOST_WORKERS_A_CORE * cores:
+        if num_workers >= _MAX_WORKERS_A_CORE * cores:
             _logger.warning(
                 "num_workers=%d worker processes for the %d %s of this rank: each starts an "
                 "interpreter before the first batch, and they take the cores from each other; "
@@ -83,7 +84,7 @@ def choose_executor(
                 num_workers, cores, "core" if cores == 1 else "cores", cores,
             )  # fmt: skip
         return ProcessExecutor(
-            maker,
+            builder,
             num_workers=num_workers,
             num_threads=num_threads,
             num_prefetch=max(2, prefetch_factor * num_workers),
@@ -94,15 +95,15 @@ def choose_executor(
             raise ValueError(
                 f"executor='inline' has no threads: leave out num_threads={num_threads}"
             )
-        return InlineExecutor(maker)
+        return InlineExecutor(builder)
     if num_threads == 0:
         raise ValueError("executor='threads' needs num_threads of 1 or more, or None")
-    is_fixed = num_threads is not None or not maker.dataset.cost.one_thread_suffices
+    is_fixed = num_threads is not None or not cost.one_thread_suffices
     # Threads that wait for replies need no core.
-    chosen = _STORE_THREADS if maker.dataset.cost.batch_is_one_request else min(_MAX_THREADS, cores)
-    num_threads = num_threads or chosen
+    default = _STORE_THREADS if cost.batch_is_one_request else min(_MAX_THREADS, cores)
+    num_threads = num_threads or default
     return ThreadExecutor(
-        maker,
+        builder,
         num_threads=num_threads,
         num_prefetch=max(2, prefetch_factor * num_threads),
         is_fixed=is_fixed,
@@ -110,10 +111,10 @@ def choose_executor(
     )
 
 
-def _travels(maker: BatchMaker) -> bool:
-    """Whether worker processes could be given the dataset; if not, say so."""
+def _can_be_pickled(builder: BatchBuilder) -> bool:
+    """Whether the dataset can be sent to worker processes; if not, log why."""
     try:
-        portable(maker)
+        pickled_by_value(builder)
     except TypeError as error:
         _logger.warning(
             "%s. Threads run it here, one at a time; num_workers=0 asks for them", error

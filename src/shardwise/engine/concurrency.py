@@ -1,22 +1,22 @@
-"""Hands: who loads samples, and how many of them work side by side. Imports nothing."""
+"""Concurrency: the worker processes and threads that load samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Hands"]
+__all__ = ["Concurrency"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
-    """What an executor makes batches with.
+class Concurrency:
+    """The processes and threads that build batches.
 
     Attributes:
         executor: "inline", "threads" or "processes".
         num_workers: worker processes; 0 without any.
         num_threads: threads that load in each process; 0 where the caller's own thread does.
-        num_prefetch: batches that may be ready or under way at most; 0 without any ahead.
-        collate: whether they put batches together, too, which else the caller's thread does.
+        num_prefetch: batches that are ready or in progress at most; 0 without prefetch.
+        collate: whether they collate, too, which else the caller's thread does.
     """
 
     executor: str

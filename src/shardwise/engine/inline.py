@@ -1,31 +1,31 @@
-"""The reference executor: every batch is made when it is asked for, in the caller's thread."""
+"""The reference executor: every batch is built on demand, in the caller's thread."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.concurrency import Hands
-from shardwise.engine.request import Batch, Work
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.concurrency import Concurrency
+from shardwise.engine.request import Batch, BatchRequest
 
 __all__ = ["InlineExecutor"]
 
 
 class InlineExecutor:
-    """Makes batches one after the other; all other executors give the same bytes."""
+    """Builds batches one after the other; all other executors give the same bytes."""
 
-    def __init__(self, maker: BatchMaker) -> None:
-        self.maker = maker
+    def __init__(self, builder: BatchBuilder) -> None:
+        self.builder = builder
 
     @property
-    def hands(self) -> Hands:
-        """The caller's own."""
-        return Hands("inline")
+    def concurrency(self) -> Concurrency:
+        """The caller's own thread."""
+        return Concurrency("inline")
 
-    def run(self, works: Iterator[Work]) -> Generator[Batch, None, None]:
-        """Yield one batch for each work."""
-        for work in works:
-            batch = self.maker.make(work)
+    def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        """Yield one batch for each request."""
+        for request in requests:
+            batch = self.builder.build(request)
             batch.num_ready = 0
             yield batch
 

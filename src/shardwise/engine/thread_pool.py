@@ -1,8 +1,8 @@
-"""Threads that take tasks from a queue, and that nobody has to wait for.
+"""A pool of daemon threads: one that is stuck does not keep the interpreter from ending.
 
-The standard pool's threads are joined when the interpreter ends: one that is stuck in a read for
-ever would keep a program from ending after `StallError`. These are daemons; at the end they are
-given a moment to leave the C code that they are in.
+The standard pool's threads are joined when the interpreter ends: a read that never returns would
+keep a program from ending after `StallError`. These get 5 s then, to leave the C code that they
+are in.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from shardwise.storage import give_up_reads
 
 __all__ = ["ThreadPool"]
 
-# What a decoder takes for what it has begun; threads that take longer are left behind.
-_PATIENCE_S = 5.0
-# Between two looks whether a thread that is to end waits for a store.
-_LOOK_S = 0.05
+# At the interpreter's end: a decoder's longest call; slower threads are left behind.
+_END_TIMEOUT_S = 5.0
+# Interval at which the reads of a thread that is to end are given up.
+_POLL_S = 0.05
 
 _Task = tuple[Future[None], Callable[..., None], tuple[Any, ...]]
 
@@ -32,8 +32,8 @@ class ThreadPool:
     """A fixed number of threads.
 
     Args:
-        num_threads: how many.
-        name: what they are called, with a number behind.
+        num_threads: threads.
+        name: prefix of their names.
     """
 
     def __init__(self, num_threads: int, *, name: str) -> None:
@@ -44,23 +44,23 @@ class ThreadPool:
         ]
         for thread in self._threads:
             thread.start()
-        # A pool that is dropped ends its threads; so does the interpreter's end, and waits a bit.
+        # A pool that is dropped ends its threads, and so does the interpreter's end.
         self._end = weakref.finalize(self, _end, os.getpid(), self._tasks, self._threads)
 
     def submit(self, function: Callable[..., None], *args: Any) -> Future[None]:
-        """Put up a call; the future knows when it is done and what it raised."""
+        """Queue a call; its future is done when the call is, and has its error."""
         future: Future[None] = Future()
         self._tasks.put((future, function, args))
         return future
 
-    def close(self, *, patience_s: float | None = None) -> None:
-        """Cancel what has not begun, and wait for what has.
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Cancel the calls that have not begun, and wait for those that have.
 
         Args:
-            patience_s: for so long at most; None for as long as it takes.
+            timeout_s: seconds to wait at most; None for ever.
         """
         if self._end.detach() is not None:
-            _end(os.getpid(), self._tasks, self._threads, patience_s)
+            _end(os.getpid(), self._tasks, self._threads, timeout_s)
 
 
 def _work(tasks: SimpleQueue[_Task | None]) -> None:
@@ -81,7 +81,7 @@ def _end(
     pid: int,
     tasks: SimpleQueue[_Task | None],
     threads: list[threading.Thread],
-    patience_s: float | None = _PATIENCE_S,
+    timeout_s: float | None = _END_TIMEOUT_S,
 ) -> None:
     if pid != os.getpid():
         return  # a forked child has none of these threads
@@ -94,12 +94,12 @@ def _end(
             task[0].cancel()
     for _ in threads:
         tasks.put(None)
-    deadline = None if patience_s is None else time.monotonic() + patience_s
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     for thread in threads:
         # A pool may be dropped by one of its own threads.
         if thread is threading.current_thread():
             continue
         while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
-            # A store that is away may be waited for for minutes.
+            # Requests to a store that does not answer are retried for minutes.
             give_up_reads(thread.ident or 0)
-            thread.join(_LOOK_S)
+            thread.join(_POLL_S)

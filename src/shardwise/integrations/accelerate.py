@@ -2,8 +2,8 @@
 
 Accelerate ends a sum of gradients with the epoch, and `gather_for_metrics` cuts repeats off, for
 the loader that it takes for active. A loader that is iterated beside an Accelerator makes itself
-that one (`followed`). Its position is only saved if Accelerate has been told of it (`prepare`), so
-one that has not is refused. Imports accelerate and the plan.
+that one (`active_batches`). Its position is only saved if Accelerate knows the loader (`prepare`),
+so a loader that it does not know is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardwise.plan import Plan
 
 L = TypeVar("L", bound=EpochLoader)
 
-__all__ = ["check_dividers", "followed", "prepare"]
+__all__ = ["check_dividers", "active_batches", "prepare"]
 
 _TESTED = "1.15.0"
 
@@ -37,7 +37,7 @@ def prepare(accelerator: Accelerator, loader: L) -> L:
     Args:
         accelerator: the program's own.
         loader: made with `device=accelerator.device`, if batches are to be moved. Where
-            `remainder` was not given and nothing is shuffled, it becomes "pad", so that
+            `remainder` was not passed and nothing is shuffled, it becomes "pad", so that
             `gather_for_metrics` gets equal batches and cuts the repeats off.
 
     Returns:
@@ -63,7 +63,7 @@ def prepare(accelerator: Accelerator, loader: L) -> L:
     return loader
 
 
-def followed(
+def active_batches(
     batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
 ) -> Iterator[Any]:
     """Yield the batches of a pass; meanwhile Accelerate takes it for the active loader.
@@ -71,7 +71,7 @@ def followed(
     Args:
         batches: the pass, not yet begun.
         rest: the plan of what the pass hands out; called after its first batch was made.
-        is_known: whether the loader's position is saved by something that was told of it.
+        is_known: whether something saves the loader's position.
 
     Raises:
         FrameworkError: there is an Accelerator, and it doesn't know the loader.
@@ -139,13 +139,13 @@ def check_dividers(*names: str) -> None:
     """
     if is_initialized():
         version = f"accelerate {accelerate.__version__}"
-        require(data_loader, *names, found=version, tested=_TESTED)
+        require(data_loader, *names, version=version, tested=_TESTED)
 
 
 def _check_names() -> None:
     """Refuse a version that lacks what is relied on: a renamed mark would divide data twice."""
     version = f"accelerate {accelerate.__version__}"
-    require(GradientState, "_add_dataloader", "_remove_dataloader", found=version, tested=_TESTED)
+    require(GradientState, "_add_dataloader", "_remove_dataloader", version=version, tested=_TESTED)
     divides, saves = Accelerator.prepare_data_loader, checkpointing.save_accelerator_state
-    require_literal(divides, "_is_accelerate_prepared", found=version, tested=_TESTED)
-    require_literal(saves, "use_stateful_dataloader", found=version, tested=_TESTED)
+    require_literal(divides, "_is_accelerate_prepared", version=version, tested=_TESTED)
+    require_literal(saves, "use_stateful_dataloader", version=version, tested=_TESTED)

@@ -5,8 +5,7 @@ had. The mixin gives it loaders as they are; where the Trainer skips batches, it
 position is kept in the checkpoint's `trainer_state.json`.
 
 Repeats that fill the last batch stand behind all samples of a gather, where the Trainer cuts them
-off. Here they are kept out of the losses, too: loss and metrics are one process's. Imports
-transformers and the loader.
+off. Here they are kept out of the losses, too: loss and metrics are one process's.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from shardwise.integrations.versions import require
 from shardwise.loader import DataLoader
 
 _TESTED = "5.23.0"
-_FOUND = f"transformers {transformers.__version__}"
-require(trainer_callback, "ExportableState", found=_FOUND, tested=_TESTED)
-require(TrainerState, "stateful_callbacks", found=_FOUND, tested=_TESTED)
+_VERSION = f"transformers {transformers.__version__}"
+require(trainer_callback, "ExportableState", version=_VERSION, tested=_TESTED)
+require(TrainerState, "stateful_callbacks", version=_VERSION, tested=_TESTED)
 # How the Trainer resumes: were it by reading, what is left would be cut twice.
-require(trainer, "skip_first_batches", found=_FOUND, tested=_TESTED)
+require(trainer, "skip_first_batches", version=_VERSION, tested=_TESTED)
 
 __all__ = ["LoaderMixin", "LoaderState"]
 

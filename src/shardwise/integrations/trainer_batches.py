@@ -1,6 +1,6 @@
 """A loader as Hugging Face's Trainer sees it, and its batches as a model takes them.
 
-Rows that only fill a batch stand behind its samples. Imports accelerate, torch and the loader.
+Rows that only fill a batch stand behind its samples.
 """
 
 from __future__ import annotations

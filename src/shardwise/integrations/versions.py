@@ -1,7 +1,4 @@
-"""Refuses versions of frameworks that lack the private names which an adapter relies on.
-
-Imports the errors only.
-"""
+"""Refuses versions of frameworks that lack the private names which an adapter relies on."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from shardwise.errors import FrameworkError
 __all__ = ["require", "require_literal"]
 
 
-def require(owner: Any, *names: str, found: str, tested: str) -> None:
+def require(owner: Any, *names: str, version: str, tested: str) -> None:
     """Check that a class or module of a framework has names that are not its public interface.
 
     Args:
         owner: the class or module.
         names: attributes that it must have.
-        found: the framework and its version, such as "accelerate 1.15.0".
+        version: the framework and its version, such as "accelerate 1.15.0".
         tested: the version that the adapter was tested with.
 
     Raises:
@@ -27,10 +24,12 @@ def require(owner: Any, *names: str, found: str, tested: str) -> None:
     """
     for name in names:
         if not hasattr(owner, name):
-            _refuse(f"{owner.__name__}.{name}", found, tested)
+            _refuse(f"{owner.__name__}.{name}", version, tested)
 
 
-def require_literal(function: Callable[..., Any], literal: str, *, found: str, tested: str) -> None:
+def require_literal(
+    function: Callable[..., Any], literal: str, *, version: str, tested: str
+) -> None:
     """Check that a function of a framework still asks for an attribute by this name.
 
     Raises:
@@ -38,11 +37,11 @@ def require_literal(function: Callable[..., Any], literal: str, *, found: str, t
     """
     code = getattr(function, "__wrapped__", function).__code__
     if literal not in code.co_consts + code.co_names:
-        _refuse(f"{literal} in {function.__qualname__}", found, tested)
+        _refuse(f"{literal} in {function.__qualname__}", version, tested)
 
 
-def _refuse(name: str, found: str, tested: str) -> None:
+def _refuse(name: str, version: str, tested: str) -> None:
     raise FrameworkError(
-        f"{found} has no {name}, which this adapter relies on; it was tested with {tested}: "
+        f"{version} has no {name}, which this adapter relies on; it was tested with {tested}: "
         "install that version, or use the loader without the adapter"
     )

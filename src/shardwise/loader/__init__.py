@@ -1,7 +1,6 @@
 """The loader: in which order samples come, who gets them, and where one is in the epoch."""
 
 from shardwise.epoch_sampler import EpochSampler
-from shardwise.loader.arguments import plan_for
 from shardwise.loader.loader import DataLoader
 
-__all__ = ["DataLoader", "EpochSampler", "plan_for"]
+__all__ = ["DataLoader", "EpochSampler"]

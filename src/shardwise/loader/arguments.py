@@ -1,7 +1,4 @@
-"""What a loader is made of: its data, whatever it came as, and its plan; and checks of options.
-
-Imports datasets and the plan.
-"""
+"""Arguments of a loader: its data, whatever it came as, and checks of the options."""
 
 from __future__ import annotations
 
@@ -13,18 +10,10 @@ from shardwise.collate import named
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.ragged import Ragged, mask_of
 from shardwise.hints import call_for
-from shardwise.loader.remainder import default_remainder
-from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan import Remainder
 from shardwise.samples import Samples
 
-__all__ = [
-    "as_dataset",
-    "check_options",
-    "checked_names",
-    "is_in_order",
-    "plan_for",
-    "seed_of",
-]
+__all__ = ["as_dataset", "check_options", "checked_names"]
 
 _OUTPUTS = ("torch", "numpy")
 
@@ -63,41 +52,6 @@ def as_dataset(data: Any) -> Samples:
     return wrap(data)
 
 
-def plan_for(
-    dataset: Samples,
-    *,
-    batch_size: int,
-    world_size: int,
-    shuffle: Shuffle,
-    seed: int,
-    remainder: Remainder | None,
-    epoch_size: int | None,
-    sampler: Sampler | None = None,
-) -> Plan:
-    """Make the plan of a dataset; True shuffles in the way that suits its source.
-
-    A remainder of None is "uneven" where nothing is shuffled and "drop" where it is.
-
-    Raises:
-        ValueError: an option is not usable, or no rank would get a single batch.
-        TypeError: `sampler` is no Sampler.
-    """
-    if shuffle is True and sampler is None:
-        shuffle = dataset.default_shuffle
-    return Plan(
-        len(dataset),
-        batch_size=batch_size,
-        world_size=world_size,
-        seed=seed,
-        shuffle=shuffle,
-        remainder=remainder or default_remainder(shuffle, sampler),
-        shard_sizes=dataset.shard_sizes if shuffle == "window" and sampler is None else None,
-        window_shape=dataset.window_shape,
-        epoch_size=epoch_size,
-        sampler=sampler,
-    ).require_steps()
-
-
 def checked_names(
     as_tuple: Sequence[str] | None,
     dataset: Samples,
@@ -130,17 +84,6 @@ def checked_names(
         known += map(mask_of, dataset.fields) if ragged == "pad" else []
         named(dict.fromkeys(known), names)
     return names
-
-
-def is_in_order(plan: Plan) -> bool:
-    """Whether samples are read in storage order."""
-    return isinstance(plan.sampler, SequentialSampler)
-
-
-def seed_of(sampler: Sampler | None, seed: int) -> int:
-    """What keys the randomness of transforms: the sampler's seed where it has one."""
-    own = seed if sampler is None else getattr(sampler, "seed", 0)
-    return own if isinstance(own, int) else 0
 
 
 def check_options(

@@ -1,7 +1,6 @@
 """What training frameworks ask of a loader, beside its batches and its state.
 
-Each reaches up into what imports the framework, once the program has imported it: inside a
-function only.
+Modules that import a framework are imported inside functions, once the program has imported it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from shardwise.errors import FrameworkError
 from shardwise.plan import Plan, SequentialSampler
 
 __all__ = [
-    "announced",
+    "batches_for_frameworks",
     "callers",
     "no_such_attribute",
     "sampler_of",
@@ -32,9 +31,9 @@ _OVERFIT = "_resolve_overfit_batches"
 
 
 def callers() -> Iterator[tuple[str, FrameType]]:
-    """The calls under way, the innermost first, each with its module's name.
+    """The call stack, innermost first, each frame with its module's name.
 
-    For frameworks that ask an object for nothing which would tell what they are about to do.
+    For frameworks that ask a loader for nothing that would tell what they are about to do.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -60,15 +59,15 @@ def sampler_of(loader: EpochLoader) -> EpochSampler:
     return StorageOrderSampler(loader)
 
 
-def announced(
+def batches_for_frameworks(
     batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
 ) -> Iterator[Any]:
-    """The batches of a pass, which Accelerate is told of where the program uses it.
+    """The batches of a pass, which Accelerate takes for active where the program uses it.
 
     Args:
         batches: the pass, not yet begun.
-        rest: its plan, called after its first batch was made.
-        is_known: whether its position is saved by something that was told of it.
+        rest: gives its plan; called after its first batch was built.
+        is_known: whether a framework saves its position.
 
     Raises:
         FrameworkError: what Ray's `prepare_data_loader` made of a loader iterates it.
@@ -81,9 +80,9 @@ def announced(
         )
     if "accelerate.state" not in sys.modules:
         return batches
-    from shardwise.integrations.accelerate import followed
+    from shardwise.integrations.accelerate import active_batches
 
-    return followed(batches, rest, is_known=is_known)
+    return active_batches(batches, rest, is_known=is_known)
 
 
 def no_such_attribute(kind: type, name: str) -> NoReturn:

@@ -1,77 +1,53 @@
-"""The loader: in which order samples come, who gets them, and where one is in the epoch.
+"""The loader: from options to a plan, an executor, and batches that are counted.
 
-It owns the only position there is (I4). Everything under it is a function of the plan: executors
-run ahead of the user, but the state counts the batches that were handed out.
+Everything under it is a function of the plan: executors run ahead of the user, but the position
+counts the batches that were handed out (I4).
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from shardwise.cores import usable_cores
-from shardwise.engine.batch.builder import BatchMaker, OnError
-from shardwise.engine.batch.coalesce import batches_in_groups, group_size
+from shardwise.engine.batch.bad_samples import OnError
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
 from shardwise.engine.batch.ragged import Ragged
-from shardwise.engine.batch.schedule import epoch_works
+from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorName, choose_executor
 from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
-from shardwise.epoch_sampler import EpochSampler
 from shardwise.errors import RankError
-from shardwise.loader.arguments import (
-    as_dataset,
-    check_options,
-    checked_names,
-    is_in_order,
-    plan_for,
-    seed_of,
-)
-from shardwise.loader.frameworks import announced, no_such_attribute, sampler_of
+from shardwise.loader.arguments import as_dataset, check_options, checked_names
+from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute
 from shardwise.loader.output import Output
-from shardwise.loader.rank_check import HeldRanks
-from shardwise.loader.remainder import DropNotice, default_remainder
+from shardwise.loader.plan_options import PlanOptions, plan_for
+from shardwise.loader.position import Position
+from shardwise.loader.rank_check import CurrentRanks
+from shardwise.loader.stateful import StatefulLoader
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.markup import table
-from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan import (
+    Remainder,
+    Sampler,
+    SequentialSampler,
+    Shuffle,
+)
 from shardwise.ranks import local_world_size
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["DataLoader", "EpochSampler", "plan_for"]
+__all__ = ["DataLoader"]
 
 
-class _Run:
-    """One pass over an epoch: which one, where it began, what was handed out."""
-
-    __slots__ = ("epoch", "num_given", "pid", "plan", "start")
-
-    def __init__(self, epoch: int, start: int, plan: Plan) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.plan = plan
-        self.num_given = 0
-        self.pid = os.getpid()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all batches were handed out."""
-        return self.num_given >= self.plan.num_steps
-
-    def position(self) -> tuple[int, int]:
-        """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
-        if self.is_whole:
-            return self.epoch + 1, 0
-        return self.epoch, self.start + self.num_given * self.plan.global_batch_size
-
-
-class DataLoader:
+class DataLoader(StatefulLoader):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -106,7 +82,8 @@ class DataLoader:
             says so once; "error" raises; "pad" fills up with zeros to the largest of the batch
             and adds "<field>.mask", bool of the same shape, in every batch, for each field of
             arrays whose shape its decoder does not fix.
-        on_error: "raise", "skip" or "replace"; see `BatchMaker`.
+        on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
+            "replace" puts another sample there, the same one in every run.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None waits for ever.
@@ -135,9 +112,7 @@ class DataLoader:
         [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
-    # What frameworks read. Accelerate would wrap a loader and shard it once more, if it did not
-    # take it for one that it has prepared.
-    _is_accelerate_prepared = True
+    # What frameworks read.
     use_stateful_dataloader = True
     batch_sampler = None
     multiprocessing_context = None
@@ -172,9 +147,16 @@ class DataLoader:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
         )
-        self._remainder = remainder
+        options = self._options = PlanOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
         self._drop_notice = DropNotice(is_default=remainder is None)
-        remainder = remainder or default_remainder(shuffle, sampler)
+        remainder = options.effective_remainder
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         check_options(
             output=output,
@@ -187,7 +169,7 @@ class DataLoader:
         names = checked_names(
             as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
         )
-        self._ranks = HeldRanks(rank, world_size, group=group)
+        self._ranks = CurrentRanks(rank, world_size, group=group)
         self.batch_size = batch_size
         self.drop_last = remainder == "drop"
         self.pin_memory = pin_memory
@@ -204,20 +186,12 @@ class DataLoader:
         self.device = self._output.device
         self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
-        self._plan = plan_for(
-            self.dataset,
-            batch_size=batch_size,
-            world_size=self._ranks.now().world_size,
-            shuffle=shuffle,
-            seed=seed,
-            remainder=remainder,
-            epoch_size=epoch_size,
-            sampler=sampler,
-        )
+        plan = plan_for(self.dataset, options, world_size=self.world_size)
+        self._plan = plan.require_steps()
         self._counts.opened(time.perf_counter() - began)
-        maker = BatchMaker(
+        builder = BatchBuilder(
             self.dataset,
-            seed=seed_of(sampler, seed),
+            seed=options.transform_seed,
             collate=collate,
             as_tuple=names,
             ragged=ragged,
@@ -225,26 +199,33 @@ class DataLoader:
         )
         self._choose = partial(
             choose_executor,
-            maker,
+            builder,
             executor=executor,
             num_workers=num_workers,
             num_threads=num_threads,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
         )
-        self._num_local = local_world_size()
-        self._executor: Executor = self._choose(num_ranks=self._num_local)
-        self.num_workers = self._executor.hands.num_workers
-        # Substitutes and gaps are dealt with batch by batch, and so is a collate of the user's.
+        self._set_executor(local_world_size())
+        # Skipped rows, substitutes and a collate of the user's need batches one by one.
         is_plain = collate is None and on_error == "raise"
-        # Out of order, each sample of a store is a request: no batch should wait for others'.
-        is_plain = is_plain and (
-            is_in_order(self._plan) or not self.dataset.cost.random_reads_are_requests
-        )
-        self._group_size = group_size(self.dataset, batch_size) if is_plain else 1
-        self._epoch = 0
-        self._start = 0
-        self._run: _Run | None = None
+        # Out of order, each sample of a store is a request: no batch should wait for another's.
+        is_in_order = isinstance(plan.sampler, SequentialSampler)
+        is_plain = is_plain and (is_in_order or not self.dataset.cost.random_reads_are_requests)
+        self._num_coalesced = num_coalesced(self.dataset, batch_size) if is_plain else 1
+        self._position = Position()
+
+    def _set_executor(self, num_local: int) -> None:
+        """Choose the executor for this number of ranks on the machine."""
+        self._num_local = num_local
+        self._executor: Executor = self._choose(num_ranks=num_local)
+        self.num_workers = self._executor.concurrency.num_workers
+
+    def _start_anew(self, world_size: int) -> None:
+        if not self._ranks.has_travelled:
+            self._executor.close()
+        # Launchers that say nothing of a machine's ranks start them on one machine.
+        self._set_executor(local_world_size(default=world_size))
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}={value!r}" for name, value in self._facts())
@@ -254,144 +235,62 @@ class DataLoader:
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def _facts(self) -> list[tuple[str, object]]:
-        """What people want to see of it; changes nothing."""
+        """The facts of its repr; changes nothing."""
         try:
             ranks = self._ranks.now()
         except RankError as error:
             return [("rank", str(error))]
-        plan = self._plan.divided(ranks.world_size)
+        plan = self._plan.divided(ranks.world_size).require_steps()
         names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
         return [
             ("rank", ranks.rank),
             *((name, getattr(plan, name)) for name in names),
-            ("executor", str(self._executor.hands)),
+            ("executor", str(self._executor.concurrency)),
             ("epoch", self.epoch),
         ]
-
-    def __len__(self) -> int:
-        """Batches in an epoch: the same on every rank, and the same after a resume."""
-        return self.plan.num_steps
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # An instance has the mark of the class itself once somebody sees to its state.
         is_known = "_is_accelerate_prepared" in vars(self)
-        return announced(self._batches(), lambda: self._pass_plan, is_known=is_known)
+        return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
-        self._leave_forked()
-        last = self._run
-        if last is not None and last.is_whole:
-            # Programs that count steps take the last batch and never ask for the end.
-            self._end(last)
-        self._run = None
-        rank, plan = self._ranks.certain().rank, self.plan
+        position = self._position
+        position.leave_forked()
+        self._end_if_whole()
+        position.leave()
+        rank, plan = self.rank, self.plan
         self._drop_notice.say(plan, rank)
-        run = self._run = _Run(self._epoch, self._start, plan.resumed(self._start))
-        works = epoch_works(run.plan, epoch=run.epoch, rank=rank)
+        current = position.begin(plan)
+        requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         self._counts.begin()
-        made = batches_in_groups(self._executor, works, self._group_size)
+        made = coalesced_batches(self._executor, requests, self._num_coalesced)
         with closing(self._output.ahead(made)) as batches:
             while True:
-                if self._run is not run:
+                if position.current is not current:
                     raise RuntimeError(
                         "another iterator of this loader has begun, or its state was set: only "
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
-                asked = time.perf_counter()
+                asked_at = time.perf_counter()
                 with self._output.range("shardwise.next"):
                     batch = next(batches, None)
                 if batch is None:
                     break
-                arrived = time.perf_counter()
+                ready_at = time.perf_counter()
                 with self._output.range("shardwise.to_tensors"):
                     output = self._output.of(batch)
-                self._counts.add(batch, asked=asked, made=arrived, given=time.perf_counter())
-                run.num_given += 1
+                returned_at = time.perf_counter()
+                self._counts.add(
+                    batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at
+                )
+                current.num_batches += 1
                 yield output
-            self._end(run)
-
-    def _end(self, run: _Run) -> None:
-        self._epoch, self._start, self._run = run.epoch + 1, 0, None
-        self._counts.end_epoch(run.plan)
-
-    @property
-    def plan(self) -> Plan:
-        """Who gets what: of the ranks of this process, but never others within a pass."""
-        self._leave_forked()
-        is_under_way = self._run is not None and not self._run.is_whole
-        world_size = self._plan.world_size if is_under_way else self.world_size
-        if world_size != self._plan.world_size:
-            self._plan = self._plan.divided(world_size)
-            if not self._ranks.has_travelled:
-                self._executor.close()
-            # Launchers that say nothing of a machine's ranks start them on one machine.
-            self._num_local = local_world_size(default=world_size)
-            self._executor = self._choose(num_ranks=self._num_local)
-            self.num_workers = self._executor.hands.num_workers
-        return self._plan
-
-    @property
-    def rank(self) -> int:
-        """This process's rank.
-
-        Raises:
-            RankError: it can't be told yet, or is not what was given.
-        """
-        return self._ranks.certain().rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._ranks.now().world_size
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is being iterated, or else the one that comes next."""
-        return self._epoch if self._run is None else self._run.epoch
-
-    @property
-    def num_steps_left(self) -> int:
-        """Batches that the pass under way, or else the next one, has still to hand out."""
-        return self._pass_plan.num_steps - (0 if self._run is None else self._run.num_given)
-
-    @property
-    def _pass_plan(self) -> Plan:
-        """The plan of the pass under way, or else the next one, from its first batch on."""
-        return self.plan.resumed(self._start) if self._run is None else self._run.plan
-
-    @property
-    def sampler(self) -> EpochSampler:
-        """A way to set the epoch, which frameworks look for here."""
-        return sampler_of(self)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iterator goes through, from its beginning.
-
-        Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
-        whose last batch was handed out is over: naming it begins it anew.
-        """
-        epoch = checked_epoch(epoch)
-        if self._run is not None and self._run.is_whole:
-            self._end(self._run)
-        if epoch != self._epoch:
-            self._epoch, self._start, self._run = epoch, 0, None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
-        return self._order.state(*self._position()).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken, with any world size, batch size or executor.
-
-        Raises:
-            StateError: the state belongs to other data, another seed or another order.
-        """
-        loaded = self._order.read(state)
-        self._epoch, self._start, self._run = loaded.epoch, loaded.position, None
+            self._end_if_whole()
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """What was handed out so far, what it took, and what the limit is.
+        """Counts and seconds of the batches handed out so far, and the bottleneck.
 
         Args:
             reset: count from zero after this, to see one part of a run.
@@ -414,7 +313,7 @@ class DataLoader:
             the loader, as a word and as a line. JSON.
         """
         num_cores = usable_cores(num_ranks=self._num_local)
-        stats = self._counts.to_dict(self._executor.hands, num_cores=num_cores)
+        stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
         if reset:
             self._counts.clear()
         return stats
@@ -425,19 +324,9 @@ class DataLoader:
 
         return TorchDataLoader(self)
 
-    def _pad(self, *, only_default: bool) -> None:
-        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
-        if self._plan.remainder == "uneven" and (self._remainder is None or not only_default):
-            self._plan = self._plan.padded()
-
     def close(self) -> None:
-        """End threads and processes with what is under way; iterating starts them anew."""
+        """End threads and processes with their batches in progress; iterating starts them anew."""
         self._executor.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Rank, world size and position travel with a pickled loader (I10)."""
-        epoch, position = self._position()
-        return {**self.__dict__, "_epoch": epoch, "_start": position, "_run": None}
 
     def __getattr__(self, name: str) -> NoReturn:
         no_such_attribute(type(self), name)
@@ -447,18 +336,6 @@ class DataLoader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _leave_forked(self) -> None:
-        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
-        if self._run is not None and self._run.pid != os.getpid():
-            (self._epoch, self._start), self._run = self._run.position(), None
-
-    def _position(self) -> tuple[int, int]:
-        return (self._epoch, self._start) if self._run is None else self._run.position()
-
-    @property
-    def _order(self) -> Order:
-        return Order(self.dataset.fingerprint, self._plan.sampler)
 
 
 _OPTIONS = tuple(name for name in inspect.signature(DataLoader).parameters if name != "torch_names")

@@ -1,7 +1,6 @@
-"""What a loader hands out: arrays or tensors, on which device, as a dict or a tuple.
+"""The output of a loader: arrays or tensors, on which device, as a dict or a tuple.
 
-Reaches `shardwise.torch` when the first tensors are made, so that arrays are had without torch.
-Imports the engine's batch.
+Reaches `shardwise.tensors` when the first tensors are made, so that arrays need no torch.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Makes what the user gets of batches of arrays.
+    """Turns batches of arrays into the user's batches.
 
     Args:
         kind: "torch" or "numpy".
-        device: where tensors are to be, or None.
+        device: the device of tensors, or None for host memory.
         pin_memory: tensors in page-locked memory.
-        as_tuple: the columns of a batch that is a tuple, in their order; None for dicts, and for
-            what a collate of the user's returns.
+        as_tuple: the columns of a batch that is a tuple, in their order; None for dicts, and where
+            a collate of the user's made the batch.
     """
 
     def __init__(
@@ -38,21 +37,21 @@ class Output:
         self._copier: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copier stays behind: it has a stream of this process."""
+        """The copier does not travel: it has a stream of this process."""
         return {**self.__dict__, "_copier": None}
 
     def ahead(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-        """The batches, each with the next one on its way to the device, if there is one."""
+        """The batches, with the copy of the next one to the device in progress, if there is one."""
         if not self._copies:
             return batches
         from shardwise.tensors.device import copier_for, look_ahead
 
-        # Made here and not before: the program may choose its device after making the loader.
+        # Not made earlier: a program may choose its device after making the loader.
         self._copier = self._copier or copier_for(self.device)
         return look_ahead(batches, self._copier)
 
     def of(self, batch: Batch) -> Any:
-        """What the user gets of a batch."""
+        """The user's batch."""
         data = batch.data
         if isinstance(data, dict) and self.kind == "torch" and not self._copies:
             from shardwise.tensors.convert import to_tensors
@@ -72,7 +71,7 @@ class Output:
 
     @property
     def _copies(self) -> bool:
-        """Whether batches are to be copied: they are made in host memory."""
+        """Whether batches are copied to a device; they are built in host memory."""
         return self.device is not None and self.device.type != "cpu"
 
 

@@ -1,4 +1,4 @@
-"""Ranks that are held against the truth where they are used, not only where they were found.
+"""Ranks that are checked where they are used, not only where they were discovered.
 
 A loader may be made before there is a process group, and be used in processes that a launcher
 started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
@@ -10,21 +10,22 @@ import os
 from typing import Any
 
 from shardwise.errors import RankError
+from shardwise.plan import Plan
 from shardwise.ranks import Ranks, discover, inherited, loader_worker, ranks_of_group, uncertain
 
-__all__ = ["HeldRanks"]
+__all__ = ["CurrentRanks", "RankedPlan"]
 
 # Of this interpreter and what is forked from it; a process that was spawned has another.
 _TOKEN = os.urandom(8)
 
 
-class HeldRanks:
-    """The ranks of something that was made before it is used, perhaps in another process.
+class CurrentRanks:
+    """The ranks of a loader or sampler, which may be made before its process group, or elsewhere.
 
-    Ranks that were found give way to a process group that is there when they are used: the
-    launchers of notebooks, `torch.multiprocessing.spawn` and others take a loader along that was
-    made before there was one. Ranks that were given stay what they are, since dividing data over a
-    part of the ranks is the user's right; they are refused where they can't be this process's.
+    Discovered ranks give way to a process group that exists when they are used: launchers of
+    notebooks, `torch.multiprocessing.spawn` and others send a loader to processes that they start
+    later. Explicit ranks stay, since dividing data over a part of the ranks is the user's right;
+    they are refused where they can't be this process's.
 
     Args:
         rank: as for `discover`.
@@ -32,17 +33,16 @@ class HeldRanks:
         group: as for `discover`.
 
     Raises:
-        what `discover` raises, but not where only the rank is missing: Lightning's launcher leaves
-        it to the process group.
+        RankError, ValueError, TypeError: as `discover`, but not where only the rank is missing:
+            Lightning's launcher leaves it to the process group.
     """
 
     def __init__(
         self, rank: int | None = None, world_size: int | None = None, *, group: Any = None
     ) -> None:
-        is_found = rank is None and world_size is None and group is None
-        unsure = uncertain() if is_found else None
+        self._is_explicit = not (rank is None and world_size is None and group is None)
+        unsure = None if self._is_explicit else uncertain()
         self._ranks: Ranks = unsure or discover(rank, world_size, group=group)
-        self._is_given = not is_found
         self._seen = ranks_of_group()
         self._home = _home()
 
@@ -55,20 +55,20 @@ class HeldRanks:
         """The ranks as they are now, in this process or the one that this is a loader worker of.
 
         Raises:
-            RankError: ranks that were given are those of another process.
+            RankError: explicit ranks are those of another process.
         """
         current = ranks_of_group()
         if current is None:
             if self._ranks.source == "default" and self.has_travelled and not loader_worker():
                 self._ranks = uncertain() or inherited()
-        elif self._is_given:
-            self._check_given(current)
+        elif self._is_explicit:
+            self._check_explicit(current)
         else:
             self._ranks = current
         return self._ranks
 
     def certain(self) -> Ranks:
-        """The same, for those who are about to read.
+        """The ranks as they are now, for a pass that is about to begin.
 
         Raises:
             RankError: nothing says yet which rank this is.
@@ -83,18 +83,49 @@ class HeldRanks:
             )
         return ranks
 
-    def _check_given(self, current: Ranks) -> None:
-        given = self._ranks
-        same = (given.rank, given.world_size) == (current.rank, current.world_size)
-        if same or given.world_size == 1 or self._seen == current:
+    def _check_explicit(self, current: Ranks) -> None:
+        explicit = self._ranks
+        same = (explicit.rank, explicit.world_size) == (current.rank, current.world_size)
+        if same or explicit.world_size == 1 or self._seen == current:
             return
-        if self.has_travelled or given.world_size == current.world_size:
+        if self.has_travelled or explicit.world_size == current.world_size:
             raise RankError(
-                f"this was made with rank={given.rank} and world_size={given.world_size} "
-                f"({given.source}), and is used in a process that is rank {current.rank} of "
+                f"this was made with rank={explicit.rank} and world_size={explicit.world_size} "
+                f"({explicit.source}), and is used in a process that is rank {current.rank} of "
                 f"{current.world_size} in torch.distributed: make it in the process that uses it, "
                 "or leave rank, world_size and group out to have them found there"
             )
+
+
+class RankedPlan:
+    """A plan among the ranks of the process that uses it: the base of loaders and samplers."""
+
+    _ranks: CurrentRanks
+    _plan: Plan
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what, of the ranks of this process.
+
+        Raises:
+            ValueError: there would be no batch for each of them.
+        """
+        self._plan = self._plan.divided(self.world_size).require_steps()
+        return self._plan
+
+    @property
+    def rank(self) -> int:
+        """This process's rank.
+
+        Raises:
+            RankError: it can't be told yet, or is not the rank that was passed.
+        """
+        return self._ranks.certain().rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self._ranks.now().world_size
 
 
 def _home() -> tuple[bytes, int]:

@@ -1,8 +1,8 @@
-"""What torch's DataLoader takes, and what it is called here: one table, for loader and docs.
+"""Arguments of torch's DataLoader, and their names here: one table, for loader and docs.
 
 An argument that means the same is taken under torch's name. Of the others only the values that
-change nothing are taken, so that a program that passes torch's defaults on runs; any other value is
-an error that says what to use. Imports the plan's words.
+change nothing are taken, so that a program that passes torch's defaults runs; any other value is an
+error that says what to use.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class TorchArgument(NamedTuple):
     Attributes:
         ours: what to write here.
         why: what differs, in one sentence.
-        taken: the values that are taken; None for all.
+        accepted: the values that are accepted; None for all.
     """
 
     ours: str
     why: str
-    taken: tuple[Any, ...] | None = None
+    accepted: tuple[Any, ...] | None = None
 
 
 TORCH_ARGUMENTS: Mapping[str, TorchArgument] = {
@@ -80,16 +80,16 @@ TORCH_ARGUMENTS: Mapping[str, TorchArgument] = {
 
 
 def translate(
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     *,
     remainder: Remainder | None,
     collate: Callable[[list[Any]], Any] | None,
     options: Collection[str],
 ) -> tuple[Remainder | None, Callable[[list[Any]], Any] | None]:
-    """What arguments beside the loader's own mean in its own: `remainder` and `collate`.
+    """Translate torch's arguments into the loader's own `remainder` and `collate`.
 
     Args:
-        given: name -> value.
+        arguments: name -> value.
         remainder: the loader's own argument; None where it is left to the loader.
         collate: the loader's own argument, or None.
         options: the names of the loader's own arguments.
@@ -98,24 +98,24 @@ def translate(
         TypeError: there is no such argument; the message has similar names.
         ValueError: a value that has no meaning here, or that contradicts the loader's own argument.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         argument = TORCH_ARGUMENTS.get(name)
         if argument is None:
             similar = get_close_matches(name, [*options, *TORCH_ARGUMENTS], n=3)
             meant = f"; did you mean {' or '.join(f'{s}=' for s in similar)}?" if similar else ""
             raise TypeError(f"DataLoader() has no argument {name}={value!r:.80}{meant}")
-        if argument.taken is not None and _plain(value) not in argument.taken:
+        if argument.accepted is not None and _plain(value) not in argument.accepted:
             raise ValueError(
                 f"DataLoader({name}={value!r:.80}): use {argument.ours} instead. {argument.why}"
             )
-    if (drop_last := given.get("drop_last")) is not None:
+    if (drop_last := arguments.get("drop_last")) is not None:
         if remainder is not None and bool(drop_last) != (remainder == "drop"):
             raise ValueError(
                 f"drop_last={drop_last} and remainder={remainder!r} contradict each other: leave "
                 "drop_last= out"
             )
         remainder = remainder or ("drop" if drop_last else "uneven")
-    if (collate_fn := given.get("collate_fn")) is not None:
+    if (collate_fn := arguments.get("collate_fn")) is not None:
         if collate is not None:
             raise ValueError("collate= and collate_fn= are the same argument: leave one out")
         collate = collate_fn

@@ -1,7 +1,4 @@
-"""Checks of arguments that all of the plan shares: whole numbers and arrays of positions.
-
-Imports numpy only.
-"""
+"""Checks of arguments that all of the plan shares: whole numbers and arrays of positions."""
 
 from __future__ import annotations
 
@@ -36,20 +33,20 @@ def as_positions(positions: ArrayLike, num_positions: int) -> NDArray[np.int64]:
         TypeError: they are not whole numbers.
         ValueError: one is out of range, or the array has not one dimension.
     """
-    given = np.asarray(positions)
-    if given.ndim != 1:
-        raise ValueError(f"positions must have one dimension, not the shape {given.shape}")
-    if not given.size:
+    array = np.asarray(positions)
+    if array.ndim != 1:
+        raise ValueError(f"positions must have one dimension, not the shape {array.shape}")
+    if not array.size:
         return np.empty(0, dtype=np.int64)
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"positions must be whole numbers, not {given.dtype}")
-    checked = given.astype(np.int64, copy=False)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"positions must be whole numbers, not {array.dtype}")
+    checked = array.astype(np.int64, copy=False)
     # Seen as unsigned, negative positions are huge: one pass finds both.
     if int(checked.view(np.uint64).max()) >= num_positions:
         raise ValueError(
-            f"positions {int(given.min())} to {int(given.max())} were asked for, "
+            f"positions {int(array.min())} to {int(array.max())} were asked for, "
             f"an epoch has the positions 0 to {num_positions - 1}"
             if num_positions
-            else f"position {int(given[0])} was asked for, the epoch is empty"
+            else f"position {int(array[0])} was asked for, the epoch is empty"
         )
     return checked

@@ -1,6 +1,6 @@
-"""A memo of the last two epochs: what a sampler derives once an epoch, and can always derive again.
+"""A cache of the last two epochs, for tables that a sampler derives once an epoch.
 
-It keeps samplers pure: dropping it changes the speed only. Imports nothing.
+It keeps samplers pure: dropping it changes the speed only.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["EpochMemo"]
+__all__ = ["EpochCache"]
 
 T = TypeVar("T")
 
 
-class EpochMemo(Generic[T]):
-    """What was made for the last two epochs; two, because a virtual epoch may reach into a second.
+class EpochCache(Generic[T]):
+    """Values of the last two epochs; two, because a virtual epoch may reach into a second.
 
     Safe in threads: at worst two of them make the same value. Pickles empty.
     """
@@ -25,13 +25,13 @@ class EpochMemo(Generic[T]):
         self._entries: tuple[tuple[int, T], ...] = ()
 
     def get(self, epoch: int, make: Callable[[int], T]) -> T:
-        """Return `make(epoch)`, kept from an earlier call where it is still there."""
-        for kept, value in self._entries:
-            if kept == epoch:
+        """Return `make(epoch)`, from the cache where it is there."""
+        for cached, value in self._entries:
+            if cached == epoch:
                 return value
         value = make(epoch)
         self._entries = ((epoch, value), *self._entries[:1])
         return value
 
-    def __reduce__(self) -> tuple[type[EpochMemo[T]], tuple[()]]:
-        return EpochMemo, ()
+    def __reduce__(self) -> tuple[type[EpochCache[T]], tuple[()]]:
+        return EpochCache, ()

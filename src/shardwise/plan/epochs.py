@@ -1,6 +1,6 @@
 """Samplers over another sampler: a subset of its samples, or epochs of another length.
 
-They keep what the inner one promises: pure, and each sample once. Imports numpy and the plan only.
+They keep what the inner one promises: pure, and each sample once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.lanes import lanes_of, shift_of
+from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.protocol import Sampler
 
 __all__ = ["SubsetSampler", "VirtualEpochs"]
@@ -24,7 +24,7 @@ class SubsetSampler:
 
     Args:
         indices: int `[n]`, the chosen sample ids.
-        sampler: orders the places [0, n) of `indices`; its ids must lie there.
+        sampler: orders the entries of `indices`; its ids must lie in [0, n).
 
     >>> from shardwise.plan import SequentialSampler
     >>> SubsetSampler([30, 10, 20], SequentialSampler(3)).indices(0, np.arange(3))
@@ -40,20 +40,20 @@ class SubsetSampler:
                 f"indices must be whole numbers, not {chosen.dtype}; "
                 "for a mask, give np.flatnonzero(mask)"
             )
-        self._chosen = chosen.astype(np.int64)  # a copy: what the caller does to his is his
+        self._chosen = chosen.astype(np.int64)  # a copy: the caller may change his own
         self._sampler = sampler
         self.num_samples = sampler.num_samples
         self.lanes = lanes_of(sampler)
 
     def first_lane(self, epoch: int) -> int:
         """The lane of position 0 of `epoch`."""
-        return shift_of(self._sampler, epoch)
+        return first_lane_of(self._sampler, epoch)
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`.
 
         Raises:
-            ValueError: the inner sampler gave an id that is no place of the subset.
+            ValueError: the inner sampler gave an id outside [0, n).
         """
         places = self._sampler.indices(epoch, positions)
         if places.size and int(places.view(np.uint64).max()) >= len(self._chosen):

@@ -11,7 +11,7 @@ being where the batch begins: a balanced (Sturmian) word, whose prefixes have th
 u up to rounding. So the border at M * r / W always falls into the lane number floor(L * r / W): it
 is shared by two ranks, and no other lane is; for every M, and for batches that begin anywhere.
 
-It depends on (M, L) alone. numpy only.
+It depends on (M, L) alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["in_lane_order", "lanes_of", "shift_of"]
+__all__ = ["in_lane_order", "lanes_of", "first_lane_of"]
 
 Ints = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ def lanes_of(sampler: object) -> int:
     return int(getattr(sampler, "lanes", 1))
 
 
-def shift_of(sampler: object, epoch: int) -> int:
+def first_lane_of(sampler: object, epoch: int) -> int:
     """The lane of an epoch's position 0: not 0 where epochs go on in the middle of others."""
     shift = getattr(sampler, "first_lane", None)
     return 0 if shift is None else int(shift(epoch))

@@ -1,7 +1,4 @@
-"""What a state belongs to: some data in some order. Whoever keeps a position makes states by it.
-
-Imports the plan.
-"""
+"""The order of a dataset: what a state belongs to, and how it is made and read."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.state import LoaderState
 
@@ -18,7 +16,7 @@ __all__ = ["Order", "checked_epoch"]
 
 @dataclass(frozen=True)
 class Order:
-    """Some data in some order.
+    """The order of a dataset's samples.
 
     Attributes:
         fingerprint: the dataset's; "" for data that has none.
@@ -37,6 +35,12 @@ class Order:
             num_samples=self.sampler.num_samples,
             order=self.sampler.spec(),
         )
+
+    def state_after(self, plan: Plan, epoch: int, num_batches: int) -> LoaderState:
+        """The state after some batches of a pass over `plan`, which was resumed at its start."""
+        if 0 < num_batches == plan.num_steps:
+            return self.state(epoch + 1, 0)
+        return self.state(epoch, plan.start + num_batches * plan.global_batch_size)
 
     def read(self, state: Mapping[str, Any]) -> LoaderState:
         """Read a state of this data and order.

@@ -5,7 +5,6 @@ lane order (of one lane, ascending), and rank r has the r-th run of B of them. T
 position once over all ranks (I1), equal steps on all ranks (I2), and the same samples in global
 batch s for every world size of the same global batch (I3). Beside that, a rank has few lanes and
 so reads few shards, and the ranks' batches behind one another are in order: what a gather gives.
-numpy only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ one row of cells too many; a position that lands there goes through the rounds a
 cheaper and better.
 
 The order is for ever: a change here changes the order of every training run that resumes.
-Imports numpy only.
 """
 
 from __future__ import annotations

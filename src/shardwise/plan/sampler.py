@@ -2,7 +2,7 @@
 
 A sampler owns no position and draws nothing from a generator: `indices` gives the same ids for the
 same epoch and positions, in any order, process and block size. That is what makes the global order
-independent of the cluster (I3) and resuming free (I4). Imports numpy and the plan only.
+independent of the cluster (I3) and resuming free (I4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.epoch_cache import EpochMemo
+from shardwise.plan.epoch_cache import EpochCache
 from shardwise.plan.epochs import SubsetSampler, VirtualEpochs
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
 from shardwise.plan.protocol import Sampler
@@ -65,7 +65,7 @@ class FullSampler:
     def __init__(self, num_samples: SupportsIndex, *, seed: SupportsIndex = 0) -> None:
         self.num_samples = whole("num_samples", num_samples, least=0)
         self.seed = whole("seed", seed)
-        self._permutations: EpochMemo[Permutation] = EpochMemo()
+        self._permutations: EpochCache[Permutation] = EpochCache()
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""

@@ -1,7 +1,7 @@
 """The loader's state: where an epoch is, and what the order must be for that to mean anything.
 
 Under 1 KB of JSON, the same on all ranks, without a world size or batch size in it: any cluster
-may take it up (I4). A state is foreign data until `from_dict` has checked it. Imports errors only.
+may take it up (I4). A state is foreign data until `from_dict` has checked it.
 """
 
 from __future__ import annotations

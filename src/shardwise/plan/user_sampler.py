@@ -1,7 +1,4 @@
-"""Checks of a sampler that the user gives: that it is one of ours, and made for this data.
-
-Imports the plan's samplers.
-"""
+"""Checks of a sampler that the user gives: that it is one of ours, and made for this data."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _INSTEAD = {
 
 
 def check_sampler(sampler: Any, num_samples: int) -> None:
-    """Refuse what is no Sampler, or not one of this many samples.
+    """Refuse an object that is no Sampler, or orders another number of samples.
 
     Raises:
         TypeError: it is no Sampler, or its `spec()` is not JSON.
@@ -61,7 +58,7 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
 
 
 def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples: int) -> None:
-    """Refuse what a sampler returned if it is not as many ids, or the data does not have them.
+    """Refuse the ids of a sampler if their number is wrong, or the data does not have them.
 
     Raises:
         ValueError: they are no int64 `[count]`, or not in [0, num_samples).

@@ -8,7 +8,6 @@
 So K shards are read at a time, each a window at a time, and a batch takes its samples from as many
 of these as it has room for. The partition gives each rank a run of lanes, and shards change ranks
 from epoch to epoch. Set-up and memory are O(shards + lanes) an epoch (I7).
-Imports numpy and the plan only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.epoch_cache import EpochMemo
+from shardwise.plan.epoch_cache import EpochCache
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
 
 __all__ = ["WindowSampler", "WindowShape"]
@@ -72,9 +71,9 @@ class WindowSampler:
         window: samples of a lane that are shuffled among each other.
         lanes: places of the line that are read at a time.
 
-    Up to `lanes * window` samples are one lane with one window, a full shuffle: to read such a set
-    in sequence would not hold fewer samples than it has. `self.lanes` and `self.window` are what
-    it came to. A window's worth of a lane is what reads in sequence; many lanes mix well.
+    Up to `lanes * window` samples are one lane with one window, a full shuffle: reading them in
+    sequence would hold them all in memory, too. `self.lanes` and `self.window` have the effective
+    values. A large window reads long runs in sequence; many lanes mix well.
     docs/shuffling.md has the measurements behind the defaults.
     """
 
@@ -86,14 +85,14 @@ class WindowSampler:
         window: SupportsIndex = 128,
         lanes: SupportsIndex = 1024,
     ) -> None:
-        given = np.asarray(shard_sizes)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        sizes = np.asarray(shard_sizes)
+        if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
             raise TypeError(
-                f"shard_sizes must be a list of whole numbers, not {given.dtype} "
-                f"of the shape {given.shape}"
+                f"shard_sizes must be a list of whole numbers, not {sizes.dtype} "
+                f"of the shape {sizes.shape}"
             )
-        self._sizes = given.astype(np.int64)
-        if given.size and int(self._sizes.min()) < 0:
+        self._sizes = sizes.astype(np.int64)
+        if sizes.size and int(self._sizes.min()) < 0:
             raise ValueError(f"shard_sizes must not be negative, one is {int(self._sizes.min())}")
         self.num_samples = int(self._sizes.sum())
         if self.num_samples > MAX_SIZE:
@@ -103,7 +102,7 @@ class WindowSampler:
         self.lanes = whole("lanes", lanes, least=1)
         if self.lanes * self.window >= self.num_samples:
             self.lanes, self.window = 1, max(1, self.num_samples)
-        self._lines: EpochMemo[_Line] = EpochMemo()
+        self._lines: EpochCache[_Line] = EpochCache()
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`."""
@@ -113,7 +112,7 @@ class WindowSampler:
         for start in range(0, len(places), _BLOCK):
             block = places[start : start + _BLOCK].view(np.uint64)
             spot = self._shuffled(line, block).view(np.int64)
-            # Right of equal ends: empty shards are stepped over.
+            # side="right" skips empty shards.
             shard = np.searchsorted(line.ends, spot, side="right")
             ids[start : start + _BLOCK] = spot + line.to_id[shard]
         return ids

@@ -1,7 +1,4 @@
-"""Arrays to tensors, without a copy where torch can hold the memory as it is.
-
-Imports numpy and torch.
-"""
+"""Arrays to tensors, without a copy where torch can share the memory."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     where torch can't share it: read-only arrays, negative strides, foreign byte order. Arrays of
     dtypes that torch lacks (strings, dates, objects, records, long doubles) stay as they are. A
     list of tensors of one shape and dtype is stacked to `[len(list), ...]`; other lists, and
-    whatever else a batch holds, stay as they are.
+    all other values, stay as they are.
 
     Args:
         batch: a dict of arrays and lists.

@@ -1,10 +1,9 @@
-"""To the device: batches as tensors there, the next one on its way while one is computed on.
+"""Batches on a device, with the copy of the next batch overlapping the program's computation.
 
-On CUDA a batch goes into page-locked memory and from there on a stream of its own; the consumer's
-stream waits for that copy alone, on the device, and the program never does. Batches are asked for
-one ahead, so that the copy of batch k+1 stands in its stream before batch k is handed out. What
-was asked for is not handed out: the loader counts what comes out of here (I4), and an error of
-batch k+1 comes after batch k. Imports torch and the engine's batch.
+On CUDA a batch is copied from page-locked memory on a stream of its own; the consumer's stream
+waits for that copy alone, on the device, and the program never does. Batches are prefetched one
+ahead, so that the copy of batch k+1 is queued before batch k is yielded. The loader counts the
+batches that are yielded here (I4), and an error of batch k+1 is raised after batch k.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Copier(Protocol):
     """Copies the data of batches to a device, in two steps."""
 
     def begin(self, data: Any) -> Any:
-        """Start the copy of one batch and give what `end` needs; the source may go at once."""
+        """Start the copy of one batch; the source may be freed at once."""
         ...
 
     def end(self, begun: Any) -> Any:
@@ -36,7 +35,7 @@ class Copier(Protocol):
 
 
 def checked_device(device: Any) -> torch.device:
-    """The device that is meant, if it can be used here; makes no CUDA context.
+    """The device of this name, if it can be used here; makes no CUDA context.
 
     Raises:
         ValueError: it names no device, or one that is not here; the message has the value.
@@ -71,9 +70,9 @@ def copier_for(device: torch.device) -> Copier:
 def look_ahead(
     batches: Generator[Batch, None, None], copier: Copier
 ) -> Generator[Batch, None, None]:
-    """Yield the same batches with their data on the device, each with the next one on its way.
+    """Yield the same batches with their data on the device, and the next copy in progress.
 
-    Asks for one batch more than it has yielded. An error of that batch is raised in its place,
+    Prefetches one batch. An error of that batch is raised in its place,
     after the batch before it was yielded. Closing this closes `batches`.
     """
     waiting: tuple[Batch, Any] | None = None
@@ -97,7 +96,7 @@ def _begun(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
     began = time.perf_counter()
     begun = copier.begin(batch.data)
     batch.stages.add("hand over", time.perf_counter() - began)
-    # Not needed again, and often a view of memory that the engine wants back.
+    # Often a view of memory that the engine reuses.
     batch.data = None
     return batch, begun
 
@@ -111,7 +110,7 @@ def _arrived(waiting: tuple[Batch, Any], copier: Copier) -> Batch:
 
 
 class DirectCopier:
-    """Copies in the caller's thread, and is done when `begin` returns."""
+    """Copies in the caller's thread, before `begin` returns."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -126,7 +125,7 @@ class DirectCopier:
 
 
 class _InFlight(NamedTuple):
-    """A batch that is being copied, its tensors once more in a row, and when the copy is done."""
+    """A batch that is being copied, the list of its tensors, and the event of the copy's end."""
 
     data: Any
     tensors: list[torch.Tensor]
@@ -152,8 +151,8 @@ class StreamCopier:
         def move(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device == self.device:
                 return tensor
-            # The page-locked memory is torch's own, which remembers the copy: although nobody
-            # holds it any more, it is used again only after the copy's event.
+            # torch reuses the page-locked memory only after the copy's event, though nobody holds
+            # it any more.
             source = tensor.pin_memory() if tensor.device.type == "cpu" else tensor
             copied = source.to(self.device, non_blocking=True)
             tensors.append(copied)

@@ -1,4 +1,4 @@
-"""Named ranges in torch's profiler: what the loader does in the caller's thread. Imports torch."""
+"""Named ranges in torch's profiler: what the loader does in the caller's thread."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.request import Executor, Work
+from shardwise.engine.request import BatchRequest, Executor
 from shardwise.loader import DataLoader
 
 __all__ = ["assert_batches_equal", "check_executor", "check_resume"]
@@ -39,47 +39,47 @@ def assert_batches_equal(left: Any, right: Any, *, at: str = "batch") -> None:
         assert left == right, f"{at}: {left!r} and {right!r}"
 
 
-def check_executor(make: Callable[[BatchMaker], Executor], maker: BatchMaker) -> None:
+def check_executor(make: Callable[[BatchBuilder], Executor], builder: BatchBuilder) -> None:
     """Hold an executor to the reference.
 
-    It gives the same batches as the inline executor, in the order of the work, also when it is
-    run again, after an iterator was given up half-way, and after `close`; and no work gives no
+    It gives the same batches as the inline executor, in the order of the requests, also when it is
+    run again, after an iterator was given up half-way, and after `close`; and no request gives no
     batch.
 
     Args:
         make: makes the executor that is to be checked.
-        maker: a maker over a dataset of at least 8 samples.
+        builder: a builder over a dataset of at least 8 samples.
     """
-    num_samples = len(maker.dataset)
+    num_samples = len(builder.dataset)
     assert num_samples >= 8, f"check_executor needs 8 samples, not {num_samples}"
     ids = np.random.default_rng(0).permutation(num_samples).astype(np.int64)
     sizes = [1, 3, 0, 2]
-    works = []
+    requests = []
     for step in range(12):
         start = (step * 5) % (num_samples - 3)
         size = sizes[step % len(sizes)]
-        works.append(Work(step // 6, step, ids[start : start + size]))
-    expected = [batch.data for batch in InlineExecutor(maker).run(iter(works))]
+        requests.append(BatchRequest(step // 6, step, ids[start : start + size]))
+    expected = [batch.data for batch in InlineExecutor(builder).run(iter(requests))]
 
-    executor = make(maker)
+    executor = make(builder)
     try:
         for attempt in ("first run", "second run"):
-            _compare(expected, executor.run(iter(works)), attempt)
-        abandoned = executor.run(iter(works))
+            _compare(expected, executor.run(iter(requests)), attempt)
+        abandoned = executor.run(iter(requests))
         next(iter(abandoned))
         abandoned.close()
-        _compare(expected, executor.run(iter(works)), "run after an abandoned one")
+        _compare(expected, executor.run(iter(requests)), "run after an abandoned one")
         executor.close()
-        _compare(expected, executor.run(iter(works)), "run after close()")
-        assert list(executor.run(iter(()))) == [], "no work gave batches"
+        _compare(expected, executor.run(iter(requests)), "run after close()")
+        assert list(executor.run(iter(()))) == [], "no requests gave batches"
     finally:
         executor.close()
 
 
 def _compare(expected: Sequence[Any], batches: Iterable[Any], attempt: str) -> None:
-    given = [batch.data for batch in batches]
-    assert len(given) == len(expected), f"{attempt}: {len(given)} of {len(expected)} batches"
-    for step, (one, other) in enumerate(zip(expected, given, strict=True)):
+    actual = [batch.data for batch in batches]
+    assert len(actual) == len(expected), f"{attempt}: {len(actual)} of {len(expected)} batches"
+    for step, (one, other) in enumerate(zip(expected, actual, strict=True)):
         assert_batches_equal(one, other, at=f"{attempt}, batch {step}")
 
 

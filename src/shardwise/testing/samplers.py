@@ -1,7 +1,6 @@
 """The conformance kit for a sampler: what `shardwise.plan.Sampler` asks for, held to.
 
-Any object with `num_samples`, `indices` and `spec` can be checked; it needs no base class. Imports
-numpy only.
+Any object with `num_samples`, `indices` and `spec` can be checked; it needs no base class.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def check_sampler(
 
 
 def _ask(sampler: Sampler, epoch: int, positions: Ids) -> Ids:
-    """Call `indices` and look at the form of what comes."""
+    """Call `indices` and check the form of its answer."""
     before = positions.copy()
     got = sampler.indices(epoch, positions)
     assert isinstance(got, np.ndarray), f"indices gives a {type(got).__name__}, not an array"
@@ -102,10 +101,10 @@ def _ask(sampler: Sampler, epoch: int, positions: Ids) -> Ids:
 
 
 def _check_once(got: Ids, expected: Ids, where: str) -> None:
-    found, counts = np.unique(got, return_counts=True)
-    twice = found[counts > 1]
-    never = np.setdiff1d(expected, found)
-    foreign = np.setdiff1d(found, expected)
+    unique, counts = np.unique(got, return_counts=True)
+    twice = unique[counts > 1]
+    never = np.setdiff1d(expected, unique)
+    foreign = np.setdiff1d(unique, expected)
     wrong = twice.size + never.size + foreign.size
     assert not wrong, (
         f"{where} gives {twice.size} ids more than once {_few(twice)}, {never.size} never "

@@ -1,8 +1,8 @@
 """Ready batches for torch's own DataLoader, in the same global order for any number of workers.
 
 Worker w of V makes the steps s with s mod V = w, because DataLoader takes its workers in turn
-(I3). Rank and world size are found where the dataset is built and travel with it, so that the way
-workers are started does not matter (I10). Imports torch, the engine and the plan.
+(I3). Rank and world size are discovered where the dataset is built and travel with it, so that the
+way workers are started does not matter (I10).
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
-from shardwise.engine.batch.builder import BatchMaker, OnError
-from shardwise.engine.batch.schedule import epoch_works
+from shardwise.engine.batch.bad_samples import OnError
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import choose_executor
 from shardwise.errors import StateError
-from shardwise.loader.arguments import plan_for, seed_of
-from shardwise.loader.rank_check import HeldRanks
-from shardwise.loader.remainder import DropNotice
+from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.plan_options import PlanOptions, plan_for
+from shardwise.loader.rank_check import CurrentRanks, RankedPlan
 from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.tensors.convert import to_tensors
-from shardwise.torch.order import refuse_second_division
-from shardwise.torch.shared_cursor import Place, Run, SharedPlace
+from shardwise.torch.order import check_count, refuse_second_division
+from shardwise.torch.shared_cursor import EpochCursor, SharedCursor, WorkerPass
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
@@ -34,7 +35,7 @@ __all__ = ["IterableDataset"]
 _OUTPUTS = ("torch", "numpy")
 
 
-class IterableDataset(torch.utils.data.IterableDataset[Any]):
+class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.
 
     Args:
@@ -104,31 +105,31 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
         if num_threads < 0:
             raise ValueError(f"num_threads={num_threads}: use 0 or more")
-        self._ranks = HeldRanks(rank, world_size, group=group)
+        options = PlanOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
+        self._ranks = CurrentRanks(rank, world_size, group=group)
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.output = output
         self.num_threads = num_threads
         self._is_default = remainder is None
-        self._plan = plan_for(
-            dataset,
-            batch_size=batch_size,
-            world_size=self._ranks.now().world_size,
-            shuffle=shuffle,
-            seed=seed,
-            remainder=remainder,
-            epoch_size=epoch_size,
-            sampler=sampler,
+        self._plan = plan_for(dataset, options, world_size=self.world_size).require_steps()
+        self._builder = BatchBuilder(
+            dataset, seed=options.transform_seed, collate=collate, on_error=on_error
         )
-        seed = seed_of(sampler, seed)
-        self._maker = BatchMaker(dataset, seed=seed, collate=collate, on_error=on_error)
-        # The place as this process knows it travels by pickle and fork: what is set while new
-        # workers still start can't split them. Workers that live on read the shared one.
-        self._place = Place()
-        self._shared = SharedPlace()
+        # The cursor of this process travels by pickle and fork, so that all new workers have the
+        # same one. Workers that live on read the shared one.
+        self._cursor = EpochCursor()
+        self._shared = SharedCursor()
         self._lives_on = False
-        self._run: Run | None = None
+        self._pass: WorkerPass | None = None
         # Batches of its own that a worker leaves out of the next pass, by a state of its own.
         self._num_skipped = 0
         self._is_loaded = False
@@ -146,58 +147,42 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         seed = 0 if worker is None else worker.seed - worker.id
         name = hash((seed, self._num_passes)) or 1
         number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        run = Run(number, num_workers, name, self._num_skipped)
+        worker_pass = WorkerPass(number, num_workers, name, self._num_skipped)
         if worker is not None:
-            self._run, self._num_skipped = run, 0
+            self._pass, self._num_skipped = worker_pass, 0
             self._shared.mark_workers()
             if self._lives_on:
-                self._place = self._shared.read()
+                self._cursor = self._shared.read()
             self._lives_on = True
-        place, rank, plan = self._place, self._ranks.certain().rank, self.plan
+        cursor, rank, plan = self._cursor, self.rank, self.plan
         refuse_second_division(self, plan.world_size)
         is_loaded, self._is_loaded = self._is_loaded, False
-        is_first = worker is None or self._shared.is_first(run, place)
-        was_read = self._shared.was_read(place) and not is_loaded
-        if place.start and not (is_first or was_read or is_loaded):
-            return _left_early(place)
+        is_first = worker is None or self._shared.is_first(worker_pass, cursor)
+        was_read = self._shared.was_read(cursor) and not is_loaded
+        if cursor.start and not (is_first or was_read or is_loaded):
+            return _left_early(cursor)
         if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
             warnings.warn(
-                f"epoch {place.epoch} is read again, in the same order: call "
-                f"set_epoch({place.epoch + 1}) on the dataset before the next epoch",
+                f"epoch {cursor.epoch} is read again, in the same order: call "
+                f"set_epoch({cursor.epoch + 1}) on the dataset before the next epoch",
                 stacklevel=2,
             )
         if number == 0 and self._shared.first_notice():
             DropNotice(is_default=self._is_default).say(plan, rank)
         if was_read:
-            place = self._place = place._replace(start=0)
-        self._shared.mark_begun(run, place)
-        return self._batches(place, plan.resumed(place.start), rank, run)
-
-    @property
-    def plan(self) -> Plan:
-        """Who gets what, of the ranks of this process."""
-        self._plan = self._plan.divided(self.world_size)
-        return self._plan
-
-    @property
-    def rank(self) -> int:
-        """This process's rank."""
-        return self._ranks.certain().rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._ranks.now().world_size
+            cursor = self._cursor = cursor._replace(start=0)
+        self._shared.mark_begun(worker_pass, cursor)
+        return self._batches(cursor, plan.resumed(cursor.start), rank, worker_pass)
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iterator goes through."""
-        return self._place.epoch
+        return self._cursor.epoch
 
     @property
     def num_left(self) -> int:
         """Batches of this rank that the next iterator goes through."""
-        start = 0 if self._shared.was_read(self._place) else self._place.start
+        start = 0 if self._shared.was_read(self._cursor) else self._cursor.start
         return self.plan.resumed(start).num_steps
 
     def set_epoch(self, epoch: int) -> None:
@@ -209,11 +194,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         # Accelerate calls this on all ranks, also where one alone is to read.
         refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
-        if epoch == self._place.epoch and not self._shared.was_read(self._place):
-            self._move(epoch, self._place.start)
+        if epoch == self._cursor.epoch and not self._shared.was_read(self._cursor):
+            self._move(epoch, self._cursor.start)
         else:
             self._move(epoch, 0)
-            self._run = None
+            self._pass = None
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
         """The position after some batches of the iteration under way, equal on all ranks.
@@ -243,17 +228,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                     "worker processes read this dataset ahead of the program: pass "
                     "state_dict(num_batches=...), the batches taken since iter(loader)"
                 )
-            num_batches = 0 if self._run is None else self._run.num_given
-        epoch, start = self._place.epoch, self._shared.beginning()
-        plan = self.plan.resumed(start)
-        if not 0 <= num_batches <= plan.num_steps:
-            raise ValueError(
-                f"num_batches={num_batches}: epoch {epoch} has {plan.num_steps} batches from "
-                f"position {start} on; count anew after each iter(loader)"
-            )
-        if 0 < num_batches == plan.num_steps:
-            return self._order.state(epoch + 1, 0).to_dict()
-        return self._order.state(epoch, start + num_batches * plan.global_batch_size).to_dict()
+            num_batches = 0 if self._pass is None else self._pass.num_yielded
+        epoch, plan = self._cursor.epoch, self.plan.resumed(self._shared.beginning())
+        check_count("num_batches", num_batches, plan, epoch)
+        return self._order.state_after(plan, epoch, num_batches).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.
@@ -268,26 +246,28 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             return
         loaded = self._order.read(state)
         self._move(loaded.epoch, loaded.position)
-        self._run = None
+        self._pass = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Rank, world size and place travel (I10); what was yielded here was not yielded there."""
-        return {**self.__dict__, "_plan": self.plan, "_run": None}
+        """Rank, world size and cursor travel (I10); a copy has yielded nothing."""
+        return {**self.__dict__, "_plan": self.plan, "_pass": None}
 
-    def _batches(self, place: Place, plan: Plan, rank: int, run: Run) -> Generator[Any, None, None]:
-        self._run = run
-        steps = run.steps_left(plan.num_steps)
+    def _batches(
+        self, cursor: EpochCursor, plan: Plan, rank: int, worker_pass: WorkerPass
+    ) -> Generator[Any, None, None]:
+        self._pass = worker_pass
+        steps = worker_pass.steps_left(plan.num_steps)
         if not steps:
-            self._shared.mark_done(run, place)
-        works = epoch_works(
+            self._shared.mark_done(worker_pass, cursor)
+        requests = epoch_requests(
             plan,
-            epoch=place.epoch,
+            epoch=cursor.epoch,
             rank=rank,
             first_step=steps.start,
             stride=steps.step,
         )
         executor = choose_executor(
-            self._maker,
+            self._builder,
             executor=None,
             num_workers=0,
             num_threads=self.num_threads,
@@ -295,25 +275,25 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             prefetch_factor=2,
             timeout=None,
         )
-        with closing(executor), closing(executor.run(works)) as batches:
+        with closing(executor), closing(executor.run(requests)) as batches:
             for batch in batches:
-                run.num_given += 1
-                if not run.steps_left(plan.num_steps):
+                worker_pass.num_yielded += 1
+                if not worker_pass.steps_left(plan.num_steps):
                     # Before the last one is taken: the end need not be asked for.
-                    self._shared.mark_done(run, place)
+                    self._shared.mark_done(worker_pass, cursor)
                 if self.output == "torch" and isinstance(batch.data, dict):
                     yield to_tensors(batch.data)
                 else:
                     yield batch.data
 
     def _move(self, epoch: int, start: int) -> None:
-        self._place = Place(epoch, start, self._place.times_set + 1)
-        self._shared.write(self._place)
+        self._cursor = EpochCursor(epoch, start, self._cursor.times_set + 1)
+        self._shared.write(self._cursor)
 
     def _state_in_worker(self, number: int, num_workers: int) -> dict[str, Any]:
-        began = self._order.state(self._place.epoch, self._place.start).to_dict()
-        num_given = 0 if self._run is None else self._run.num_given
-        worker = {"number": number, "num_workers": num_workers, "num_given": num_given}
+        began = self._order.state(self._cursor.epoch, self._cursor.start).to_dict()
+        num_yielded = 0 if self._pass is None else self._pass.num_yielded
+        worker = {"number": number, "num_workers": num_workers, "num_given": num_yielded}
         return {"worker": worker, "began": began}
 
     def _load_in_worker(self, state: Mapping[str, Any], number: int, num_workers: int) -> None:
@@ -324,7 +304,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 "shardwise.torch.StatefulDataLoader, whose state any number of workers takes up"
             )
         began = self._order.read(state["began"])
-        self._place = Place(began.epoch, began.position, self._place.times_set)
+        self._cursor = EpochCursor(began.epoch, began.position, self._cursor.times_set)
         self._lives_on = False  # the next pass begins here, not where the main process says
         self._num_skipped = worker["num_given"]
         self._is_loaded = True
@@ -334,14 +314,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return Order(self.dataset.fingerprint, self.plan.sampler)
 
 
-def _left_early(place: Place) -> Generator[Any, None, None]:
+def _left_early(cursor: EpochCursor) -> Generator[Any, None, None]:
     """Refuse in the first `next`: a worker that lives on would end by an error before it.
 
     Workers of a pass that was left may or may not have read ahead to its end, each for itself.
     """
     yield from ()
     raise StateError(
-        f"the pass from position {place.start} of epoch {place.epoch} on was left before its end, "
-        "and its workers can't agree on where the next one begins: call load_state_dict(state) "
-        "before it to begin there again, or set_epoch for another epoch"
+        f"the pass from position {cursor.start} of epoch {cursor.epoch} on was left before its "
+        "end, and its workers can't agree on where the next one begins: call "
+        "load_state_dict(state) before it to begin there again, or set_epoch for another epoch"
     )

@@ -1,18 +1,16 @@
-"""What the samplers share: what a dataset says of its order, and a place in it.
-
-Imports the plan.
-"""
+"""What the samplers share: a cursor in an order, its state, and who may divide the data."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from shardwise.errors import RankError
 from shardwise.loader.frameworks import callers
-from shardwise.plan import LoaderState, Order, Sampler, Shuffle, checked_epoch
+from shardwise.plan import LoaderState, Order, Plan, Sampler, checked_epoch
 
-__all__ = ["Cursor", "check_count", "order_of", "refuse_second_division", "shuffle_of"]
+__all__ = ["Cursor", "SamplerState", "check_count", "order_of", "refuse_second_division"]
 
 # What Accelerate puts around a loader to divide it, all in one module.
 _ACCELERATE = "accelerate.data_loader"
@@ -20,30 +18,28 @@ _DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher"
 
 
 class Cursor:
-    """Where a sampler is: the epoch, where the epoch began, and what was yielded since.
-
-    One for each pass, so that an iterator that was left behind counts for nothing.
+    """The position of a sampler in one pass; an iterator that was left behind counts for nothing.
 
     Attributes:
         epoch: the epoch of the pass.
         start: the position that the pass begins at.
-        num_given: what was yielded.
-        is_whole: whether that is all; the end need not have been asked for.
+        num_yielded: steps yielded.
+        is_whole: whether these are all; the end need not have been asked for.
     """
 
     def __init__(self, epoch: int = 0, start: int = 0) -> None:
         self.epoch = epoch
         self.start = start
-        self.num_given = 0
+        self.num_yielded = 0
         self.is_whole = False
 
     @classmethod
     def at(cls, state: LoaderState) -> Cursor:
-        """Where a state stands."""
+        """The cursor of a state."""
         return cls(state.epoch, state.position)
 
     def again(self) -> Cursor:
-        """The next pass of the same epoch: from the same place, after a whole pass from 0."""
+        """The next pass of the same epoch: from the same position, after a whole pass from 0."""
         return Cursor(self.epoch, 0 if self.is_whole else self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
@@ -51,10 +47,62 @@ class Cursor:
         epoch = checked_epoch(epoch)
         return self if epoch == self.epoch and not self.is_whole else Cursor(epoch)
 
-    def give(self, num_steps: int) -> None:
-        """Count one step, of this many that the pass has."""
-        self.num_given += 1
-        self.is_whole = self.num_given >= num_steps
+    def count(self, num_steps: int) -> None:
+        """Count a yielded step, of `num_steps` in the pass."""
+        self.num_yielded += 1
+        self.is_whole = self.num_yielded >= num_steps
+
+
+class SamplerState:
+    """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
+
+    _cursor: Cursor
+    _order: Order
+
+    @property
+    def num_left(self) -> int:
+        """Steps that the next iterator yields."""
+        return self._rest(self._cursor.again()).num_steps
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterator go on where a state was taken, with any ranks and batch size.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another order.
+        """
+        self._move(Cursor.at(self._order.read(state)))
+
+    def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
+        """The state after some steps of the pass under way, by default those yielded.
+
+        Raises:
+            ValueError: the pass does not have as many; `name` is the argument that says so.
+        """
+        cursor = self._cursor
+        rest = self._rest(cursor)
+        num_steps = cursor.num_yielded if num_steps is None else num_steps
+        check_count(name, num_steps, rest, cursor.epoch)
+        return self._order.state_after(rest, cursor.epoch, num_steps).to_dict()
+
+    def _rest(self, cursor: Cursor) -> Plan:
+        """The plan of the epoch from where the cursor began."""
+        raise NotImplementedError
+
+    def _move(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+
+
+def check_count(name: str, count: int, rest: Plan, epoch: int) -> None:
+    """Refuse a number of steps that the rest of an epoch does not have.
+
+    Raises:
+        ValueError: it is not in [0, rest.num_steps].
+    """
+    if not 0 <= count <= rest.num_steps:
+        raise ValueError(
+            f"{name}={count}: epoch {epoch} has {rest.num_steps} {name.removeprefix('num_')} from "
+            f"position {rest.start} on; count anew after each iter(loader)"
+        )
 
 
 def refuse_second_division(part: object, world_size: int) -> None:
@@ -87,28 +135,3 @@ def order_of(dataset: object, sampler: Sampler) -> Order:
     """What a state of a sampler belongs to: the order of this dataset, fingerprinted or not."""
     fingerprint = getattr(dataset, "fingerprint", None)
     return Order(fingerprint if isinstance(fingerprint, str) else "", sampler)
-
-
-def shuffle_of(
-    dataset: object, shuffle: Shuffle, shard_sizes: Any
-) -> tuple[Literal[False, "full", "window"], Any]:
-    """What True means for this dataset, and the shards that a window shuffle needs."""
-    kind: Any = shuffle
-    if shuffle is True:
-        kind = getattr(dataset, "default_shuffle", "full" if shard_sizes is None else "window")
-    if kind == "window" and shard_sizes is None:
-        shard_sizes = getattr(dataset, "shard_sizes", None)
-    return kind, shard_sizes if kind == "window" else None
-
-
-def check_count(name: str, given: int, left: int, cursor: Cursor) -> None:
-    """Refuse a count of what was taken that the epoch does not have.
-
-    Raises:
-        ValueError: `given` is not in [0, left].
-    """
-    if not 0 <= given <= left:
-        raise ValueError(
-            f"{name}={given}: epoch {cursor.epoch} has {left} from position {cursor.start} on; "
-            "count anew after each iter(loader)"
-        )

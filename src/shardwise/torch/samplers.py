@@ -2,24 +2,24 @@
 
 Both samplers walk the plan's order, so that all ranks take equal steps (I2) through one global
 order (I3), with a state that any number of ranks takes up (I4). They run in the main process: the
-number of loader workers and their start method mean nothing to them. Imports torch and the plan.
+number of loader workers and their start method mean nothing to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from shardwise.engine.batch.schedule import epoch_works
-from shardwise.loader.rank_check import HeldRanks
-from shardwise.loader.remainder import DropNotice, default_remainder
-from shardwise.plan import Partition, Plan, Remainder, Sampler, Shuffle, make_sampler
-from shardwise.torch.order import Cursor, check_count, order_of, refuse_second_division, shuffle_of
+from shardwise.engine.batch.schedule import epoch_requests
+from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.plan_options import PlanOptions, plan_for
+from shardwise.loader.rank_check import CurrentRanks, RankedPlan
+from shardwise.plan import Plan, Remainder, Sampler, Shuffle
+from shardwise.torch.order import Cursor, SamplerState, order_of, refuse_second_division
 
 __all__ = ["BatchSampler", "DistributedSampler"]
 
@@ -27,7 +27,7 @@ __all__ = ["BatchSampler", "DistributedSampler"]
 _BLOCK = 8192
 
 
-class DistributedSampler(torch.utils.data.DistributedSampler[int]):
+class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int]):
     """torch's DistributedSampler, exact: one rank's indices, in an order that no rank count moves.
 
     Args:
@@ -69,7 +69,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         *,
         group: Any = None,
     ) -> None:
-        self._ranks = HeldRanks(rank, num_replicas, group=group)
+        self._ranks = CurrentRanks(rank, num_replicas, group=group)
         ranks = self._ranks.now()
         # torch's constructor only sets attributes, which frameworks read.
         super().__init__(
@@ -80,24 +80,12 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
             seed=seed,
             drop_last=drop_last,
         )
-        num_samples = len(dataset)
-        kind, shard_sizes = shuffle_of(dataset, shuffle, None)
-        sampler = make_sampler(
-            num_samples,
-            shuffle=kind,
-            seed=seed,
-            shard_sizes=shard_sizes,
-            window_shape=getattr(dataset, "window_shape", None),
-        )
-        self._order = order_of(dataset, sampler)
         # One index a step, so that nothing but the ranks must be filled.
-        self._partition = Partition(
-            num_samples,
-            1,
-            ranks.world_size,
-            "drop" if drop_last else "pad",
-            lanes=getattr(sampler, "lanes", 1),
+        options = PlanOptions(
+            batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
+        self._plan = plan_for(dataset, options, world_size=ranks.world_size)
+        self._order = order_of(dataset, self._plan.sampler)
         self._cursor = Cursor()
 
     def __iter__(self) -> Iterator[int]:
@@ -108,20 +96,17 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
 
     def __len__(self) -> int:
         """Indices of this rank in a whole epoch: the same on every rank, and after a resume."""
-        self._settle()
-        return self._partition.num_steps
+        return self._whole().num_steps
 
     @property
     def num_padded(self) -> int:
         """Repeated indices in a whole epoch, over all ranks."""
-        self._settle()
-        return self._partition.num_padded
+        return self._whole().num_padded
 
     @property
     def num_dropped(self) -> int:
         """Samples that a whole epoch leaves out, over all ranks."""
-        self._settle()
-        return self._partition.num_dropped
+        return self._whole().num_dropped
 
     @property
     def valid(self) -> NDArray[np.bool_]:
@@ -129,21 +114,15 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
 
         Of the newest iterator; before there is one, of the one to come.
         """
-        left = self._left(self._cursor)
-        if not left.num_steps:
+        rest = self._rest(self._cursor)
+        if not rest.num_steps:
             return np.empty(0, dtype=np.bool_)
-        return left.block(range(left.num_steps), self.rank)[1]
-
-    @property
-    def num_left(self) -> int:
-        """Indices that the next iterator yields."""
-        return self._left(self._cursor.again()).num_steps
+        return rest.positions(self.epoch, range(rest.num_steps), self.rank)[1]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
         refuse_second_division(self, self.num_replicas)
-        self._cursor = self._cursor.moved_to(epoch)
-        self.epoch = self._cursor.epoch
+        self._move(self._cursor.moved_to(epoch))
 
     def state_dict(self, num_samples: int | None = None) -> dict[str, Any]:
         """The position after some samples of the pass under way: JSON, equal on all ranks.
@@ -156,50 +135,37 @@ class DistributedSampler(torch.utils.data.DistributedSampler[int]):
         Raises:
             ValueError: num_samples is not in [0, what is left of the epoch].
         """
-        cursor = self._cursor
-        num_samples = cursor.num_given if num_samples is None else num_samples
-        count = self._left(cursor).num_steps
-        check_count("num_samples", num_samples, count, cursor)
-        if 0 < num_samples == count:
-            return self._order.state(cursor.epoch + 1, 0).to_dict()
-        position = cursor.start + num_samples * self.num_replicas
-        return self._order.state(cursor.epoch, position).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator go on where a state was taken, on any number of ranks.
-
-        Raises:
-            StateError: the state belongs to other data, another seed or another order.
-        """
-        self._cursor = Cursor.at(self._order.read(state))
-        self.epoch = self._cursor.epoch
+        return self._state_after("num_samples", num_samples)
 
     def _indices(self, cursor: Cursor) -> Iterator[int]:
-        left = self._left(cursor)
-        cursor.is_whole = not left.num_steps
-        for first in range(0, left.num_steps, _BLOCK):
-            last = min(first + _BLOCK, left.num_steps)
-            positions, _ = left.block(range(first, last), self.rank)
-            for index in self._order.sampler.indices(cursor.epoch, positions).tolist():
-                cursor.give(left.num_steps)
+        rest = self._rest(cursor)
+        cursor.is_whole = not rest.num_steps
+        for first in range(0, rest.num_steps, _BLOCK):
+            steps = range(first, min(first + _BLOCK, rest.num_steps))
+            positions, _ = rest.positions(cursor.epoch, steps, self.rank)
+            for index in rest.ids(cursor.epoch, positions).tolist():
+                cursor.count(rest.num_steps)
                 yield index
 
-    def _settle(self) -> None:
-        """Take over the ranks of this process, where torch's attributes are read, too."""
+    def _whole(self) -> Plan:
+        """The plan of a whole epoch, of the ranks of this process; so are torch's attributes."""
         ranks = self._ranks.now()
         if (ranks.rank, ranks.world_size) != (self.rank, self.num_replicas):
             self.rank, self.num_replicas = ranks.rank, ranks.world_size
-            self._partition = replace(self._partition, world_size=ranks.world_size)
-            self.num_samples = self._partition.num_steps
+            self._plan = self._plan.divided(ranks.world_size)
+            self.num_samples = self._plan.num_steps
             self.total_size = self.num_samples * self.num_replicas
+        return self._plan
 
-    def _left(self, cursor: Cursor) -> Partition:
-        """What is left of the epoch from where the cursor began."""
-        self._settle()
-        return replace(self._partition, start=cursor.start)
+    def _rest(self, cursor: Cursor) -> Plan:
+        return self._whole().resumed(cursor.start)
+
+    def _move(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self.epoch = cursor.epoch
 
 
-class BatchSampler(torch.utils.data.Sampler[list[int]]):
+class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]):
     """Batches of indices of one rank, for `DataLoader(dataset, batch_sampler=...)`.
 
     Args:
@@ -247,45 +213,24 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
         epoch_size: int | None = None,
     ) -> None:
-        self._ranks = HeldRanks(rank, world_size, group=group)
+        options = PlanOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
+        self._ranks = CurrentRanks(rank, world_size, group=group)
         self._is_default = remainder is None
         self._drop_notice = DropNotice(is_default=self._is_default)
-        remainder = remainder or default_remainder(shuffle, sampler)
-        num_samples = dataset if isinstance(dataset, int) else len(dataset)
-        kind, shard_sizes = shuffle_of(dataset, shuffle, shard_sizes)
         self.batch_size = batch_size
-        self.drop_last = remainder == "drop"
-        self._plan = Plan(
-            num_samples,
-            batch_size=batch_size,
-            world_size=self._ranks.now().world_size,
-            seed=seed,
-            shuffle=kind,
-            remainder=remainder,
-            shard_sizes=shard_sizes,
-            window_shape=getattr(dataset, "window_shape", None),
-            epoch_size=epoch_size,
-            sampler=sampler,
-        ).require_steps()
+        self.drop_last = options.effective_remainder == "drop"
+        plan = plan_for(dataset, options, world_size=self.world_size, shard_sizes=shard_sizes)
+        self._plan = plan.require_steps()
         self._check_empty(self._plan)
         self._order = order_of(dataset, self._plan.sampler)
         self._cursor = Cursor()
-
-    @property
-    def plan(self) -> Plan:
-        """Who gets what, of the ranks of this process."""
-        self._plan = self._plan.divided(self.world_size)
-        return self._plan
-
-    @property
-    def rank(self) -> int:
-        """This process's rank."""
-        return self._ranks.certain().rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._ranks.now().world_size
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -297,7 +242,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         refuse_second_division(self, plan.world_size)
         self._drop_notice.say(plan, rank)
         cursor = self._cursor = self._cursor.again()
-        plan = plan.resumed(cursor.start)
+        plan = self._rest(cursor)
         self._check_empty(plan)
         return self._batches(cursor, plan, rank)
 
@@ -305,11 +250,6 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
     def epoch(self) -> int:
         """The epoch that the next iterator goes through."""
         return self._cursor.epoch
-
-    @property
-    def num_left(self) -> int:
-        """Batches that the next iterator yields."""
-        return self.plan.resumed(self._cursor.again().start).num_steps
 
     @property
     def sampler(self) -> BatchSampler:
@@ -323,7 +263,7 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
         refuse_second_division(self, self.world_size)
-        self._cursor = self._cursor.moved_to(epoch)
+        self._move(self._cursor.moved_to(epoch))
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
         """The position after some batches of the pass under way: JSON, equal on all ranks.
@@ -336,22 +276,10 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
         Raises:
             ValueError: num_batches is not in [0, batches left in the epoch].
         """
-        cursor = self._cursor
-        num_batches = cursor.num_given if num_batches is None else num_batches
-        plan = self.plan.resumed(cursor.start)
-        check_count("num_batches", num_batches, plan.num_steps, cursor)
-        if 0 < num_batches == plan.num_steps:
-            return self._order.state(cursor.epoch + 1, 0).to_dict()
-        position = cursor.start + num_batches * plan.global_batch_size
-        return self._order.state(cursor.epoch, position).to_dict()
+        return self._state_after("num_batches", num_batches)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator go on where a state was taken, with any ranks and batch size.
-
-        Raises:
-            StateError: the state belongs to other data, another seed or another order.
-        """
-        self._cursor = Cursor.at(self._order.read(state))
+    def _rest(self, cursor: Cursor) -> Plan:
+        return self.plan.resumed(cursor.start)
 
     def _check_empty(self, plan: Plan) -> None:
         """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
@@ -367,6 +295,6 @@ class BatchSampler(torch.utils.data.Sampler[list[int]]):
     @staticmethod
     def _batches(cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
         cursor.is_whole = not plan.num_steps
-        for work in epoch_works(plan, epoch=cursor.epoch, rank=rank):
-            cursor.give(plan.num_steps)
-            yield work.ids.tolist()
+        for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
+            cursor.count(plan.num_steps)
+            yield request.ids.tolist()

@@ -1,11 +1,10 @@
-"""Batches of torch's workers, handed over in memory that is used again.
+"""Batches of torch's workers in shared memory that is reused.
 
 torch gives each tensor of each batch shared memory of its own: the system clears its pages, and
-takes them back a moment later. Here the arrays of a batch travel together in an anonymous file
-that the worker fills again once the last of them is gone in the trainer. What is in shared memory
-already, such as what torch's `default_collate` makes in a worker, goes torch's way. A batch that
-can't be pickled is an error of the worker's that the trainer raises; with torch's own way it waits
-for ever. Imports torch and `shardwise.engine.processes.shared_memory`.
+frees them a moment later. Here the arrays of a batch share one anonymous file, which the worker
+fills again once the last of them is gone in the trainer. Tensors in shared memory, as torch's
+`default_collate` makes them in a worker, travel torch's way. A batch that can't be pickled is an
+error that the trainer raises; with torch's own transport it waits for ever.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from torch.utils.data import get_worker_info
 
 from shardwise.engine.processes.shared_memory import Lease, Slot, aligned, anonymous_file
 
-__all__ = ["HandOver"]
+__all__ = ["SharedMemoryCollate"]
 
-# Smaller batches go through the workers' pipe, which costs less than to pass on a file.
-_LEAST_BYTES = 128 << 10
-# A worker uses as many as it reads ahead (2 by default), and those that the trainer holds; for
-# batches beyond these it takes new memory each time, as torch does for all.
-_MOST_SLOTS = 16
-# Before the arrays: whether a slot is in use, as its worker and the trainer both see it.
+# Batches below 128 KiB travel in the workers' pipe, which costs less than to send a file.
+_MIN_BYTES = 128 << 10
+# Slots that a worker reuses: for the batches that it prefetches (2 by default) and those that the
+# trainer holds. Batches beyond these get new memory each, as torch's do.
+_MAX_SLOTS = 16
+# Before the arrays: whether a slot is in use, for its worker and the trainer.
 _HEADER_BYTES = 64
 
 
 class _Pickler(reduction.ForkingPickler):
     """Pickles the arrays and tensors of a batch without their bytes.
 
-    torch's own way moves a tensor's memory, which others may be views of: where the bytes of
-    tensors are is asked at the end.
+    torch's own pickling moves a tensor's memory, which other tensors may be views of: the addresses
+    of their bytes are taken at the end.
 
     Args:
-        file: for what is pickled.
+        file: the pickle's.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -61,7 +60,7 @@ class _Pickler(reduction.ForkingPickler):
         return _tensor, (buffer, obj.dtype, obj.shape)
 
     def parts(self) -> list[NDArray[np.uint8]]:
-        """The bytes of what was pickled, in order."""
+        """The bytes of the arrays and tensors, in order."""
         return [
             np.frombuffer(buffer.raw(), np.uint8)
             if id(buffer) not in self._tensors
@@ -71,7 +70,7 @@ class _Pickler(reduction.ForkingPickler):
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is its bytes, a dtype and a shape, and nobody wants it to stay shared."""
+    """Whether a tensor is its bytes, a dtype and a shape, and not in shared memory."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout == torch.strided
@@ -87,8 +86,8 @@ def _tensor(buffer: Any, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
 
 
-class HandOver:
-    """A collate function for torch's DataLoader, whose batches travel as this module says.
+class SharedMemoryCollate:
+    """A collate function for torch's DataLoader, whose batches travel in reused shared memory.
 
     Args:
         collate: makes the batch.
@@ -96,25 +95,25 @@ class HandOver:
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate: Callable[[Any], Any] = collate
-        self._outbox: _Outbox | None = None
+        self._sender: _Sender | None = None
 
     def __call__(self, data: Any) -> Any:
         """Make a batch; in a worker, ready to be sent."""
         batch = self.collate(data)
         if get_worker_info() is None:
             return batch
-        if self._outbox is None:
-            self._outbox = _Outbox()
-        return self._outbox.pack(batch)
+        if self._sender is None:
+            self._sender = _Sender()
+        return self._sender.pack(batch)
 
 
-class _Outbox:
-    """The memory of one worker's batches."""
+class _Sender:
+    """Packs the batches of one worker, and owns their memory."""
 
     def __init__(self) -> None:
         self._slots: list[Slot] = []
 
-    def pack(self, batch: Any) -> _Parcel:
+    def pack(self, batch: Any) -> _SharedBatch:
         """Make a batch ready to be sent."""
         file = io.BytesIO()
         pickler = _Pickler(file)
@@ -122,16 +121,16 @@ class _Outbox:
         parts = pickler.parts()
         sizes = [part.nbytes for part in parts]
         num_bytes = sum(map(aligned, sizes))
-        if num_bytes < _LEAST_BYTES:
-            return _Parcel(file.getvalue(), [bytearray(part) for part in parts])
+        if num_bytes < _MIN_BYTES:
+            return _SharedBatch(file.getvalue(), [bytearray(part) for part in parts])
         slot = self._take(_HEADER_BYTES + num_bytes)
         slot.memory[0] = 1
-        for place, part in zip(_places(slot.memory, sizes), parts, strict=True):
-            place[:] = part
-        return _Parcel(file.getvalue(), sizes, slot)
+        for view, part in zip(_views(slot.memory, sizes), parts, strict=True):
+            view[:] = part
+        return _SharedBatch(file.getvalue(), sizes, slot)
 
     def _take(self, num_bytes: int) -> Slot:
-        """A slot that nobody uses, of so many bytes or more."""
+        """A slot that is not in use, of `num_bytes` or more."""
         idle = [slot for slot in self._slots if not slot.memory[0]]
         for slot in idle:
             if slot.memory.nbytes >= num_bytes:
@@ -141,13 +140,13 @@ class _Outbox:
             self._slots.remove(idle[0])
         slot = Slot(0, anonymous_file(num_bytes), num_bytes)
         weakref.finalize(slot, os.close, slot.descriptor)
-        if len(self._slots) < _MOST_SLOTS:
+        if len(self._slots) < _MAX_SLOTS:
             self._slots.append(slot)
         return slot
 
 
-class _Parcel:
-    """A batch on its way; unpickled, it is the batch.
+class _SharedBatch:
+    """A batch that is sent; unpickled, it is the batch.
 
     Args:
         payload: the batch, pickled without its arrays.
@@ -173,25 +172,25 @@ def _receive(payload: bytes, sizes: list[int], file: Any, num_bytes: int) -> Any
     slot.close()
     lease = Lease(slot.memory)
     weakref.finalize(lease, _give_back, slot.memory, os.getpid()).atexit = False
-    return _load(payload, _places(np.asarray(lease), sizes))
+    return _load(payload, _views(np.asarray(lease), sizes))
 
 
 def _load(payload: bytes, buffers: Sequence[Any]) -> Any:
-    # It comes from a worker of this very loader, as all that torch's own queues carry.
+    # A worker of this loader has sent it, as everything in torch's own queues.
     return pickle.loads(payload, buffers=buffers)  # noqa: S301
 
 
 def _give_back(memory: NDArray[np.uint8], pid: int) -> None:
-    # A process that was forked from the trainer has the arrays, too, but not the say.
+    # A fork of the trainer has copies of the arrays: its own end frees no slot.
     if os.getpid() == pid:
         memory[0] = 0
 
 
-def _places(memory: NDArray[np.uint8], sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """Where arrays of these lengths lie in a slot."""
-    places = []
+def _views(memory: NDArray[np.uint8], sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """The memory of arrays of these lengths in a slot."""
+    views = []
     start = _HEADER_BYTES
     for size in sizes:
-        places.append(memory[start : start + size])
+        views.append(memory[start : start + size])
         start += aligned(size)
-    return places
+    return views

@@ -1,8 +1,8 @@
-"""Where an IterableDataset is to read from, in memory that it shares with its worker processes.
+"""The cursor of an IterableDataset, in memory that it shares with its worker processes.
 
-Workers that live on from epoch to epoch keep their copy of the dataset; what the main process
-sets afterwards reaches them here. The memory has no name that a killed process could leave behind.
-Imports torch.
+Workers that live on from epoch to epoch keep their copy of the dataset; the epoch that the main
+process sets afterwards reaches them here. The memory has no name that a killed process could leave
+behind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Place", "Run", "SharedPlace"]
+__all__ = ["EpochCursor", "WorkerPass", "SharedCursor"]
 
 (
     _EPOCH,
@@ -28,11 +28,11 @@ __all__ = ["Place", "Run", "SharedPlace"]
 _MAX_WORKERS = 4096
 
 
-class Place(NamedTuple):
+class EpochCursor(NamedTuple):
     """Which epoch to read, from which position of its global order.
 
-    `times_set` counts how often the main process has chosen a place: it tells one choice of an
-    epoch from the next choice of the same.
+    `times_set` counts the choices of the main process: it tells one choice of an epoch from the
+    next choice of the same.
     """
 
     epoch: int = 0
@@ -40,29 +40,29 @@ class Place(NamedTuple):
     times_set: int = 0
 
 
-class Run:
+class WorkerPass:
     """One worker's part of a pass over an epoch.
 
     Attributes:
         number: the worker's, in [0, num_workers); 0 of 1 where there are none.
         num_workers: how many share the pass.
         name: the same number in all workers of a pass, another one in each pass; not 0.
-        num_given: batches that the worker yielded.
+        num_yielded: batches that the worker yielded.
     """
 
-    def __init__(self, number: int, num_workers: int, name: int, num_given: int) -> None:
+    def __init__(self, number: int, num_workers: int, name: int, num_yielded: int) -> None:
         self.number = number
         self.num_workers = num_workers
         self.name = name
-        self.num_given = num_given
+        self.num_yielded = num_yielded
 
     def steps_left(self, num_steps: int) -> range:
-        """The worker's steps of this many, without those yielded."""
-        return range(self.number + self.num_given * self.num_workers, num_steps, self.num_workers)
+        """The worker's steps of `num_steps`, without those yielded."""
+        return range(self.number + self.num_yielded * self.num_workers, num_steps, self.num_workers)
 
 
-class SharedPlace:
-    """A `Place`, and marks that workers leave for the main process and their successors.
+class SharedCursor:
+    """An `EpochCursor`, and marks that workers leave for the main process and their successors.
 
     Each mark is one aligned word with one meaning, so that no lock is needed. Worker processes of
     torch.multiprocessing share the memory; any other copy or pickle has memory of its own.
@@ -75,51 +75,51 @@ class SharedPlace:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._cells = _shared(state["_cells"])
 
-    def read(self) -> Place:
-        """The place that the main process has set last."""
+    def read(self) -> EpochCursor:
+        """The cursor that the main process has set last."""
         epoch, start, times_set = self._cells[: _TIMES_SET + 1].tolist()
-        return Place(epoch, start, times_set)
+        return EpochCursor(epoch, start, times_set)
 
-    def write(self, place: Place) -> None:
-        """Set the place that workers go to when they begin anew."""
-        self._cells[: _TIMES_SET + 1] = torch.tensor(place)
-        self._cells[_BEGAN] = place.start
+    def write(self, cursor: EpochCursor) -> None:
+        """Set the cursor that workers begin their next pass at."""
+        self._cells[: _TIMES_SET + 1] = torch.tensor(cursor)
+        self._cells[_BEGAN] = cursor.start
         self._cells[_FIRST] = 0
 
     def mark_workers(self) -> None:
-        """Note that worker processes read this dataset."""
+        """Mark that worker processes read this dataset."""
         self._cells[_HAS_WORKERS] = 1
 
     def has_workers(self) -> bool:
         """Whether worker processes ever read this dataset."""
         return bool(self._cells[_HAS_WORKERS])
 
-    def is_first(self, run: Run, place: Place) -> bool:
-        """Whether no other pass of workers began at this place, or it was set anew since."""
-        if int(self._cells[_TIMES_SET]) != place.times_set:
+    def is_first(self, worker_pass: WorkerPass, cursor: EpochCursor) -> bool:
+        """Whether no other pass of workers began at this cursor, or it was set anew since."""
+        if int(self._cells[_TIMES_SET]) != cursor.times_set:
             return True
         if not self._cells[_FIRST]:
-            self._cells[_FIRST] = run.name
-        return int(self._cells[_FIRST]) == run.name
+            self._cells[_FIRST] = worker_pass.name
+        return int(self._cells[_FIRST]) == worker_pass.name
 
-    def mark_begun(self, run: Run, place: Place) -> None:
-        """Note that a worker begins its part of a pass, and where, unless that was set since."""
-        self._cells[_DONE + run.number] = 0
-        if int(self._cells[_TIMES_SET]) == place.times_set:
-            self._cells[_BEGAN] = place.start
+    def mark_begun(self, worker_pass: WorkerPass, cursor: EpochCursor) -> None:
+        """Mark that a worker begins its part of a pass, and where, unless that was set since."""
+        self._cells[_DONE + worker_pass.number] = 0
+        if int(self._cells[_TIMES_SET]) == cursor.times_set:
+            self._cells[_BEGAN] = cursor.start
 
-    def mark_done(self, run: Run, place: Place) -> None:
-        """Note that a worker has made all of its part; the place was read when all have.
+    def mark_done(self, worker_pass: WorkerPass, cursor: EpochCursor) -> None:
+        """Mark that a worker has made its part; the cursor was read when all of one pass have.
 
-        All of one pass: a worker may be done before another one begins.
+        A worker may be done before another one begins.
         """
-        self._cells[_DONE + run.number] = run.name
-        if bool((self._cells[_DONE : _DONE + run.num_workers] == run.name).all()):
-            self._cells[_TIMES_SET_AT_END] = place.times_set
+        self._cells[_DONE + worker_pass.number] = worker_pass.name
+        if bool((self._cells[_DONE : _DONE + worker_pass.num_workers] == worker_pass.name).all()):
+            self._cells[_TIMES_SET_AT_END] = cursor.times_set
 
-    def was_read(self, place: Place) -> bool:
-        """Whether this place was read to the end of its epoch, by all workers."""
-        return int(self._cells[_TIMES_SET_AT_END]) == place.times_set
+    def was_read(self, cursor: EpochCursor) -> bool:
+        """Whether all workers read from this cursor to the end of its epoch."""
+        return int(self._cells[_TIMES_SET_AT_END]) == cursor.times_set
 
     def beginning(self) -> int:
         """Where the newest pass began, or the next one will."""

@@ -1,8 +1,7 @@
-"""torch's DataLoader with a state: it counts what it gave, the dataset or sampler knows the order.
+"""torch's DataLoader with a state: it counts batches, its dataset or sampler knows the order.
 
 The state is a position in the global order (I4), so that any number of ranks and workers takes it
 up. torchdata's class of this name keeps a state of each worker instead, for as many workers only.
-Imports torch and the parts beside this one.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Any
 
 import torch.utils.data
 
-from shardwise.loader.frameworks import announced
+from shardwise.loader.frameworks import batches_for_frameworks
 from shardwise.plan import Plan
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
-from shardwise.torch.shared_batches import HandOver
+from shardwise.torch.shared_batches import SharedMemoryCollate
 
 __all__ = ["StatefulDataLoader"]
 
@@ -25,22 +24,22 @@ class _Pass:
     """One pass over an epoch.
 
     Attributes:
-        began: the keeper's state where it began.
-        num_left: steps of the keeper from there on.
+        began: the state of the dataset or sampler at its beginning.
+        num_left: steps of the dataset or sampler from there on.
         num_steps: batches of these.
-        num_given: batches that were handed out.
+        num_yielded: batches handed out.
     """
 
     def __init__(self, began: dict[str, Any], num_left: int, num_steps: int) -> None:
         self.began = began
         self.num_left = num_left
         self.num_steps = num_steps
-        self.num_given = 0
+        self.num_yielded = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether all batches were handed out; the end need not have been asked for."""
-        return self.num_given >= self.num_steps
+        return self.num_yielded >= self.num_steps
 
 
 class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
@@ -75,13 +74,13 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __init__(self, dataset: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(dataset, *args, **kwargs)
-        if not isinstance(self.collate_fn, HandOver):
-            self.collate_fn = HandOver(self.collate_fn)
+        if not isinstance(self.collate_fn, SharedMemoryCollate):
+            self.collate_fn = SharedMemoryCollate(self.collate_fn)
         self._pass: _Pass | None = None
-        self._keeper: IterableDataset | BatchSampler | DistributedSampler
-        for keeper in (dataset, self.batch_sampler, self.sampler):
-            if isinstance(keeper, (IterableDataset, BatchSampler, DistributedSampler)):
-                self._keeper = keeper
+        self._stateful: IterableDataset | BatchSampler | DistributedSampler
+        for stateful in (dataset, self.batch_sampler, self.sampler):
+            if isinstance(stateful, (IterableDataset, BatchSampler, DistributedSampler)):
+                self._stateful = stateful
                 return
         raise TypeError(
             f"{type(dataset).__name__} with sampler={self.sampler!r}: give a "
@@ -90,48 +89,48 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go through the epoch from where it stands."""
-        return announced(self._batches(), lambda: self._pass_plan, is_known=True)
+        return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=True)
 
     def _batches(self) -> Generator[Any, None, None]:
         self._end_if_whole()
         if self._pass is not None and self._is_under_way:
             # A pass that was left begins again where it began, however far workers read ahead.
-            self._keeper.load_state_dict(self._pass.began)
+            self._stateful.load_state_dict(self._pass.began)
         else:
-            self._keeper.set_epoch(self._keeper.epoch)
-        num_left = self._keeper.num_left
-        run = _Pass(self._keeper.state_dict(0), num_left, self._num_batches(num_left))
+            self._stateful.set_epoch(self._stateful.epoch)
+        num_left = self._stateful.num_left
+        run = _Pass(self._stateful.state_dict(0), num_left, self._num_batches(num_left))
         self._pass, self._pass_plan = run, self._plan_of(run)
         for batch in super().__iter__():
-            run.num_given += 1
+            run.num_yielded += 1
             yield batch
-        run.num_steps = run.num_given
+        run.num_steps = run.num_yielded
         if self._pass is run:
             self._end_if_whole()
 
     def _num_batches(self, num_left: int) -> int:
-        """Batches of so many steps of the keeper."""
-        if not isinstance(self._keeper, DistributedSampler):
+        """Batches of this many steps of the dataset or sampler."""
+        if not isinstance(self._stateful, DistributedSampler):
             return num_left
         size = self.batch_size or 1
         return num_left // size if self.drop_last else -(-num_left // size)
 
     @property
     def _is_under_way(self) -> bool:
-        """Whether the last pass is of the keeper's epoch: frameworks set that one themselves."""
-        return self._pass is not None and self._pass.began["epoch"] == self._keeper.epoch
+        """Whether the last pass is of the epoch set last: frameworks set it themselves."""
+        return self._pass is not None and self._pass.began["epoch"] == self._stateful.epoch
 
     def _end_if_whole(self) -> None:
         """Move on to the next epoch: who counts steps takes the last batch and asks for no end."""
         if self._pass is not None and self._pass.is_whole:
             if self._is_under_way:
-                self._keeper.set_epoch(self._keeper.epoch + 1)
+                self._stateful.set_epoch(self._stateful.epoch + 1)
             self._pass = None
 
     @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
-        return self._keeper.epoch
+        return self._stateful.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on.
@@ -141,23 +140,23 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         self._end_if_whole()
         if epoch != self.epoch:
             self._pass = None
-            self._keeper.set_epoch(epoch)
+            self._stateful.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
         if self._pass is None or not self._is_under_way:
-            return self._keeper.state_dict(0)
+            return self._stateful.state_dict(0)
         if self._pass.is_whole:
-            return self._keeper.state_dict(self._pass.num_left)
-        size = (self.batch_size or 1) if isinstance(self._keeper, DistributedSampler) else 1
-        return self._keeper.state_dict(self._pass.num_given * size)
+            return self._stateful.state_dict(self._pass.num_left)
+        size = (self.batch_size or 1) if isinstance(self._stateful, DistributedSampler) else 1
+        return self._stateful.state_dict(self._pass.num_yielded * size)
 
     def _plan_of(self, run: _Pass) -> Plan:
-        keeper = self._keeper
-        if isinstance(keeper, DistributedSampler):
-            # It has no plan of batches, and its repeats don't stand last in a gather.
+        stateful = self._stateful
+        if isinstance(stateful, DistributedSampler):
+            # Its plan is of indices, not of batches, and its repeats don't stand last in a gather.
             return Plan(run.num_steps, batch_size=1)
-        return keeper.plan.resumed(run.began["position"])
+        return stateful.plan.resumed(run.began["position"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any ranks, workers and batch size.
@@ -165,5 +164,5 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        self._keeper.load_state_dict(state)
+        self._stateful.load_state_dict(state)
         self._pass = None

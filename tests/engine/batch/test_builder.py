@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.request import Work
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.request import BatchRequest
 from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -18,7 +18,7 @@ def dataset_with_damage(*damaged, num_samples=20):
 
 
 def make(dataset, ids, **options):
-    return BatchMaker(dataset, **options).make(Work(0, 0, np.array(ids, dtype=np.int64)))
+    return BatchBuilder(dataset, **options).build(BatchRequest(0, 0, np.array(ids, dtype=np.int64)))
 
 
 def test_by_default_a_damaged_sample_is_an_error():
@@ -35,8 +35,8 @@ def test_skip_leaves_the_row_out_and_counts_it():
 
 
 def test_skip_keeps_the_marks_of_padding_beside_their_rows():
-    work = Work(0, 0, np.array([1, 3, 4]), np.array([True, True, False]))
-    batch = BatchMaker(dataset_with_damage(3), on_error="skip").make(work)
+    work = BatchRequest(0, 0, np.array([1, 3, 4]), np.array([True, True, False]))
+    batch = BatchBuilder(dataset_with_damage(3), on_error="skip").build(work)
     assert batch.data["__valid__"].tolist() == [True, False]
 
 
@@ -66,7 +66,7 @@ def test_replace_gives_up_where_everything_is_damaged():
 
 def test_an_unknown_on_error_is_refused():
     with pytest.raises(ValueError, match="on_error='ignore'"):
-        BatchMaker(dataset_with_damage(), on_error="ignore")
+        BatchBuilder(dataset_with_damage(), on_error="ignore")
 
 
 def test_the_users_collate_gets_samples_with_their_index():
@@ -86,8 +86,8 @@ def test_samples_whose_transform_returns_other_fields_are_an_error():
     def odd(sample):
         return {**sample, "extra": 1} if sample["cls"] == 70 else sample
 
-    maker = BatchMaker(dataset_with_damage(num_samples=80).map(odd))
-    draft = maker.begin(Work(0, 0, np.arange(80)))
+    maker = BatchBuilder(dataset_with_damage(num_samples=80).map(odd))
+    draft = maker.begin(BatchRequest(0, 0, np.arange(80)))
     for start in range(0, 80, 8):
         if start <= 70 < start + 8:
             with pytest.raises(DataError, match="extra"):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.batch.coalesce import batches_in_groups, group_size
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.request import Work
+from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
@@ -35,7 +35,7 @@ def works_of(sizes, *, padded=False):
     at, works = 0, []
     for step, size in enumerate(sizes):
         valid = np.arange(size) % 2 == 0 if padded else None
-        works.append(Work(3, step, np.arange(at, at + size), valid))
+        works.append(BatchRequest(3, step, np.arange(at, at + size), valid))
         at += size
     return works
 
@@ -53,16 +53,16 @@ def test_batches_are_those_that_are_made_one_by_one(sizes, size, threads, padded
         sample["odd"] = bytes(i % 3)  # ragged: a list, or an array where the lengths agree
         if i % 5 == 0:
             del sample["txt"]
-    maker = BatchMaker(light(MemorySource(samples)).decode(odd=sw.array("uint8")))
+    maker = BatchBuilder(light(MemorySource(samples)).decode(odd=sw.array("uint8")))
     works = works_of(sizes, padded=padded)
     executor = (
         ThreadExecutor(maker, num_threads=threads, num_prefetch=3)
         if threads
         else InlineExecutor(maker)
     )
-    made = list(batches_in_groups(executor, iter(works), size))
+    made = list(coalesced_batches(executor, iter(works), size))
     executor.close()
-    alone = [maker.make(work) for work in works]
+    alone = [maker.build(work) for work in works]
     assert len(made) == len(alone)
     for batch, other in zip(made, alone, strict=True):
         same(batch.data, other.data)
@@ -72,19 +72,19 @@ def test_batches_are_those_that_are_made_one_by_one(sizes, size, threads, padded
 
 
 def test_worker_processes_make_the_same_batches_in_groups():
-    maker = BatchMaker(light(MemorySource(numbered_samples(200))))
+    maker = BatchBuilder(light(MemorySource(numbered_samples(200))))
     works = works_of([8] * 24 + [3])
     executor = ProcessExecutor(maker, num_workers=2, num_prefetch=4, timeout=120)
-    made = list(batches_in_groups(executor, iter(works), 4))
+    made = list(coalesced_batches(executor, iter(works), 4))
     executor.close()
     for batch, work in zip(made, works, strict=True):
-        same(batch.data, maker.make(work).data)
+        same(batch.data, maker.build(work).data)
 
 
 def test_a_group_is_read_at_once_and_the_first_batch_by_itself():
     source = MemorySource(numbered_samples(100))
-    executor = InlineExecutor(BatchMaker(light(source)))
-    made = list(batches_in_groups(executor, iter(works_of([10] * 10)), 4))
+    executor = InlineExecutor(BatchBuilder(light(source)))
+    made = list(coalesced_batches(executor, iter(works_of([10] * 10)), 4))
     assert len(made) == 10
     assert [len(ids) for ids, _ in source.reads] == [10, 20, 40, 30]
 
@@ -93,10 +93,10 @@ def test_a_group_is_read_at_once_and_the_first_batch_by_itself():
 def test_an_error_comes_in_the_place_of_its_batch_and_the_batches_before_it_are_given(damaged):
     source = MemorySource(numbered_samples(100))
     source.fail_at(damaged)
-    executor = ThreadExecutor(BatchMaker(light(source)), num_threads=2, num_prefetch=3)
+    executor = ThreadExecutor(BatchBuilder(light(source)), num_threads=2, num_prefetch=3)
     given = []
     with pytest.raises(DataError) as caught:
-        for batch in batches_in_groups(executor, iter(works_of([10] * 10)), 4):
+        for batch in coalesced_batches(executor, iter(works_of([10] * 10)), 4):
             given.append(batch.data["__index__"][0])
     executor.close()
     assert caught.value.key == f"key-{damaged:05d}"
@@ -106,9 +106,9 @@ def test_an_error_comes_in_the_place_of_its_batch_and_the_batches_before_it_are_
 def test_an_error_that_passes_loses_no_batch():
     source = MemorySource(numbered_samples(100))
     source.fail_at(35)
-    executor = InlineExecutor(BatchMaker(light(source)))
+    executor = InlineExecutor(BatchBuilder(light(source)))
     given = []
-    for batch in batches_in_groups(executor, iter(works_of([10] * 10)), 4):
+    for batch in coalesced_batches(executor, iter(works_of([10] * 10)), 4):
         given += batch.data["__index__"].tolist()
         if given[-1] == 29:
             # The group of rows 30 to 69 failed, or will: what was wrong is put right.
@@ -119,10 +119,10 @@ def test_an_error_that_passes_loses_no_batch():
 def test_only_samples_that_are_merely_read_are_made_in_groups():
     samples = MemorySource(numbered_samples(1000))
     ds = light(samples).select("cls", "bin")
-    assert group_size(ds, 16) == 256
-    assert group_size(ds, 5000) == 1
-    assert group_size(ds.map(lambda sample: sample), 16) == 1
-    assert group_size(Dataset(samples).decode(bin=lambda data: data), 16) == 1
+    assert num_coalesced(ds, 16) == 256
+    assert num_coalesced(ds, 5000) == 1
+    assert num_coalesced(ds.map(lambda sample: sample), 16) == 1
+    assert num_coalesced(Dataset(samples).decode(bin=lambda data: data), 16) == 1
 
 
 def test_a_loader_resumes_in_the_middle_of_a_group():
@@ -149,12 +149,12 @@ def test_an_error_that_is_no_samples_is_raised_at_once_and_nothing_is_begun_anew
             for number, work in enumerate(works):
                 if number == 2:
                     raise RuntimeError("the loader was closed while a batch was awaited")
-                yield self.maker.make(work)
+                yield self.builder.build(work)
 
-    executor = Closed(BatchMaker(light(MemorySource(numbered_samples(100)))))
+    executor = Closed(BatchBuilder(light(MemorySource(numbered_samples(100)))))
     given = []
     with pytest.raises(RuntimeError, match="was closed"):
-        for batch in batches_in_groups(executor, iter(works_of([10] * 10)), 4):
+        for batch in coalesced_batches(executor, iter(works_of([10] * 10)), 4):
             given += batch.data["__index__"].tolist()
     assert given == list(range(30))
     assert executor.num_runs == 1

@@ -17,9 +17,9 @@ import pytest
 from shardwise import DataLoader
 from shardwise.codecs import array
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.request import Work
+from shardwise.engine.request import BatchRequest
 from shardwise.errors import DataError, StallError, WorkerError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
@@ -345,9 +345,9 @@ def test_workers_allow_themselves_the_open_files_of_a_whole_window(tmp_path):
 
 
 def test_an_executor_in_a_forked_child_starts_processes_of_its_own():
-    maker = BatchMaker(squares())
+    maker = BatchBuilder(squares())
     executor = ProcessExecutor(maker, num_workers=1, num_prefetch=2)
-    work = Work(0, 0, np.arange(4))
+    work = BatchRequest(0, 0, np.arange(4))
     next(executor.run(iter([work])))
     child = os.fork()
     if child == 0:
@@ -366,8 +366,8 @@ def test_functions_of_a_module_that_nobody_can_import_reach_the_workers():
     module.double.__module__ = module.__name__
     try:
         dataset = Dataset(MemorySource(numbered_samples(16))).map(module.double)
-        executor = ProcessExecutor(BatchMaker(dataset), num_workers=1, timeout=120)
-        [batch] = executor.run(iter([Work(0, 0, np.arange(16))]))
+        executor = ProcessExecutor(BatchBuilder(dataset), num_workers=1, timeout=120)
+        [batch] = executor.run(iter([BatchRequest(0, 0, np.arange(16))]))
         executor.close()
     finally:
         del sys.modules[module.__name__]

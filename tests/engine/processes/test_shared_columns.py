@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchMaker
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.processes.shared_columns import Placed, learned_layout, place
-from shardwise.engine.request import Work
+from shardwise.engine.processes.shared_columns import InSharedMemory, learned_layout, write_in_place
+from shardwise.engine.request import BatchRequest
 from tests.support.memory_source import MemorySource, numbered_samples
 
 NUM = 96
@@ -28,7 +28,7 @@ def picture(sample):
 
 
 def works(size=16):
-    return [Work(0, s, np.arange(s * size, (s + 1) * size)) for s in range(NUM // size)]
+    return [BatchRequest(0, s, np.arange(s * size, (s + 1) * size)) for s in range(NUM // size)]
 
 
 def check_equal(made, expected):
@@ -50,17 +50,17 @@ def test_batches_of_transforms_are_those_of_the_inline_executor(on_error):
     source = MemorySource(numbered_samples(NUM))
     if on_error != "raise":
         source.fail_at(37)
-    maker = BatchMaker(Dataset(source).map(picture), on_error=on_error)
+    maker = BatchBuilder(Dataset(source).map(picture), on_error=on_error)
     executor = ProcessExecutor(maker, num_workers=2, num_prefetch=2, timeout=120)
     made = [batch.data for batch in executor.run(iter(works()))]
     made += [batch.data for batch in executor.run(iter(works()))]
     executor.close()
     for data, work in zip(made, works() * 2, strict=True):
-        check_equal(data, maker.make(work).data)
+        check_equal(data, maker.build(work).data)
 
 
 def test_later_batches_of_arrays_lie_in_memory_that_is_mapped_once():
-    maker = BatchMaker(Dataset(MemorySource(numbered_samples(NUM))).map(picture))
+    maker = BatchBuilder(Dataset(MemorySource(numbered_samples(NUM))).map(picture))
     executor = ProcessExecutor(maker, num_workers=1, num_prefetch=2, timeout=120)
     last = None
     for batch in executor.run(iter(works())):
@@ -95,12 +95,12 @@ def test_a_layout_is_learned_of_large_rows_of_arrays_that_are_not_known_yet():
 )
 def test_what_does_not_fit_stays_as_it_is(column):
     memory = {"x": np.zeros((2, 4))}
-    assert place({"x": column}, memory)["x"] is column
+    assert write_in_place({"x": column}, memory)["x"] is column
     assert not memory["x"].any()
 
 
 def test_what_fits_is_written_and_stands_in_its_place():
     memory = {"x": np.zeros((2, 4))}
-    placed = place({"__key__": ["a", "b"], "x": [np.ones(4), np.full(4, 2.0)]}, memory)
-    assert placed == {"__key__": ["a", "b"], "x": Placed(2)}
+    placed = write_in_place({"__key__": ["a", "b"], "x": [np.ones(4), np.full(4, 2.0)]}, memory)
+    assert placed == {"__key__": ["a", "b"], "x": InSharedMemory(2)}
     assert memory["x"].tolist() == [[1.0] * 4, [2.0] * 4]

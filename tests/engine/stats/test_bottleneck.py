@@ -9,14 +9,14 @@ import pytest
 
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
-from shardwise.engine.concurrency import Hands
-from shardwise.engine.stats.bottleneck import verdict
+from shardwise.engine.concurrency import Concurrency
+from shardwise.engine.stats.bottleneck import find_bottleneck
 from tests.engine.processes.test_executor import run_program
 from tests.support.memory_source import MemorySource, numbered_samples
 
-THREADS = Hands("threads", num_threads=2, num_prefetch=4)
-PROCESSES = Hands("processes", num_workers=3, num_threads=1, num_prefetch=6)
-INLINE = Hands("inline")
+THREADS = Concurrency("threads", num_threads=2, num_prefetch=4)
+PROCESSES = Concurrency("processes", num_workers=3, num_threads=1, num_prefetch=6)
+INLINE = Concurrency("inline")
 DOING = {"read": "reading", "decode": "decoding", "transform": "transforming"}
 
 
@@ -36,7 +36,7 @@ def judge(
     stats = {"batches": 50, "samples": 5000, "bytes": 10**8, "wall_s": 10.0}
     stats |= {"requests": requests, "hits": hits, "misses": 0, "outage_s": outage_s}
     stats |= {"wait_s": wait_s, "cpu_s": cpu_s, "seconds": seconds}
-    return verdict(stats, hands=hands, num_cores=num_cores, pin_memory=pin_memory)
+    return find_bottleneck(stats, concurrency=hands, num_cores=num_cores, pin_memory=pin_memory)
 
 
 def test_a_store_that_did_not_answer_is_named_before_all_stages():
@@ -63,7 +63,7 @@ def test_time_of_the_callers_thread_is_weighed_against_that_of_the_hands():
 
 
 def test_where_the_hands_collate_it_is_their_time():
-    theirs = Hands("processes", num_workers=3, num_threads=1, num_prefetch=6, collate=True)
+    theirs = Concurrency("processes", num_workers=3, num_threads=1, num_prefetch=6, collate=True)
     assert judge(PROCESSES, decode=20.0, collate=9.0).bound_by == "collate"
     assert judge(theirs, decode=20.0, collate=9.0).bound_by == "decode"
 
@@ -82,7 +82,7 @@ def test_no_stage_is_blamed_where_none_is_busy():
 
 def test_less_than_two_batches_are_too_little():
     stats = {"batches": 1, "bytes": 1, "wall_s": 1.0, "wait_s": 1.0, "cpu_s": 0.0}
-    found = verdict({**stats, "seconds": {"read": 9.0}}, hands=INLINE, num_cores=1)
+    found = find_bottleneck({**stats, "seconds": {"read": 9.0}}, concurrency=INLINE, num_cores=1)
     assert found.bound_by == "nothing"
 
 

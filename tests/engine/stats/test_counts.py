@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchMaker
-from shardwise.engine.concurrency import Hands
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.request import Batch, Work
+from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.stats.counts import Counts
 from shardwise.engine.stats.shard_times import ShardTimes
 from shardwise.engine.threads import ThreadExecutor
@@ -30,11 +30,13 @@ SIZES = [7, 0, 20, 13]
 
 
 def works(num_batches, size=4):
-    return iter([Work(0, i, np.arange(i * size, (i + 1) * size) % 40) for i in range(num_batches)])
+    return iter(
+        [BatchRequest(0, i, np.arange(i * size, (i + 1) * size) % 40) for i in range(num_batches)]
+    )
 
 
 def maker(**options):
-    return BatchMaker(Dataset(MemorySource(numbered_samples(40))).decode(cls=int), **options)
+    return BatchBuilder(Dataset(MemorySource(numbered_samples(40))).decode(cls=int), **options)
 
 
 def loader(data=None, **options):
@@ -141,12 +143,12 @@ def test_answers_that_wait_in_the_socket_are_ready(tmp_path):
         return sample
 
     data = Dataset(MemorySource(numbered_samples(40))).decode(cls=int).map(gate)
-    executor = ProcessExecutor(BatchMaker(data), num_workers=1, num_prefetch=2)
+    executor = ProcessExecutor(BatchBuilder(data), num_workers=1, num_prefetch=2)
     try:
         batches = executor.run(works(2))
         assert next(batches).num_ready is None
         go.touch()
-        assert select.select([executor._started.pool._sock], [], [], 60)[0]
+        assert select.select([executor._session.pool._sock], [], [], 60)[0]
         assert next(batches).num_ready == 1
         batches.close()
     finally:
@@ -167,7 +169,7 @@ def test_an_error_that_comes_before_its_turn_is_raised_in_its_turn(collate, tmp_
 
     data = Dataset(MemorySource(numbered_samples(40))).decode(cls=int).map(fail_early)
     executor = ProcessExecutor(
-        BatchMaker(data, collate=collate), num_workers=2, num_prefetch=4, timeout=60
+        BatchBuilder(data, collate=collate), num_workers=2, num_prefetch=4, timeout=60
     )
     try:
         batches = executor.run(works(4))
@@ -189,7 +191,7 @@ def test_an_error_does_not_wait_for_the_pieces_behind_it(tmp_path):
         return sample
 
     data = Dataset(MemorySource(numbered_samples(40))).decode(cls=int).map(fail_or_stay)
-    executor = ProcessExecutor(BatchMaker(data), num_workers=2, num_prefetch=2, timeout=60)
+    executor = ProcessExecutor(BatchBuilder(data), num_workers=2, num_prefetch=2, timeout=60)
     try:
         with pytest.raises(DataError, match="at once"):
             next(executor.run(works(1, size=32)))
@@ -245,11 +247,11 @@ def test_a_reset_begins_at_zero_in_the_midst_of_an_epoch():
 def test_the_time_between_two_iterators_and_of_handing_out_the_first_batch_is_nobodys():
     counts = Counts(Dataset(MemorySource(numbered_samples(40))))
     counts.begin()
-    counts.add(Batch({}, num_rows=3), asked=0.0, made=1.0, given=1.5)
-    counts.add(Batch({}, num_rows=3), asked=5.0, made=6.0, given=6.5)
+    counts.add(Batch({}, num_rows=3), asked_at=0.0, ready_at=1.0, returned_at=1.5)
+    counts.add(Batch({}, num_rows=3), asked_at=5.0, ready_at=6.0, returned_at=6.5)
     counts.begin()
-    counts.add(Batch({}, num_rows=3), asked=100.0, made=101.0, given=101.5)
-    stats = counts.to_dict(Hands("inline"), num_cores=1)
+    counts.add(Batch({}, num_rows=3), asked_at=100.0, ready_at=101.0, returned_at=101.5)
+    stats = counts.to_dict(Concurrency("inline"), num_cores=1)
     assert (stats["wait_s"], stats["wall_s"], stats["rate"]) == (3.0, 7.5, 9 / 7.5)
     assert stats["seconds"] == {"hand over": 1.0}
 

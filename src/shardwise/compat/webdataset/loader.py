@@ -17,7 +17,7 @@ from shardwise.compat.webdataset.positions import VERSION, check_state, drawn_se
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Reader, find_ranks
 from shardwise.errors import StateError
-from shardwise.torch.shared_batches import HandOver
+from shardwise.torch.shared_batches import SharedMemoryCollate
 
 # The worker of a placeholder, so that a resumed epoch begins with the worker whose turn it is.
 _NO_WORKER = -1
@@ -104,8 +104,11 @@ class StatefulLoader(DataLoader[Any]):
             settings.pop("pin_memory_device")
         if is_batched:
             settings["drop_last"] = self.drop_last
-        collate = HandOver(_TaggedCollate(self.collate_fn, is_batched=is_batched))
-        return DataLoader(self._tagged, collate_fn=collate, **settings)
+        return DataLoader(
+            self._tagged,
+            collate_fn=SharedMemoryCollate(_TaggedCollate(self.collate_fn, is_batched=is_batched)),
+            **settings,
+        )
 
     def __iter__(self) -> Any:
         if self._inner is None:

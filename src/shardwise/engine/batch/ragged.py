@@ -1,8 +1,8 @@
-"""Fields whose values can't be stacked: told once, refused, or padded, as the user chose.
+"""Ragged fields, whose values can't be stacked: warned of once, refused, or padded.
 
-Decided by the values of a batch alone, after its pieces are joined, so that every executor decides
+Decided by the values of a batch alone, after its chunks are joined, so that every executor decides
 alike (I5). Arrays are recognised by shape and dtype, so that tensors count too, without importing
-torch. Imports numpy, columns and errors.
+torch.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 
-__all__ = ["RAGGED", "Ragged", "RaggedFields", "mask_of", "odd_value", "padded"]
+__all__ = ["RAGGED", "Ragged", "RaggedFields", "mask_of", "odd_value", "pad"]
 
 Ragged = Literal["list", "error", "pad"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)
 
 _logger = logging.getLogger("shardwise")
 _NUMBERS = "biufc"
-# Most lists hold nothing else, and are not looked at value by value.
+# Most lists hold only these, and are not searched value by value.
 _NEVER_STACKED = (str, bytes, dict, list)
 
 
 def mask_of(field: str) -> str:
-    """What the mask of a padded field is called."""
+    """The name of the mask of a padded field."""
     return f"{field}.mask"
 
 
 class RaggedFields:
-    """What becomes of fields whose values differ in shape.
+    """The policy for fields whose values differ in shape.
 
     Args:
         ragged: "list" leaves them lists and says so once a field; "error" raises; "pad" pads every
@@ -46,7 +46,7 @@ class RaggedFields:
             raise ValueError(f"ragged={ragged!r}: use one of {', '.join(map(repr, RAGGED))}")
         self.ragged = ragged
         self._describe = describe
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def settle(
         self,
@@ -56,7 +56,7 @@ class RaggedFields:
         keys: Sequence[str],
         ids: NDArray[np.int64],
     ) -> dict[str, Any]:
-        """The columns of a batch, collated, as the user wants them.
+        """The collated columns of a batch, with the policy applied.
 
         Args:
             data: a column a field.
@@ -75,7 +75,7 @@ class RaggedFields:
                 continue
             if self.ragged == "pad":
                 try:
-                    pair = padded(column)
+                    pair = pad(column)
                 except ValueError as error:
                     raise DataError(f"ragged='pad': {error}", field=name) from error
                 if pair is not None:
@@ -86,27 +86,27 @@ class RaggedFields:
                             field=mask_of(name),
                         )
                     settled[name], settled[mask_of(name)] = pair
-            elif isinstance(column, list) and name not in self._told:
+            elif isinstance(column, list) and name not in self._warned:
                 odd = odd_value(column)
                 if odd is not None:
-                    self._tell(name, *odd, keys=keys, ids=ids)
+                    self._warn(name, *odd, keys=keys, ids=ids)
         return settled
 
-    def _tell(
+    def _warn(
         self, name: str, row: int, why: str, *, keys: Sequence[str], ids: NDArray[np.int64]
     ) -> None:
-        told = f"the values of {name!r} can't be stacked: {why}"
+        reason = f"the values of {name!r} can't be stacked: {why}"
         remedy = (
             "give its decoder a size= or shape, so that all are alike, or pad them with "
             "ragged='pad'"
         )
         if self.ragged == "error":
-            raise DataError(f"{told}; {remedy}", key=keys[row], field=name, index=int(ids[row]))
-        self._told.add(name)
+            raise DataError(f"{reason}; {remedy}", key=keys[row], field=name, index=int(ids[row]))
+        self._warned.add(name)
         _logger.warning(
             "%s (%s, key %r), so it is a list in such batches and an array in others; %s; "
             "ragged='error' refuses them",
-            told,
+            reason,
             self._describe(int(ids[row])),
             keys[row],
             remedy,
@@ -126,10 +126,10 @@ def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:
     row = next((row for row, form in enumerate(forms) if form != first), None)
     if first is None or row is None:
         return None
-    return row, f"{_told(values[row])} beside {_told(values[forms.index(first)])}"
+    return row, f"{_description(values[row])} beside {_description(values[forms.index(first)])}"
 
 
-def padded(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+def pad(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
     """Arrays of one dtype, padded with zeros to the largest: `(array, mask)`, both `[B, ...]`.
 
     The mask is True where a value was. None where no value is an array of one dimension or more.
@@ -147,13 +147,14 @@ def padded(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
     for row, value in enumerate(values):
         if not _is_array(value) or (value.dtype, len(value.shape)) != kind:
             raise ValueError(
-                f"row {row} of the batch is {_told(value)}, which can't be joined with "
-                f"{_told(example)}: arrays of one dtype and number of dimensions can be padded"
+                f"row {row} of the batch is {_description(value)}, which can't be joined with "
+                f"{_description(example)}: padding needs arrays of one dtype and number of "
+                "dimensions"
             )
     try:
         arrays = [np.asarray(value) for value in values]
     except (TypeError, RuntimeError) as error:  # a tensor of a dtype that numpy lacks, or on a GPU
-        raise ValueError(f"{_told(example)} can't be made an array: {error}") from error
+        raise ValueError(f"{_description(example)} can't be made an array: {error}") from error
     shape = (len(arrays), *np.max([array.shape for array in arrays], axis=0).tolist())
     rows, mask = np.zeros(shape, arrays[0].dtype), np.zeros(shape, np.bool_)
     for row, array in enumerate(arrays):
@@ -169,7 +170,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _form(value: Any) -> Any:
-    """What values must share to be stacked: shape and dtype, or the kind of number; else None."""
+    """The property that stacked values share: shape and dtype, or the kind of number; else None."""
     if type(value) in (int, float):
         return float
     if type(value) is bool:
@@ -181,7 +182,7 @@ def _form(value: Any) -> Any:
     return tuple(shape), dtype
 
 
-def _told(value: Any) -> str:
+def _description(value: Any) -> str:
     form = _form(value)
     if value is None:
         return "no value"

@@ -1,28 +1,25 @@
-"""The work of an epoch: the plan's indices, step by step, for one rank.
-
-Indices are computed for many steps in one numpy call, few at first so that the first batch comes
-at once. Imports the plan.
-"""
+"""The requests of an epoch: the plan's sample ids, step by step, for one rank."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.engine.request import Work
+from shardwise.engine.request import BatchRequest
 from shardwise.plan import Plan
 
-__all__ = ["epoch_works"]
+__all__ = ["epoch_requests"]
 
-# A numpy call costs as much as some thousand indices; blocks of this many make it vanish.
+# Ids of many steps are computed in one numpy call, which costs as much as some thousand ids.
 _MAX_BLOCK = 65_536
 
 
-def epoch_works(
+def epoch_requests(
     plan: Plan, *, epoch: int, rank: int, first_step: int = 0, stride: int = 1
-) -> Iterator[Work]:
-    """Yield the work of steps first_step, first_step + stride, ... of an epoch on one rank."""
+) -> Iterator[BatchRequest]:
+    """Yield the requests of steps first_step, first_step + stride, ... of an epoch on one rank."""
     steps = range(first_step, plan.num_steps, stride)
     padded = plan.remainder == "pad"
+    # Few at first, so that the first batch is not late.
     num_steps = 1
     at = 0
     while at < len(steps):
@@ -31,6 +28,6 @@ def epoch_works(
         ids = plan.ids(epoch, positions)
         for row, step in enumerate(block):
             rows = slice(row * plan.batch_size, (row + 1) * plan.batch_size)
-            yield Work(epoch, step, ids[rows], valid[rows] if padded else None)
+            yield BatchRequest(epoch, step, ids[rows], valid[rows] if padded else None)
         at += len(block)
         num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.batch_size))

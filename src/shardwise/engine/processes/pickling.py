@@ -1,8 +1,7 @@
-"""Objects as bytes that a fresh interpreter can read: what a dataset is sent to workers as.
+"""Pickling for worker processes: a dataset as bytes that a fresh interpreter can read.
 
-Functions of the main program, lambdas and closures come along by value (cloudpickle). So do those
-of modules that were made while the program ran, in a notebook's cell or by a test: nobody could
-import them. Imports the errors; cloudpickle where it is used.
+Functions of the main program, lambdas and closures are pickled by value (cloudpickle). So are those
+of modules without a file, made by a notebook's cell or a test: nobody could import them.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any
 
 from shardwise.errors import message_of
 
-__all__ = ["portable"]
+__all__ = ["pickled_by_value"]
 
 
-def portable(value: Any) -> bytes:
+def pickled_by_value(value: Any) -> bytes:
     """Pickle an object for another process.
 
     Raises:
@@ -28,10 +27,10 @@ def portable(value: Any) -> bytes:
     try:
         return _pickled(value)
     except Exception as error:  # noqa: BLE001 - whatever the pickling of foreign objects raises
-        raise TypeError(_told(value, error)) from None
+        raise TypeError(_message(value, error)) from None
 
 
-def _told(value: Any, error: Exception) -> str:
+def _message(value: Any, error: Exception) -> str:
     why = f"{type(error).__name__}: {message_of(error)}"
     *above, (name, part) = _path(value)
     holders = [number for number, (_, each) in enumerate(above) if _is_users(each)]

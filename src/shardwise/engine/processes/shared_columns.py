@@ -1,9 +1,9 @@
-"""Columns that worker processes put into the memory of a batch, though no decoder said they could.
+"""Columns in shared memory whose shape no decoder fixes: learned from the first batch.
 
-What a transform returns is known when it has returned: if the first batch has arrays of one shape
-and dtype, memory for their like is set aside in the batches that follow, and a worker that makes
-such rows writes them there. A piece whose rows turn out otherwise travels as a message, as all did
-before; the batch is the same (I5). Imports numpy and the engine's pieces.
+The shape of what a transform returns is known from a sample only. If a column of the first batch is
+an array, memory for such columns is set aside in the next batches, and workers write their rows
+there. A chunk whose rows have another shape travels as a message, as all of the first batch do; the
+batch is the same (I5).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 
-__all__ = ["Placed", "learned_layout", "place"]
+__all__ = ["InSharedMemory", "learned_layout", "write_in_place"]
 
-# Smaller rows are as well off in a message.
+# Smaller rows are as fast in a message.
 _MIN_ROW_BYTES = 256
 
 
-class Placed(NamedTuple):
-    """Stands in a piece for a column whose rows lie in the batch's memory."""
+class InSharedMemory(NamedTuple):
+    """Stands in a chunk for a column whose rows lie in the batch's memory."""
 
     num_rows: int
 
@@ -32,8 +32,8 @@ def learned_layout(data: Mapping[str, Any], known: Mapping[str, Layout]) -> dict
     """Shape and dtype of a row for the columns of a batch that could be written in place.
 
     Args:
-        data: the columns of a batch that has been made.
-        known: the fields that are written in place already.
+        data: the columns of a batch.
+        known: the fields that are written in place anyway.
     """
     return {
         name: (column.shape[1:], column.dtype)
@@ -44,20 +44,20 @@ def learned_layout(data: Mapping[str, Any], known: Mapping[str, Layout]) -> dict
     }
 
 
-def place(
+def write_in_place(
     columns: Mapping[str, Sequence[Any]], memory: Mapping[str, NDArray[Any]]
 ) -> dict[str, Sequence[Any]]:
-    """Write what fits into the rows of the batch.
+    """Write the columns that fit into the rows of the batch.
 
     Args:
-        columns: what was loaded: a sequence of values a field.
+        columns: a sequence of values a field.
         memory: arrays `[rows, ...]` for some of the fields.
 
     Returns:
-        The same columns in the same order, `Placed` where the rows were written.
+        The same columns in the same order, `InSharedMemory` where the rows were written.
     """
     return {
-        name: Placed(len(column)) if _is_written(column, memory.get(name)) else column
+        name: InSharedMemory(len(column)) if _is_written(column, memory.get(name)) else column
         for name, column in columns.items()
     }
 

@@ -1,4 +1,4 @@
-"""What trainer and worker say to each other: a piece to make, and the piece that was made."""
+"""The messages between trainer and worker: a task, and its answer."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.columns import Layout
-from shardwise.engine.request import Work
+from shardwise.engine.request import BatchRequest
 
-__all__ = ["UNABLE", "UNBEGUN", "Answer", "Task"]
+__all__ = ["RECEIVE_FAILED", "START_FAILED", "Answer", "Task"]
 
-# What stands for the batch in an answer of a worker that ends: it could not begin, or go on.
-UNBEGUN, UNABLE = -1, -2
+# The batch in the answer of a worker that ends: it could not start, or could not receive a task.
+START_FAILED, RECEIVE_FAILED = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A piece of a batch to make.
+    """A row chunk to load.
 
     Attributes:
-        run: the iterator that wants it.
+        run: the number of the iterator that it is for.
         batch: the number of the batch in this pool, never used again.
-        start: the piece's first row in the batch.
-        work: the ids of the piece alone.
+        start: the chunk's first row in the batch.
+        request: the ids of the chunk alone.
         num_rows: rows of the whole batch, which say where its fields lie in the slot.
         slot: the slot's number, -1 without one.
         slot_bytes: its size.
-        spare: shape and dtype of a row, for columns that are put into the slot where they fit.
-        whole: make and collate the whole batch, which is this piece.
+        learned: shape and dtype of a row, for columns that are written into the slot if they fit.
+        whole: load and collate the whole batch, which is this chunk.
     """
 
     run: int
     batch: int
     start: int
-    work: Work
+    request: BatchRequest
     num_rows: int
     slot: int = -1
     slot_bytes: int = 0
-    spare: Mapping[str, Layout] = field(default_factory=dict)
+    learned: Mapping[str, Layout] = field(default_factory=dict)
     whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A piece that was made, or the pickled error it raised."""
+    """A row chunk that is loaded, or the pickled error that it raised."""
 
     batch: int
     start: int

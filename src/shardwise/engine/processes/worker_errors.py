@@ -1,8 +1,7 @@
 """Errors on their way from a worker process: with their cause, and the frames of the user's code.
 
 Pickling takes tracebacks and causes away. So an error travels together with its cause, and with
-the worker's traceback as a note, from the first frame that is not this library's on. Imports the
-errors.
+the worker's traceback as a note, from the first frame that is not this library's on.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def unpack_error(data: bytes) -> Exception:
     error, *causes = (pickle.loads(each) for each in pickle.loads(data))  # noqa: S301 - our own
     if causes:
         error.__cause__ = causes[0]
-    found: Exception = error
-    return found
+    original: Exception = error
+    return original
 
 
 def _traceback_of(error: BaseException) -> str:
@@ -45,11 +44,11 @@ def _traceback_of(error: BaseException) -> str:
     if frames is None and not isinstance(error, ShardwiseError):
         # Raised by this library: all of it tells where.
         frames = error.__traceback__
-    told = traceback.TracebackException(type(error), error, frames)
-    if frames is None and told.__cause__ is None and told.__context__ is None:
+    formatted = traceback.TracebackException(type(error), error, frames)
+    if frames is None and formatted.__cause__ is None and formatted.__context__ is None:
         return ""
-    num_own = len(list(told.format_exception_only()))
-    return "".join(list(told.format())[:-num_own]).rstrip()
+    num_own = len(list(formatted.format_exception_only()))
+    return "".join(list(formatted.format())[:-num_own]).rstrip()
 
 
 def _without_library(frames: TracebackType | None) -> TracebackType | None:
@@ -65,8 +64,8 @@ def _pickled(error: BaseException) -> bytes:
         pickled: bytes = cloudpickle.dumps(error)
         pickle.loads(pickled)  # noqa: S301 - our own; some errors pickle but do not come back
     except Exception:  # noqa: BLE001 - whatever a foreign exception's own code raises
-        told = RuntimeError(f"{type(error).__qualname__}: {message_of(error)}")
+        substitute = RuntimeError(f"{type(error).__qualname__}: {message_of(error)}")
         for note in getattr(error, "__notes__", ()):
-            told.add_note(note)
-        return pickle.dumps(told)
+            substitute.add_note(note)
+        return pickle.dumps(substitute)
     return pickled

@@ -1,8 +1,8 @@
-"""The worker processes themselves: started, spoken to, watched, ended.
+"""The pool of worker processes: starts them, talks to them, watches and ends them.
 
-One socket joins the trainer to all of them: a message that the trainer sends is taken by whichever
-worker is free. The trainer watches its processes by descriptor, so that one that dies is known at
-once; the workers watch the trainer the same way.
+One socket joins the trainer to all of them: any free worker takes the next task. The trainer
+watches its processes by descriptor, so that the death of one is seen at once; the workers watch the
+trainer the same way.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from shardwise.engine.processes.pickling import portable
+from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, anonymous_file, explained
-from shardwise.engine.processes.tasks import UNABLE, UNBEGUN, Answer, Task
+from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import unpack_error
-from shardwise.engine.processes.worker_status import Board
+from shardwise.engine.processes.worker_status import WorkerStatus
 from shardwise.errors import ShardwiseError, WorkerError, message_of
 from shardwise.storage.stores.credentials import export_credentials
 
 if TYPE_CHECKING:
-    from shardwise.engine.batch.builder import BatchMaker
+    from shardwise.engine.batch.builder import BatchBuilder
 
 __all__ = ["WorkerPool"]
 
-# Workers end when their socket does; one that is deep in a decoder is killed after this long.
-_PATIENCE_S = 0.5
-# Linux; elsewhere the trainer looks at its workers every half second.
+# Workers end when their socket does; one in a long call of a decoder is killed after this.
+_END_TIMEOUT_S = 0.5
+# Linux; elsewhere the trainer polls its workers every half second.
 _PIDFD = hasattr(os, "pidfd_open")
-# Pause before a message is sent again that the user's limit of descriptors under way refused.
-_PAUSE_S = 0.01
+# Before a task is sent again, for which too many descriptors of this user were in flight.
+_RETRY_S = 0.01
 # Inside a worker its own threads are the parallelism: libraries get one thread each.
 _ONE_THREAD = dict.fromkeys(
     (
@@ -60,18 +60,18 @@ _WORKER = "shardwise.engine.processes.worker"
 
 
 class WorkerPool:
-    """Processes that make pieces of batches.
+    """Processes that load row chunks.
 
     Args:
-        maker: what they make them with; it is pickled once, by `portable`, so that functions of
-            the main program come along.
+        builder: loads and collates; it is pickled once, by value, so that functions of the main
+            program travel with it.
         num_workers: processes.
         num_threads: threads in each.
     """
 
-    def __init__(self, maker: BatchMaker, *, num_workers: int, num_threads: int) -> None:
+    def __init__(self, builder: BatchBuilder, *, num_workers: int, num_threads: int) -> None:
         job = {
-            "maker": portable(maker),
+            "builder": pickled_by_value(builder),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
@@ -86,7 +86,7 @@ class WorkerPool:
         with _explained(num_workers):
             self._selector = selectors.DefaultSelector()
             self._sock, theirs = _socket_pair()
-        self.board = Board.create(num_workers, num_threads)
+        self.status = WorkerStatus.create(num_workers, num_threads)
         try:
             with theirs, _explained(num_workers):
                 self._sock.setblocking(False)
@@ -102,13 +102,13 @@ class WorkerPool:
         file = anonymous_file(len(job))
         try:
             os.pwrite(file, job, 0)
-            given = (sock, file, self.board.descriptor)
+            inherited = (sock, file, self.status.descriptor)
             # The trainer's modules and no others: what lies in the working directory is no module
             # of a program that was started from elsewhere.
             start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
             process = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-                [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*given, number))],
-                pass_fds=given,
+                [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*inherited, number))],
+                pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=_inherited_or_null(1),
                 stderr=_inherited_or_null(2),
@@ -123,14 +123,14 @@ class WorkerPool:
             self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ)
 
     def send(self, run: int, task: Task, descriptor: int | None) -> None:
-        """Put a task up for the workers; what does not fit in the socket goes later."""
+        """Queue a task for the workers; the socket takes it when it has room."""
         self._unsent.append((run, pack(task, descriptor=descriptor)))
         self._flush()
 
     def drop(self, run: int) -> None:
-        """Take back what was not sent of a run, and let workers pass over what was."""
-        if self.board.run == run:
-            self.board.run = -1
+        """Drop the unsent tasks of a run, and let workers pass over the others."""
+        if self.status.run == run:
+            self.status.run = -1
         kept: deque[tuple[int, Packed]] = deque()
         for entry in self._unsent:
             if entry[0] == run:
@@ -140,7 +140,7 @@ class WorkerPool:
         self._unsent = kept
 
     def answers(self, timeout: float | None) -> list[Answer]:
-        """Wait for answers: all that are there, none after `timeout` seconds.
+        """Wait for answers: all that have arrived, none after `timeout` seconds.
 
         Raises:
             WorkerError: a worker ended, or could not begin.
@@ -164,9 +164,9 @@ class WorkerPool:
             self._sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if waits_for_room else 0)
         )
         if self._is_refused:
-            timeout = _PAUSE_S if timeout is None else min(timeout, _PAUSE_S)
+            timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
         elif not _PIDFD:
-            timeout = _PATIENCE_S if timeout is None else min(timeout, _PATIENCE_S)
+            timeout = _END_TIMEOUT_S if timeout is None else min(timeout, _END_TIMEOUT_S)
         ready = self._selector.select(timeout)
         ended = any(key.fileobj is not self._sock for key, _ in ready)
         if ended or (not _PIDFD and any(p.poll() is not None for p in self._processes)):
@@ -186,11 +186,11 @@ class WorkerPool:
             if message is None:
                 raise self._death()
             answer: Answer = message[0]
-            if answer.error is not None and answer.batch in (UNBEGUN, UNABLE):
+            if answer.error is not None and answer.batch in (START_FAILED, RECEIVE_FAILED):
                 error = unpack_error(answer.error)
                 why = (
                     f"go on: {message_of(error)}"
-                    if answer.batch == UNABLE
+                    if answer.batch == RECEIVE_FAILED
                     else "begin: the dataset, its decoders and transforms must be importable in a "
                     "fresh interpreter"
                 )
@@ -215,7 +215,7 @@ class WorkerPool:
 
     def _death(self) -> WorkerError:
         """The error of the worker that ended, which may take a moment to be seen."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _END_TIMEOUT_S
         while time.monotonic() < deadline:
             for number, process in enumerate(self._processes):
                 code = process.poll()
@@ -237,7 +237,7 @@ class WorkerPool:
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _END_TIMEOUT_S
         for process in self._processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -248,7 +248,7 @@ class WorkerPool:
             if isinstance(key.fileobj, int):
                 os.close(key.fileobj)
         self._selector.close()
-        self.board.close()
+        self.status.close()
 
 
 @contextmanager

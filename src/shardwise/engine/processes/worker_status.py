@@ -1,8 +1,8 @@
-"""The board: shared memory on which every worker thread notes what it is doing.
+"""Worker status: a table in shared memory of the row chunk that each worker thread loads.
 
-Each thread writes its own row and nobody waits for anybody. The trainer reads the rows only to
-say what is late; it writes one number, the run whose pieces are still wanted, so that the pieces
-of an abandoned iterator are passed over. A row is `[batch + 1, start row]`; 0 means idle.
+Each thread writes its own row and nobody waits for anybody. The trainer reads the rows only to name
+the worker of a late chunk. It writes one number, the current run, so that workers pass over the
+tasks of an abandoned iterator. A row is `[batch + 1, start row]`; 0 means idle.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from shardwise.engine.processes.shared_memory import anonymous_file, mapped
 
-__all__ = ["Board"]
+__all__ = ["WorkerStatus"]
 
 
-class Board:
-    """The notes of all worker threads.
+class WorkerStatus:
+    """The status of all worker threads.
 
     Attributes:
         descriptor: the anonymous file, for workers to inherit.
@@ -33,14 +33,14 @@ class Board:
         self._trainer: NDArray[np.int64] = rows[-1]
 
     @classmethod
-    def create(cls, num_workers: int, num_threads: int) -> Board:
-        """Make a board of idle threads."""
+    def create(cls, num_workers: int, num_threads: int) -> WorkerStatus:
+        """Make the table, with all threads idle."""
         descriptor = anonymous_file(_num_bytes(num_workers, num_threads))
         return cls(descriptor, num_workers, num_threads)
 
     @property
     def run(self) -> int:
-        """The run whose pieces are wanted."""
+        """The run whose tasks are to be done; -1 for none."""
         return int(self._trainer[0])
 
     @run.setter
@@ -48,15 +48,15 @@ class Board:
         self._trainer[0] = number
 
     def begin(self, worker: int, thread: int, batch: int, start: int) -> None:
-        """Note that a thread has taken a piece."""
+        """Write that a thread loads a chunk."""
         self._threads[worker * self._num_threads + thread] = (batch + 1, start)
 
     def end(self, worker: int, thread: int) -> None:
-        """Note that a thread is idle."""
+        """Write that a thread is idle."""
         self._threads[worker * self._num_threads + thread] = 0
 
-    def holder(self, batch: int, start: int) -> int | None:
-        """The worker that has a piece in its hands, or None."""
+    def worker_of(self, batch: int, start: int) -> int | None:
+        """The worker that loads a chunk, or None."""
         [at] = np.nonzero((self._threads == (batch + 1, start)).all(axis=1))
         return int(at[0]) // self._num_threads if len(at) else None
 

@@ -1,8 +1,7 @@
-"""What a loader counted: the numbers behind `loader.stats()`.
+"""Counts of a loader: the numbers behind `loader.stats()`.
 
-Everything is counted when a batch is handed out, in the caller's thread, so that nothing is
-shared; except for requests to remote storage, which a process counts as a whole. Imports the engine
-and the plan.
+Batches are counted when they are handed out, in the caller's thread, so that no count is shared;
+but a process counts its requests to remote storage as a whole.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from shardwise.engine.concurrency import Hands
+from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.request import Batch
-from shardwise.engine.stats.bottleneck import verdict
+from shardwise.engine.stats.bottleneck import find_bottleneck
 from shardwise.engine.stats.shard_times import ShardTimes
 from shardwise.engine.stats.stages import Stages
 from shardwise.engine.stats.storage_counts import StorageCounts
@@ -34,7 +33,7 @@ class Counts:
 
     def __init__(self, dataset: Samples, *, pin_memory: bool = False) -> None:
         self._pin_memory = pin_memory
-        # The process that has handed out a batch: the first one imports torch there.
+        # The process that handed out a batch: the first batch of a process imports torch.
         self._warm_pid: int | None = None
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
@@ -51,43 +50,43 @@ class Counts:
         self._storage.take()
 
     def opened(self, seconds: float) -> None:
-        """Count what finding the shards and their indexes took."""
+        """Count the seconds of opening shards and their indexes."""
         self._stages.add("open", seconds)
 
     def begin(self) -> None:
-        """An iterator begins: what passed since the last one is nobody's time."""
+        """Begin an iterator: the time since the last one does not count."""
         self._last = None
 
-    def add(self, batch: Batch, *, asked: float, made: float, given: float) -> None:
-        """Count a batch: when it was asked for, there, and handed out.
+    def add(self, batch: Batch, *, asked_at: float, ready_at: float, returned_at: float) -> None:
+        """Count a batch: when it was asked for, ready, and handed out.
 
         Handing out the first one imports torch and may start an accelerator: those seconds are in
         no stage, and not in the wall time.
         """
-        until = given if self._warm_pid == os.getpid() else made
+        until = returned_at if self._warm_pid == os.getpid() else ready_at
         self._warm_pid = os.getpid()
         self._batches += 1
         self._samples += batch.num_rows
         self._skipped += batch.num_skipped
         self._replaced += batch.num_replaced
-        self._wait_s += made - asked
-        self._wall_s += until - (asked if self._last is None else self._last)
-        self._last = given
+        self._wait_s += ready_at - asked_at
+        self._wall_s += until - (asked_at if self._last is None else self._last)
+        self._last = returned_at
         if batch.num_ready is not None:
             self._queries += 1
             self._ready += batch.num_ready
         self._stages.merge(batch.stages)
-        self._stages.add("hand over", until - made)
-        for ids, seconds in batch.pieces:
+        self._stages.add("hand over", until - ready_at)
+        for ids, seconds in batch.chunks:
             self._shards.add(ids, seconds)
 
     def end_epoch(self, plan: Plan) -> None:
-        """Count what an epoch left out or repeated, over all ranks."""
+        """Count the samples that an epoch dropped and repeated, over all ranks."""
         self._dropped += plan.num_dropped
         self._padded += plan.num_padded
 
-    def to_dict(self, hands: Hands, *, num_cores: int) -> dict[str, Any]:
-        """All of it; see `DataLoader.stats`."""
+    def to_dict(self, concurrency: Concurrency, *, num_cores: int) -> dict[str, Any]:
+        """All counts; see `DataLoader.stats`."""
         storage = self._storage.since(self._stages.storage)
         stats = {
             "samples": self._samples,
@@ -115,9 +114,11 @@ class Counts:
             "replaced": self._replaced,
             "dropped": self._dropped,
             "padded": self._padded,
-            "executor": hands.executor,
-            "num_workers": hands.num_workers,
-            "num_threads": hands.num_threads,
+            "executor": concurrency.executor,
+            "num_workers": concurrency.num_workers,
+            "num_threads": concurrency.num_threads,
         }
-        found = verdict(stats, hands=hands, num_cores=num_cores, pin_memory=self._pin_memory)
-        return {**stats, "bound_by": found.bound_by, "verdict": found.text}
+        bottleneck = find_bottleneck(
+            stats, concurrency=concurrency, num_cores=num_cores, pin_memory=self._pin_memory
+        )
+        return {**stats, "bound_by": bottleneck.bound_by, "verdict": bottleneck.text}

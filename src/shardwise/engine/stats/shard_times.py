@@ -1,9 +1,8 @@
 """Which shard's samples load slowly: mean seconds a sample, by shard.
 
-A piece is timed as a whole. Where its samples lie in one shard, as without shuffling, the time is
-that shard's; where they are mixed, each of its shards gets the piece's mean, and a slow shard
-stands out less. Costs two microseconds a piece and 16 bytes a shard. Imports numpy and
-`shardwise.shown`.
+A chunk is timed as a whole. Where its samples lie in one shard, as without shuffling, the time is
+that shard's; where they are mixed, each of its shards gets the chunk's mean, and a slow shard
+stands out less. Costs 2 µs a chunk and 16 bytes a shard.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from shardwise.shown import shown
 
 __all__ = ["ShardTimes"]
 
-# Pieces are kept until there are this many, and then looked up in one go.
-_MAX_PIECES = 256
-# Samples of a piece that are looked up; they stand for the others.
+# Chunks are looked up together, this many in one numpy call.
+_MAX_CHUNKS = 256
+# Samples of a chunk that are looked up, as a sample of all.
 _MAX_LOOKED_UP = 8
 
 
@@ -29,22 +28,22 @@ class ShardTimes:
 
     def __init__(self, dataset: Samples) -> None:
         self._dataset = dataset
-        self._pieces: list[tuple[NDArray[np.int64], float]] = []
+        self._chunks: list[tuple[NDArray[np.int64], float]] = []
         self._ends: NDArray[np.int64] | None = None
         self._seconds = self._rows = np.zeros(0)
 
     def add(self, ids: NDArray[np.int64], seconds: float) -> None:
-        """Count a piece: its ids in the dataset, and what reading to transforming them took."""
+        """Count a chunk: its ids in the dataset, and the seconds of loading them."""
         if len(ids):
             stride = -(-len(ids) // _MAX_LOOKED_UP)
             # Copied: a view would keep the ids of many steps.
-            self._pieces.append((ids[::stride].copy(), seconds / len(ids)))
-            if len(self._pieces) >= _MAX_PIECES:
+            self._chunks.append((ids[::stride].copy(), seconds / len(ids)))
+            if len(self._chunks) >= _MAX_CHUNKS:
                 self._fold()
 
     def clear(self) -> None:
         """Begin again."""
-        self._pieces.clear()
+        self._chunks.clear()
         self._seconds, self._rows = np.zeros_like(self._seconds), np.zeros_like(self._rows)
 
     def slowest(self, count: int) -> list[dict[str, Any]]:
@@ -68,18 +67,18 @@ class ShardTimes:
         ]
 
     def _fold(self) -> None:
-        """Add the pieces that were kept to the sums."""
-        if not self._pieces:
+        """Add the chunks to the sums."""
+        if not self._chunks:
             return
         if self._ends is None:
             self._ends = np.cumsum(self._dataset.shard_sizes)
             self._seconds, self._rows = np.zeros(len(self._ends)), np.zeros(len(self._ends))
         if len(self._ends) > 1:
-            lengths = [len(ids) for ids, _ in self._pieces]
-            means = np.repeat([mean for _, mean in self._pieces], lengths)
+            lengths = [len(ids) for ids, _ in self._chunks]
+            means = np.repeat([mean for _, mean in self._chunks], lengths)
             shards = np.searchsorted(
-                self._ends, np.concatenate([ids for ids, _ in self._pieces]), side="right"
+                self._ends, np.concatenate([ids for ids, _ in self._chunks]), side="right"
             )
             np.add.at(self._seconds, shards, means)
             np.add.at(self._rows, shards, 1.0)
-        self._pieces.clear()
+        self._chunks.clear()

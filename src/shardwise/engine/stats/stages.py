@@ -1,4 +1,4 @@
-"""Seconds by stage: where the time of a batch goes. Imports nothing."""
+"""Seconds by stage: where the time of a batch goes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Stages:
         num_bytes: bytes read from storage.
         cpu_s: seconds of these that loading had a core; less where it waited for storage, for
             the GIL or for a core.
-        storage: what a worker process did with remote storage for it, by name of the count.
+        storage: counts of a worker process's remote storage, by name.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Stages:
     storage: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        """Count what one stage took for some rows."""
+        """Add the seconds and bytes of one stage for some rows."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         self.num_bytes += num_bytes
 
@@ -39,7 +39,7 @@ class Stages:
             self.storage[name] = self.storage.get(name, 0) + count
 
     def share(self, start: int, stop: int, num_rows: int) -> Stages:
-        """What rows [start, stop) of so many took, if all took as long; counts add up."""
+        """The part of rows [start, stop), if all rows took as long; counts add up."""
 
         def whole(count: int) -> int:
             return count * stop // num_rows - count * start // num_rows

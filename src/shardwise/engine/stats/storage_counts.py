@@ -1,7 +1,7 @@
-"""What a process did with remote storage since somebody last asked.
+"""Counts of remote storage since the last look.
 
-The storage layer counts for the process as a whole; a worker process hands its share on with each
-piece, and the trainer adds its own. Imports storage's counts.
+The storage layer counts for the process as a whole; a worker process sends its counts with each
+chunk, and the trainer adds its own.
 """
 
 from __future__ import annotations

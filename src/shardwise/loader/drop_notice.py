@@ -1,27 +1,18 @@
-"""What `remainder=None` means, and the one line that says what "drop" leaves out by default.
-
-The plan's words; no torch.
-"""
+"""The warning about samples that a default remainder leaves out of each epoch."""
 
 from __future__ import annotations
 
 import logging
 
-from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan import Plan
 
-__all__ = ["DropNotice", "default_remainder"]
+__all__ = ["DropNotice"]
 
 _logger = logging.getLogger("shardwise")
 
 
-def default_remainder(shuffle: Shuffle, sampler: Sampler | None = None) -> Remainder:
-    """What None means: "uneven" where nothing is shuffled, so each sample once; else "drop"."""
-    in_order = shuffle is False if sampler is None else isinstance(sampler, SequentialSampler)
-    return "uneven" if in_order else "drop"
-
-
 class DropNotice:
-    """Says once, on rank 0, how many samples an epoch leaves out that nobody asked to drop.
+    """Warns once, on rank 0, of the samples that an epoch leaves out by default.
 
     Args:
         is_default: whether the remainder was left to the library.
@@ -31,7 +22,7 @@ class DropNotice:
         self.is_due = is_default
 
     def say(self, plan: Plan, rank: int) -> None:
-        """Log it, unless that was done, or nothing is dropped."""
+        """Log the warning, unless it was logged, or nothing is dropped."""
         if self.is_due and rank == 0 and plan.num_dropped:
             _logger.warning(
                 "each epoch leaves out %d of %d samples, other ones each time, since they do not "

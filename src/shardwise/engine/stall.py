@@ -1,0 +1,33 @@
+"""The error of a batch that is late: which sample it waits for, and which worker has it."""
+
+from __future__ import annotations
+
+from shardwise.engine.request import BatchRequest
+from shardwise.errors import StallError
+from shardwise.samples import Samples
+from shardwise.storage import outages
+
+__all__ = ["stall_error"]
+
+
+def stall_error(
+    samples: Samples, request: BatchRequest, start: int, timeout: float, worker: str
+) -> StallError:
+    """The error of a batch that took longer than `timeout` seconds.
+
+    Args:
+        samples: the dataset, which says where a sample lies.
+        request: the batch.
+        start: the first row of the chunk that is missing.
+        timeout: seconds that the consumer waited.
+        worker: who loads that chunk.
+    """
+    message = (
+        f"no batch for {timeout:g} s: step {request.step} of epoch {request.epoch} waits for "
+        f"{worker}"
+    )
+    if start < len(request.ids):
+        message += f", whose first row is {samples.describe(int(request.ids[start]))}"
+    for outage in outages():
+        message += f"; {outage}"
+    return StallError(f"{message}; raise timeout= if reading or decoding may take this long")

@@ -1,0 +1,99 @@
+"""The position of a loader: the only one there is, everything else is a function of the plan (I4).
+
+It counts the batches that were handed out, not those that executors have made ahead of the user.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardwise.plan import Plan
+
+__all__ = ["Pass", "Position"]
+
+
+class Pass:
+    """One pass over an epoch, or over the rest of it.
+
+    Attributes:
+        epoch: which epoch.
+        start: the position in the epoch that the pass begins at.
+        plan: who gets what, from `start` on.
+        num_batches: batches handed out.
+        pid: the process that iterates.
+    """
+
+    __slots__ = ("epoch", "num_batches", "pid", "plan", "start")
+
+    def __init__(self, epoch: int, start: int, plan: Plan) -> None:
+        self.epoch = epoch
+        self.start = start
+        self.plan = plan
+        self.num_batches = 0
+        self.pid = os.getpid()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all batches were handed out; the end need not have been asked for."""
+        return self.num_batches >= self.plan.num_steps
+
+    def after(self) -> tuple[int, int]:
+        """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
+        if self.is_whole:
+            return self.epoch + 1, 0
+        return self.epoch, self.start + self.num_batches * self.plan.global_batch_size
+
+
+class Position:
+    """Where the next pass begins, and the pass under way.
+
+    Attributes:
+        current: the pass under way or handed out whole; None between passes.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._start = 0
+        self.current: Pass | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or else the one that comes next."""
+        return self._epoch if self.current is None else self.current.epoch
+
+    @property
+    def is_in_pass(self) -> bool:
+        """Whether a pass has begun and batches of it are left."""
+        return self.current is not None and not self.current.is_whole
+
+    def after(self) -> tuple[int, int]:
+        """`(epoch, position)` after the batches handed out."""
+        return (self._epoch, self._start) if self.current is None else self.current.after()
+
+    def rest(self, plan: Plan) -> Plan:
+        """The plan of the pass under way, or of the next one, from its first batch on."""
+        return plan.resumed(self._start) if self.current is None else self.current.plan
+
+    def begin(self, plan: Plan) -> Pass:
+        """Begin a pass, in place of one that was left."""
+        self.current = Pass(self._epoch, self._start, plan.resumed(self._start))
+        return self.current
+
+    def leave(self) -> None:
+        """Give up the pass under way: the next one begins where it began."""
+        self.current = None
+
+    def move(self, epoch: int, start: int = 0) -> None:
+        """Let the next pass begin there; the one under way is given up."""
+        self._epoch, self._start, self.current = epoch, start, None
+
+    def leave_forked(self) -> None:
+        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
+        if self.current is not None and self.current.pid != os.getpid():
+            self.move(*self.current.after())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The position travels, the pass does not: it belongs to this process's iterator."""
+        epoch, start = self.after()
+        return {"_epoch": epoch, "_start": start, "current": None}

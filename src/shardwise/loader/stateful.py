@@ -1,0 +1,119 @@
+"""A loader's epochs and state: where it stands in its plan, and how that is set and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any
+
+from shardwise.engine.stats.counts import Counts
+from shardwise.epoch_sampler import EpochSampler
+from shardwise.loader.frameworks import sampler_of
+from shardwise.loader.plan_options import PlanOptions
+from shardwise.loader.position import Position
+from shardwise.loader.rank_check import RankedPlan
+from shardwise.plan import Order, Plan, checked_epoch
+from shardwise.samples import Samples
+
+__all__ = ["StatefulLoader"]
+
+
+class StatefulLoader(RankedPlan):
+    """The base of `DataLoader`: a position in the plan of a dataset, without the batches."""
+
+    dataset: Samples
+    batch_size: int
+    _options: PlanOptions
+    _position: Position
+    _counts: Counts
+
+    # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
+    _is_accelerate_prepared = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through the epoch from where it stands."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches in an epoch: the same on every rank, and the same after a resume."""
+        return self.plan.num_steps
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what: of the ranks of this process, but never others within a pass."""
+        self._position.leave_forked()
+        world_size = self._plan.world_size if self._position.is_in_pass else self.world_size
+        if world_size != self._plan.world_size:
+            self._plan = self._plan.divided(world_size).require_steps()
+            self._start_anew(world_size)
+        return self._plan
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or else the one that comes next."""
+        return self._position.epoch
+
+    @property
+    def num_steps_left(self) -> int:
+        """Batches left of the pass under way, or else of the next one."""
+        current = self._position.current
+        return self._pass_plan.num_steps - (0 if current is None else current.num_batches)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """A way to set the epoch, which frameworks look for here."""
+        return sampler_of(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iterator goes through, from its beginning.
+
+        Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
+        whose last batch was handed out is over: naming it begins it anew.
+        """
+        epoch = checked_epoch(epoch)
+        self._end_if_whole()
+        if epoch != self.epoch:
+            self._position.move(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
+        return self._order.state(*self._position.after()).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, with any world size, batch size or executor.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another order.
+        """
+        loaded = self._order.read(state)
+        self._position.move(loaded.epoch, loaded.position)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Rank, world size and position travel with a pickled loader (I10)."""
+        return {**self.__dict__, "_position": copy(self._position)}
+
+    def _start_anew(self, world_size: int) -> None:
+        """Build the batches for another number of ranks."""
+        raise NotImplementedError
+
+    @property
+    def _order(self) -> Order:
+        return Order(self.dataset.fingerprint, self._plan.sampler)
+
+    @property
+    def _pass_plan(self) -> Plan:
+        """The plan of the pass under way, or else the next one, from its first batch on."""
+        return self._position.rest(self.plan)
+
+    def _end_if_whole(self) -> None:
+        """End a pass whose last batch was handed out: programs that count steps ask for no more."""
+        current = self._position.current
+        if current is not None and current.is_whole:
+            self._position.move(current.epoch + 1)
+            self._counts.end_epoch(current.plan)
+
+    def _pad(self, *, only_default: bool) -> None:
+        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        is_default = self._options.remainder is None
+        if self._plan.remainder == "uneven" and (is_default or not only_default):
+            self._plan = self._plan.padded()
