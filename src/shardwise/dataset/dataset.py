@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.collate import collate
+from shardwise.columns import Columns
 from shardwise.dataset.display import Sample, gallery
 from shardwise.dataset.fields import RawRows, decode_row, decode_rows, is_plain_function
 from shardwise.dataset.samples import LoadedSamples
@@ -315,8 +316,10 @@ class Dataset(LoadedSamples):
             else:
                 try:
                     sample[field.name] = field.decoder(value)
-                except Exception:  # noqa: BLE001 - the user's code; decoding again names the sample
-                    return None
+                except Exception as exc:  # noqa: BLE001 - decoders are the user's code
+                    columns = Columns(np.array([source_id]), [key], {})
+                    rows = RawRows(np.array([index]), columns, self._url_in_source)
+                    rows.blame(0, field.decoder, exc, field=field.name)
         return sample
 
     def _samples(self, rows: RawRows) -> Iterator[dict[str, Any]]:
