@@ -22,6 +22,7 @@ from shardwise.cli.options import common_options, shard_options, urls_argument, 
 from shardwise.cli.output import progress, write_document
 from shardwise.codecs import default_decoder
 from shardwise.codecs.images import Image
+from shardwise.sources.protocol import value_fields_of
 
 __all__ = ["bench"]
 
@@ -164,7 +165,7 @@ def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Datase
                 f"{', '.join(data.fields) or 'none'}"
             )
         data = data.decode(**dict.fromkeys(images, sw.image("rgb", size=image_size)))
-    values = getattr(data.source, "value_fields", ())
+    values = value_fields_of(data.source)
     # Values are used as they are; decode() refuses data that are nothing else.
     return data if set(data.fields) <= set(values) else data.decode()
 
