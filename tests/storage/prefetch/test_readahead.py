@@ -289,7 +289,7 @@ async def read_all(ahead, sources, name, next_file, size=SIZE):
         end = min(start + step, size)
         then = partial(next_file, name)
         await read(ahead, sources[name], start, end, name=name, then=then, size=size)
-    # A request that the last bytes make room for is begun, and asks, in the event loop's next turns.
+    # A request that the last bytes make room for begins, and asks, in the next turns of the loop.
     for _ in range(20):
         await asyncio.sleep(0)
 
