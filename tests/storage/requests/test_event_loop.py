@@ -228,3 +228,35 @@ def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open(
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_is_collected_while_work_is_submitted_blocks_nothing():
+    # In a process of its own: where it fails, its thread waits for ever.
+    done = run_python("""
+        import asyncio, faulthandler, gc
+        from shardwise.storage.requests.event_loop import runtime
+
+        faulthandler.dump_traceback_later(20, exit=True)
+        storage, posted = runtime(obstore=False), []
+        submit = asyncio.run_coroutine_threadsafe
+
+        class File:
+            def __del__(self):
+                storage.post(lambda: posted.append(1))
+
+        def collects(work, loop):
+            file = File()
+            file.itself = file
+            del file
+            gc.collect()
+            return submit(work, loop)
+
+        asyncio.run_coroutine_threadsafe = collects
+
+        async def work():
+            return len(posted)
+
+        print(storage.run(work()))
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"

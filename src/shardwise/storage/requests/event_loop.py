@@ -45,8 +45,9 @@ class Runtime:
         self._is_ended = False
         # By thread: each waits for one coroutine at most.
         self._running: dict[int, _Cancellable] = {}
-        # Submissions to the loop all come before its end.
-        self._submitting = threading.Lock()
+        # Submissions to the loop all come before its end. Reentrant: a garbage collection in the
+        # middle of one may close a file, which submits as well.
+        self._submitting = threading.RLock()
         self._thread = threading.Thread(target=self._serve, name="shardwise-storage", daemon=True)
         self._thread.start()
 
