@@ -16,7 +16,7 @@ def tell() -> None:
     """Say on stderr when this process begins to wait for a store."""
     while not outages():
         threading.Event().wait(0.02)
-    print("waits", file=sys.stderr, flush=True)
+    sys.stderr.write("waits\n")
 
 
 if __name__ == "__main__":
@@ -33,12 +33,14 @@ if __name__ == "__main__":
     ids, checks = [], []
     for step, batch in enumerate(loader):
         if step == 0:
-            print("begun", file=sys.stderr, flush=True)
+            sys.stderr.write("begun\n")
         ids += batch["__index__"][batch["__valid__"]].tolist()
         checks += [len(each) for each in batch["bin"]]
         if mode == "ranks":
             dist.barrier()
     stats = loader.stats()
-    print(json.dumps({"ids": ids, "sizes": sorted(set(checks)), "outage_s": stats["outage_s"]}))
+    result = {"ids": ids, "sizes": sorted(set(checks)), "outage_s": stats["outage_s"]}
+    # One write a line: print makes two, between which the other rank's line may come.
+    sys.stdout.write(json.dumps(result) + "\n")
     if mode == "ranks":
         dist.destroy_process_group()
