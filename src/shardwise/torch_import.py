@@ -1,7 +1,4 @@
-"""torch, which is the user's own: imported here first, so that one sentence says it is missing.
-
-Imports errors.
-"""
+"""torch, which is the user's own: imported here first, so that one sentence says it is missing."""
 
 from __future__ import annotations
 

@@ -16,10 +16,11 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.readahead import Readable, ReadAhead
 from shardwise.storage.protocol import File, FileStat, ReadRequest
+from shardwise.storage.remote_reads import RemoteReads
 from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.gather import gather_or_cancel
-from shardwise.storage.requests.ranges import ByteRange, RangeRequest, byte_ranges, coalesce
+from shardwise.storage.requests.ranges import ByteRange, RangeRequest, coalesce
 from shardwise.storage.requests.received import ReceivedBytes, copy_received, received_for
 
 __all__ = ["RemoteFile", "receive"]
@@ -32,7 +33,7 @@ _MIN_BATCH_RANGES = 4
 _BATCH_GAP_BYTES = 4 << 10
 
 
-class RemoteFile:
+class RemoteFile(RemoteReads):
     """A file in a store, read at any offset by any thread.
 
     It may be made before the file exists: nothing is asked until the first read. See `File` for
@@ -86,23 +87,6 @@ class RemoteFile:
     def pin(self, stat: FileStat) -> None:
         """Allow this version only; see `File.pin`."""
         self._object.pin(stat)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Read exactly `length` bytes at `offset`."""
-        buffer = bytearray(max(0, length))
-        self.read_spans([offset], [length], memoryview(buffer), 0)
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a writable contiguous buffer with the bytes at `offset`."""
-        view = memoryview(buffer).cast("B")
-        self.read_spans([offset], [len(view)], view, 0)
-
-    def read_spans(
-        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
-    ) -> None:
-        """Fill a buffer with several ranges; all requests for them are in flight at once."""
-        self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:

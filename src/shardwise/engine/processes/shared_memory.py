@@ -130,7 +130,7 @@ class RowLayout:
     fields: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
     def num_bytes(self, num_rows: int) -> int:
-        """Bytes of a batch of so many rows."""
+        """Bytes of a batch of `num_rows` rows, each field aligned."""
         return sum(
             aligned(num_rows * math.prod(shape) * dtype.itemsize)
             for shape, dtype in self.fields.values()
@@ -236,7 +236,7 @@ class SlotPool:
 
     @property
     def scarce(self) -> bool:
-        """Whether so many slots are lent that batches which are kept should be copied."""
+        """Whether more than `max_slots()` are lent: batches that are kept should be copied then."""
         return len(self._lent) > max_slots()
 
     def _give_back(self, slot: Slot) -> None:

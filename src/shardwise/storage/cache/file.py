@@ -19,8 +19,9 @@ from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.cache.sequential import SequentialDetector
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.protocol import File, FileStat, ReadRequest
+from shardwise.storage.remote_reads import RemoteReads
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.ranges import ByteRange, byte_ranges
+from shardwise.storage.requests.ranges import ByteRange
 
 __all__ = ["CachedFile", "cache_of"]
 
@@ -48,7 +49,7 @@ class _Version(NamedTuple):
     num_bytes: int
 
 
-class CachedFile:
+class CachedFile(RemoteReads):
     """A remote file whose blocks are kept on disk; any thread may read it.
 
     A file whose store names neither an ETag nor a time has no versions: it is read past the cache.
@@ -94,23 +95,6 @@ class CachedFile:
         self._file.pin(stat)
         if stat.etag:
             self._use(stat)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Read exactly `length` bytes at `offset`."""
-        buffer = bytearray(max(length, 0))
-        self.read_spans([offset], [length], memoryview(buffer), 0)
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a writable contiguous buffer with the bytes at `offset`."""
-        view = memoryview(buffer).cast("B")
-        self.read_spans([offset], [len(view)], view, 0)
-
-    def read_spans(
-        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
-    ) -> None:
-        """Fill a buffer with several ranges."""
-        self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
