@@ -1,5 +1,16 @@
 """The plan: ints and numpy in, ints and numpy out; no data, files, threads or torch."""
 
+from shardwise.plan.bucket_sampler import BucketSampler
+from shardwise.plan.buckets import Buckets, buckets
+from shardwise.plan.mixture_options import (
+    MixtureOptions,
+    MixturePart,
+    Until,
+    check_until,
+    key_of,
+)
+from shardwise.plan.mixture_sampler import BatchMixtureSampler, MixtureSampler
+from shardwise.plan.mixture_weights import WeightChange, parse_schedule
 from shardwise.plan.order import Order, checked_epoch
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import Permutation, mix, mix_array
@@ -15,11 +26,18 @@ from shardwise.plan.sampler import (
     make_sampler,
 )
 from shardwise.plan.state import LoaderState
+from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowShape
 
 __all__ = [
+    "BatchMixtureSampler",
+    "BucketSampler",
+    "Buckets",
     "FullSampler",
     "LoaderState",
+    "MixtureOptions",
+    "MixturePart",
+    "MixtureSampler",
     "Order",
     "Partition",
     "Permutation",
@@ -30,11 +48,18 @@ __all__ = [
     "SequentialSampler",
     "Shuffle",
     "SubsetSampler",
+    "Until",
     "VirtualEpochs",
+    "WeightChange",
+    "WeightedSampler",
     "WindowSampler",
     "WindowShape",
+    "buckets",
+    "check_until",
     "checked_epoch",
+    "key_of",
     "make_sampler",
     "mix",
     "mix_array",
+    "parse_schedule",
 ]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.lanes import first_lane_of, lanes_of
-from shardwise.plan.protocol import Sampler
+from shardwise.plan.protocol import Sampler, epoch_parts
 
 __all__ = ["SubsetSampler", "VirtualEpochs"]
 
@@ -63,6 +63,16 @@ class SubsetSampler:
             )
         return self._chosen[places]
 
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]] | None:
+        """The chosen ids of the inner sampler's; None where it does not know its own."""
+        parts = epoch_parts(self._sampler, epoch)
+        if parts is None:
+            return None
+        return [
+            self._chosen[part.start : part.stop] if isinstance(part, range) else self._chosen[part]
+            for part in parts
+        ]
+
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON: the subset is named by a digest."""
         digest = hashlib.sha256(self._chosen.astype("<i8").tobytes()).hexdigest()[:16]
@@ -107,6 +117,11 @@ class VirtualEpochs:
             ids[here] = self._sampler.indices(first + step, places[here])
         return ids
 
+    @property
+    def inner(self) -> Sampler:
+        """The order to walk through."""
+        return self._sampler
+
     def first_lane(self, epoch: int) -> int:
         """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).
 
@@ -114,6 +129,20 @@ class VirtualEpochs:
         its ranks, and between two of them all lanes are dealt anew.
         """
         return operator.index(epoch) * self.num_samples % self.lanes
+
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]] | None:
+        """The ids of the inner epochs, where a virtual epoch is made of whole ones; else None."""
+        size = self._sampler.num_samples
+        first, offset = divmod(operator.index(epoch) * self.num_samples, size)
+        if offset or self.num_samples % size:
+            return None
+        parts: list[range | NDArray[np.int64]] = []
+        for inner in range(first, first + self.num_samples // size):
+            more = epoch_parts(self._sampler, inner)
+            if more is None:
+                return None
+            parts += more
+        return parts
 
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON."""

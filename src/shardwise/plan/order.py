@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 from shardwise.plan.plan import Plan
@@ -28,19 +28,21 @@ class Order:
 
     def state(self, epoch: int, position: int) -> LoaderState:
         """A state of this data and order."""
+        num_samples = self.sampler.num_samples
+        past = getattr(self.sampler, "past", None)
         return LoaderState(
             epoch=epoch,
             position=position,
             fingerprint=self.fingerprint,
-            num_samples=self.sampler.num_samples,
-            order=self.sampler.spec(),
+            num_samples=num_samples,
+            order=self.sampler.spec() if past is None else past(epoch * num_samples + position),
         )
 
     def state_after(self, plan: Plan, epoch: int, num_batches: int) -> LoaderState:
         """The state after some batches of a pass over `plan`, which was resumed at its start."""
         if 0 < num_batches == plan.num_steps:
             return self.state(epoch + 1, 0)
-        return self.state(epoch, plan.start + num_batches * plan.global_batch_size)
+        return self.state(epoch, plan.position_after(num_batches))
 
     def read(self, state: Mapping[str, Any]) -> LoaderState:
         """Read a state of this data and order.
@@ -49,8 +51,18 @@ class Order:
             StateError: it is malformed, or belongs to other data, another seed or another order.
         """
         loaded = LoaderState.from_dict(state)
-        loaded.check(self.fingerprint, self.sampler.num_samples, self.sampler.spec())
-        return loaded
+        num_samples = self.sampler.num_samples
+        past = getattr(self.sampler, "past", None)
+        if past is None:
+            loaded.check(self.fingerprint, num_samples, self.sampler.spec())
+            return loaded
+        since_begin = loaded.epoch * loaded.num_samples + loaded.position
+        loaded.check_past(since_begin, past(since_begin))
+        if loaded.num_samples == num_samples:
+            return loaded
+        # Epochs of another length: the same place since the beginning.
+        epoch, position = divmod(since_begin, num_samples)
+        return replace(loaded, epoch=epoch, position=position, num_samples=num_samples)
 
 
 def checked_epoch(epoch: SupportsIndex) -> int:

@@ -92,6 +92,25 @@ class Partition:
             return 0
         return -(self.num_samples - self.start) % self.global_batch_size
 
+    @property
+    def has_empty(self) -> bool:
+        """Whether some rank gets a batch without a sample."""
+        left = (self.num_samples - self.start) % self.global_batch_size
+        return self.remainder == "uneven" and 0 < left < self.world_size
+
+    def position_after(self, num_batches: int) -> int:
+        """The position after some batches of what is left."""
+        return min(self.start + num_batches * self.global_batch_size, self.num_samples)
+
+    def row_ends(self, steps: range, rank: int) -> NDArray[np.int64]:
+        """Where each of the steps ends in the rows of `block`, int64 `[steps]`."""
+        ends = np.arange(1, len(steps) + 1) * self.batch_size
+        left = self.num_samples - self.start - steps[-1] * self.global_batch_size
+        if self.remainder == "uneven" and left < self.global_batch_size:
+            share, extra = divmod(left, self.world_size)
+            ends[-1] += share + (rank < extra) - self.batch_size
+        return ends
+
     def positions(
         self, step: int, rank: int, *, shift: int = 0
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -6,25 +6,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.markup import table
 from shardwise.plan.arguments import whole
+from shardwise.plan.batch_partition import BatchPartition
+from shardwise.plan.buckets import Buckets
+from shardwise.plan.chosen_sampler import Shuffle, bucketed, chosen_sampler
+from shardwise.plan.epoch_cache import EpochCache
 from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.protocol import Sampler
-from shardwise.plan.sampler import make_sampler
-from shardwise.plan.user_sampler import check_ids, check_sampler
-from shardwise.plan.window import WindowShape
+from shardwise.plan.protocol import Sampler, batch_ends, for_global_batch, global_batch_of
+from shardwise.plan.step_rows import Rows, StepRows
+from shardwise.plan.user_sampler import check_ids
+from shardwise.plan.window import SizesView, WindowShape
 
 __all__ = ["Plan", "Shuffle"]
 
-Shuffle = bool | Literal["full", "window"]
 
 # Rows of one numpy call: a step of 64 alone costs 1 to 3 µs a row, in a block of 4,096 rows 0.15
 # to 0.3.
@@ -47,6 +50,8 @@ class Plan:
         sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size; any
             object of the `Sampler` protocol. Its ids must lie in [0, num_samples).
         start: the position to go on from, see `resumed`.
+        batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
+            `batch_size` is the most samples that a batch may have.
 
     Pure and safe in threads; pickles small.
 
@@ -64,78 +69,96 @@ class Plan:
         seed: SupportsIndex = 0,
         shuffle: Shuffle = False,
         remainder: Remainder = "drop",
-        shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
+        shard_sizes: Sequence[int] | NDArray[np.int64] | SizesView | None = None,
         window_shape: WindowShape | None = None,
         epoch_size: SupportsIndex | None = None,
         sampler: Sampler | None = None,
         start: SupportsIndex = 0,
+        batch_by: Buckets | None = None,
     ) -> None:
         self._num_ids = whole("num_samples", num_samples, least=0)
         self._is_own = sampler is not None
-        if sampler is None:
-            if shuffle is True:
-                shuffle = "full" if shard_sizes is None else "window"
-            sampler = make_sampler(
-                num_samples,
-                shuffle=shuffle,
-                seed=seed,
-                shard_sizes=shard_sizes,
-                window_shape=window_shape,
-                epoch_size=epoch_size,
-            )
-        else:
-            check_sampler(sampler, self._num_ids)
-            options = {"shuffle": shuffle or None, "seed": seed or None, "epoch_size": epoch_size}
-            twice = [f"{name}={value!r}" for name, value in options.items() if value is not None]
-            if twice or shard_sizes is not None:
-                raise ValueError(
-                    f"{', '.join(twice) or 'shard_sizes'} and sampler={sampler!r}: the order is "
-                    "the sampler's alone; leave one of them out, or make the sampler so"
-                )
-        self.sampler = sampler
-        self.partition = Partition(
-            sampler.num_samples,
-            whole("batch_size", batch_size),
-            whole("world_size", world_size),
-            remainder,
-            whole("start", start),
-            lanes_of(sampler),
+        sampler = chosen_sampler(
+            self._num_ids,
+            sampler=sampler,
+            shuffle=shuffle,
+            seed=seed,
+            shard_sizes=shard_sizes,
+            window_shape=window_shape,
+            epoch_size=epoch_size,
         )
-        self._block: tuple[Any, NDArray[np.int64], NDArray[np.bool_]] | None = None
+        batch_size = whole("batch_size", batch_size, least=1)
+        world_size = whole("world_size", world_size, least=1)
+        if batch_by is not None:
+            if not isinstance(batch_by, Buckets):
+                raise TypeError(f"batch_by={batch_by!r:.80}: use sw.buckets(...)")
+            batch_size = batch_by.rows(batch_size)
+            sampler = bucketed(
+                sampler,
+                batch_by,
+                num_ids=self._num_ids,
+                rows=batch_size * world_size,
+                seed=getattr(sampler, "seed", 0) if self._is_own else seed,
+            )
+        # As it was made, and as it is for the global batches of this plan, or for those of the
+        # state that it was resumed from.
+        self._made = sampler
+        self._order_size: int | None = None
+        self.epoch = 0
+        self._partitions: EpochCache[Partition | BatchPartition] = EpochCache()
+        self._rows_of = StepRows()
+        self._base = Partition(0, batch_size, world_size, remainder)
+        self._for_sizes()
+        self._base = replace(self._base, start=whole("start", start))
+
+    @property
+    def partition(self) -> Partition | BatchPartition:
+        """How the positions of `epoch` are shared out."""
+        return self._partition_of(self.epoch)
 
     @property
     def num_samples(self) -> int:
         """Positions in an epoch: a virtual epoch's, where there are such."""
-        return self.partition.num_samples
+        return self._base.num_samples
 
     @property
     def batch_size(self) -> int:
-        """Samples a rank and step."""
-        return self.partition.batch_size
+        """Samples a rank and step; under a budget the most that there may be."""
+        return self._base.batch_size
 
     @property
     def world_size(self) -> int:
         """Ranks."""
-        return self.partition.world_size
+        return self._base.world_size
 
     @property
     def global_batch_size(self) -> int:
-        """Samples a step, over all ranks."""
-        return self.partition.global_batch_size
+        """Samples a step, over all ranks; under a budget the most that there may be."""
+        return self._base.global_batch_size
 
     @property
     def remainder(self) -> Remainder:
         """What becomes of samples that don't fill a global batch."""
-        return self.partition.remainder
+        return self._base.remainder
 
     @property
     def start(self) -> int:
         """The position that step 0 begins at."""
-        return self.partition.start
+        return self._base.start
+
+    @property
+    def order_size(self) -> int:
+        """The global batch that the order is made for: another one only after a resume."""
+        return self._order_size or self.global_batch_size
+
+    @property
+    def has_even_steps(self) -> bool:
+        """Whether all steps have `global_batch_size` samples, but the last: not under a budget."""
+        return isinstance(self.partition, Partition)
 
     @property
     def num_steps(self) -> int:
-        """Batches from `start` on: the same on every rank."""
+        """Batches from `start` on, of `epoch` where they differ: the same on every rank."""
         return self.partition.num_steps
 
     @property
@@ -152,7 +175,21 @@ class Plan:
         self, epoch: int, steps: range, rank: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's positions at these steps, and which of them count: see `Partition.block`."""
-        return self.partition.block(steps, rank, shift=first_lane_of(self.sampler, epoch))
+        shift = first_lane_of(self.sampler, epoch)
+        return self._partition_of(epoch).block(steps, rank, shift=shift)
+
+    def batches(self, epoch: int, steps: range, rank: int) -> Iterator[Rows]:
+        """One rank's `(ids, valid)` at each of these ascending steps, as views of one block."""
+        positions, valid = self.positions(epoch, steps, rank)
+        ids = self.ids(epoch, positions)
+        begin = 0
+        for end in self._partition_of(epoch).row_ends(steps, rank).tolist():
+            yield ids[begin:end], valid[begin:end]
+            begin = end
+
+    def position_after(self, num_batches: int) -> int:
+        """The position of `epoch` after some batches from `start` on."""
+        return self.partition.position_after(num_batches)
 
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
@@ -169,13 +206,29 @@ class Plan:
         """Which rows of `indices` are samples, and which only fill a batch: bool `[k]`."""
         return self._rows(epoch, step, rank)[1].copy()
 
-    def resumed(self, position: SupportsIndex) -> Plan:
+    def resumed(self, position: SupportsIndex, *, epoch: SupportsIndex | None = None) -> Plan:
         """The plan of what is left of an epoch from `position` on: its step 0 begins there.
 
         The order is the same; the batch and world size may differ from those of the loader that
-        came to this position.
+        came to this position. `epoch` is the one whose steps `num_steps` and the other counts are
+        of, where they differ from epoch to epoch; None for this plan's.
         """
-        return self._changed(start=whole("start", position))
+        plan = self._changed(start=whole("start", position))
+        plan.epoch = self.epoch if epoch is None else whole("epoch", epoch, least=0)
+        return plan
+
+    def in_order_of(self, state: Mapping[str, Any]) -> Plan:
+        """This plan in the order of a loader's state, which may be made for other global batches.
+
+        Of samplers that have `for_global_batch`; of others it is this plan.
+        """
+        size = global_batch_of(state.get("order") if isinstance(state, Mapping) else None)
+        if size in (None, self.order_size) or not hasattr(self._made, "for_global_batch"):
+            return self
+        plan = copy.copy(self)
+        plan._order_size = None if size == self.global_batch_size else size
+        plan._for_sizes()
+        return plan
 
     def divided(self, world_size: SupportsIndex) -> Plan:
         """The plan of the same order and batch size for this number of ranks."""
@@ -208,6 +261,12 @@ class Plan:
             return self
         if self.num_samples == 0:
             raise ValueError("the dataset has no samples")
+        if not self.has_even_steps:
+            raise ValueError(
+                f"no batch to give: the {self.num_samples} samples make too few batches for "
+                f"world_size={self.world_size}, and remainder='drop' drops them all; use a smaller "
+                "budget or batch_size, or remainder='pad' or 'uneven'"
+            )
         raise ValueError(
             f"no batch to give: {self.num_samples} samples do not fill one global batch of "
             f"batch_size={self.batch_size} x world_size={self.world_size}, and remainder='drop' "
@@ -217,33 +276,44 @@ class Plan:
     def _changed(self, **changes: Any) -> Plan:
         """The same order with another partition."""
         plan = copy.copy(self)
-        plan.partition = replace(self.partition, **changes)
-        plan._block = None
+        plan._base = replace(self._base, **changes)
+        if plan.order_size != self.order_size:
+            plan._for_sizes()
+        plan._partitions, plan._rows_of = EpochCache(), StepRows()
         return plan
+
+    def _for_sizes(self) -> None:
+        """Make the order for the sizes of this plan."""
+        sampler = self.sampler = for_global_batch(self._made, self.order_size)
+        count, lanes = sampler.num_samples, lanes_of(sampler)
+        self._base = replace(self._base, num_samples=count, lanes=lanes)
+        self._partitions, self._rows_of = EpochCache(), StepRows()
+
+    def _partition_of(self, epoch: int) -> Partition | BatchPartition:
+        return self._partitions.get(epoch, self._cut)
+
+    def _cut(self, epoch: int) -> Partition | BatchPartition:
+        own, base = batch_ends(self.sampler, epoch), self._base
+        if own is None:
+            return base
+        sizes = base.batch_size, base.world_size
+        return BatchPartition(own.ends, own.rows, *sizes, base.remainder, base.start)
 
     def _rows(
         self, epoch: int, step: int, rank: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """A step's rows out of the block of steps that is kept."""
         epoch, step, rank = whole("epoch", epoch, least=0), whole("step", step), whole("rank", rank)
-        if not 0 <= step < self.num_steps:
-            raise ValueError(f"step={step} is not in an epoch of {self.num_steps} steps")
-        steps = max(1, _BLOCK_ROWS // self.batch_size)
-        first = step - step % steps
-        kept = self._block
-        if kept is None or kept[0] != (epoch, first, rank):
-            last = min(first + steps, self.num_steps)
-            positions, valid = self.positions(epoch, range(first, last), rank)
-            # One assignment: a thread that reads while another writes sees one or the other.
-            kept = (epoch, first, rank), self.ids(epoch, positions), valid
-            self._block = kept
-        begin = (step - first) * self.batch_size
-        rows = slice(begin, begin + self.batch_size)
-        return kept[1][rows], kept[2][rows]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the block."""
-        return {**self.__dict__, "_block": None}
+        num_steps = self._partition_of(epoch).num_steps
+        if not 0 <= step < num_steps:
+            raise ValueError(f"step={step} is not in an epoch of {num_steps} steps")
+        return self._rows_of.get(
+            (epoch, rank),
+            step,
+            num_steps=num_steps,
+            length=max(1, _BLOCK_ROWS // self.batch_size),
+            make=lambda steps: self.batches(epoch, steps, rank),
+        )
 
     def _repr_html_(self) -> str:
         names = ("num_samples", "batch_size", "world_size", "remainder", "start", "num_steps")

@@ -18,7 +18,7 @@ from shardwise.plan.epoch_cache import EpochCache
 from shardwise.plan.epochs import SubsetSampler, VirtualEpochs
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
 from shardwise.plan.protocol import Sampler
-from shardwise.plan.window import WindowSampler, WindowShape
+from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 
 __all__ = [
     "FullSampler",
@@ -28,6 +28,7 @@ __all__ = [
     "SubsetSampler",
     "VirtualEpochs",
     "WindowSampler",
+    "is_in_order",
     "make_sampler",
 ]
 
@@ -45,6 +46,10 @@ class SequentialSampler:
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
         """The positions themselves, int64 `[k]`, as a copy."""
         return as_positions(positions, self.num_samples).copy()
+
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
+        """Each sample once, in every epoch."""
+        return [range(self.num_samples)]
 
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON."""
@@ -73,6 +78,10 @@ class FullSampler:
 
     def _permutation(self, epoch: int) -> Permutation:
         return Permutation(self.num_samples, mix(self.seed, epoch))
+
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
+        """Each sample once, in every epoch."""
+        return [range(self.num_samples)]
 
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON."""
@@ -128,12 +137,18 @@ class ResamplingSampler:
         return f"ResamplingSampler({self._size}, num_draws={self.num_samples}, seed={self.seed})"
 
 
+def is_in_order(sampler: Sampler) -> bool:
+    """Whether it is storage order, in epochs of any length."""
+    inner = sampler.inner if isinstance(sampler, VirtualEpochs) else sampler
+    return isinstance(inner, SequentialSampler)
+
+
 def make_sampler(
     num_samples: SupportsIndex,
     *,
     shuffle: Literal[False, "full", "window"],
     seed: SupportsIndex,
-    shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
+    shard_sizes: Sequence[int] | NDArray[np.int64] | SizesView | None = None,
     window_shape: WindowShape | None = None,
     epoch_size: SupportsIndex | None = None,
 ) -> Sampler:
@@ -153,7 +168,7 @@ def make_sampler(
     count = whole("num_samples", num_samples, least=0)
     if shard_sizes is not None:
         try:
-            total = int(np.sum(shard_sizes, dtype=np.int64))
+            total = int(np.sum(np.asarray(shard_sizes), dtype=np.int64))
         except (OverflowError, TypeError):
             raise TypeError("shard_sizes must be whole numbers that fit into 64 bits") from None
         if total != count:
@@ -166,8 +181,8 @@ def make_sampler(
     elif shuffle == "window":
         if shard_sizes is None:
             raise ValueError("shuffle='window' needs shard_sizes; without shards use 'full'")
-        lanes, window = window_shape or WindowShape()
-        sampler = WindowSampler(shard_sizes, seed=seed, lanes=lanes, window=window)
+        shape = {} if window_shape is None else window_shape._asdict()
+        sampler = WindowSampler(shard_sizes, seed=seed, **shape)
     else:
         raise ValueError(f"shuffle={shuffle!r} must be False, 'full' or 'window'")
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)

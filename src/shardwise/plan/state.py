@@ -94,8 +94,42 @@ class LoaderState:
             raise StateError(
                 "the state belongs to other data, another seed or another order:\n"
                 f"{lines}\n"
-                "load it into a loader with the state's values, or start without it"
+                f"{_remedy(self.order, order)}"
             )
+
+    def check_past(self, num_samples: int, past: Mapping[str, Any]) -> None:
+        """Return if the order up to this state is the one of a loader, whatever comes after.
+
+        Args:
+            num_samples: samples up to the state, since the beginning of the first epoch.
+            past: what the order of the loader up to there depends on.
+
+        Raises:
+            StateError: it isn't; the message has a line for each entry that differs.
+        """
+        differing = list(_differences(self.order, past))
+        if differing:
+            lines = "\n".join(f"  {line}" for line in differing)
+            raise StateError(
+                f"the state was taken after {num_samples} samples, and the order of these is not "
+                f"this loader's:\n{lines}\n"
+                "a change of the order must begin behind the state: load it into a loader with the "
+                "state's values up to there, or start without it"
+            )
+
+
+def _remedy(mine: Mapping[str, Any], its: Mapping[str, Any]) -> str:
+    """What to do about a state of another order."""
+    shape = ("lanes", "window")
+    is_shape_alone = {**mine, **{name: its.get(name) for name in shape}} == its
+    if mine.get("sampler") == "window" == its.get("sampler") and is_shape_alone:
+        # As of release 0.2, data of very many shards have more lanes.
+        shaped = ", ".join(f"{name}={mine.get(name)}" for name in ("seed", *shape))
+        return (
+            "to go on in the state's order, pass sampler=shardwise.plan.WindowSampler("
+            f"ds.shard_sizes, {shaped}) in place of shuffle= and seed="
+        )
+    return "load it into a loader with the state's values, or start without it"
 
 
 def _differences(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.sampler import FullSampler, SequentialSampler
+from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler
 
 __all__ = ["check_ids", "check_sampler"]
@@ -21,7 +22,7 @@ _INSTEAD = {
     "RandomSampler": "use shuffle=True and seed=",
     "SequentialSampler": "leave sampler= out: shuffle=False is the default",
     "SubsetRandomSampler": "use ds.subset(indices) with shuffle=True",
-    "WeightedRandomSampler": "write indices(epoch, positions) that draws by your weights",
+    "WeightedRandomSampler": "use sw.WeightedSampler(weights), which draws by your weights",
     "DistributedSampler": "leave sampler= out: rank and world size are found",
     "BatchSampler": "use batch_size=",
 }
@@ -49,6 +50,11 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
                 f"{num_samples}: make it for that many; for a part of them use ds.subset(indices)"
             )
         return
+    if isinstance(sampler, WeightedSampler) and sampler.num_ids != num_samples:
+        raise ValueError(
+            f"{sampler!r} has {sampler.num_ids} weights, the dataset has {num_samples} samples: "
+            "give one for each"
+        )
     try:
         json.dumps(sampler.spec())
     except (TypeError, ValueError) as error:

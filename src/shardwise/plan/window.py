@@ -12,10 +12,11 @@ from epoch to epoch. Set-up and memory are O(shards + lanes) an epoch (I7).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,21 +25,54 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.epoch_cache import EpochCache
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
 
-__all__ = ["WindowSampler", "WindowShape"]
+__all__ = ["SizesView", "WindowSampler", "WindowShape", "default_lanes"]
 
 _BLOCK = 16_384
 
 
+# 16 shards a lane: a shard lies in 1.06 lanes on the mean, so that few ranks read it. Windows of a
+# sixteenth of the samples: what is held of them stays a small part of the data.
+_SHARDS_A_LANE, _WINDOWS_A_LANE = 16, 16
+# 16 lanes a rank at 1,024 ranks.
+_MIN_LANES, _MAX_LANES = 1024, 16_384
+
+
 class WindowShape(NamedTuple):
-    """How a window shuffle goes through shards; the sampler's defaults suit single samples.
+    """How a window shuffle goes through shards, for a source that knows better than the default.
 
     Attributes:
         lanes: places that are read at a time.
         window: samples of a lane that are shuffled among each other.
     """
 
-    lanes: int = 1024
+    lanes: int = _MIN_LANES
     window: int = 128
+
+
+def default_lanes(num_shards: int, num_samples: int, *, window: int = 128) -> int:
+    """Lanes that suit the data: 1,024, and more of them for many shards, up to 16,384.
+
+    A power of two, so that a number of ranks that is one shares no lane. A rank of 1,024 then has
+    samples of 16 shards in a batch where there are 262,144 shards or more. The windows that are
+    open hold `lanes * window` samples over all ranks: a sixteenth of the data at most where there
+    are more than 1,024 lanes, and 2,097,152 samples at most.
+
+    >>> default_lanes(10_000, 10**8), default_lanes(10**6, 10**10)
+    (1024, 16384)
+    """
+    most = min(num_shards // _SHARDS_A_LANE, num_samples // (_WINDOWS_A_LANE * window), _MAX_LANES)
+    lanes = _MIN_LANES
+    while lanes * 2 <= most:
+        lanes *= 2
+    return lanes
+
+
+class SizesView(Protocol):
+    """The sizes of shards as they stand in other data, which travels by itself."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
+        """int64 `[shards]`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +100,11 @@ class WindowSampler:
     """Shards in another order each epoch, mixed from many places, shuffled in windows.
 
     Args:
-        shard_sizes: samples a shard, in storage order; empty and uneven ones are fine.
+        shard_sizes: samples a shard, in storage order; empty and uneven ones are fine. Or a view
+            of them in other data, an object with `__array__`, which is pickled in their place.
         seed: any whole number.
         window: samples of a lane that are shuffled among each other.
-        lanes: places of the line that are read at a time.
+        lanes: places of the line that are read at a time; None for `default_lanes`.
 
     Up to `lanes * window` samples are one lane with one window, a full shuffle: reading them in
     sequence would hold them all in memory, too. `self.lanes` and `self.window` have the effective
@@ -79,11 +114,11 @@ class WindowSampler:
 
     def __init__(
         self,
-        shard_sizes: Sequence[int] | NDArray[np.int64],
+        shard_sizes: Sequence[int] | NDArray[np.int64] | SizesView,
         *,
         seed: SupportsIndex = 0,
         window: SupportsIndex = 128,
-        lanes: SupportsIndex = 1024,
+        lanes: SupportsIndex | None = None,
     ) -> None:
         sizes = np.asarray(shard_sizes)
         if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
@@ -91,6 +126,8 @@ class WindowSampler:
                 f"shard_sizes must be a list of whole numbers, not {sizes.dtype} "
                 f"of the shape {sizes.shape}"
             )
+        # A view of other data is pickled in place of a million sizes.
+        self._view = None if isinstance(shard_sizes, Sequence | np.ndarray) else shard_sizes
         self._sizes = sizes.astype(np.int64)
         if sizes.size and int(self._sizes.min()) < 0:
             raise ValueError(f"shard_sizes must not be negative, one is {int(self._sizes.min())}")
@@ -99,6 +136,9 @@ class WindowSampler:
             raise ValueError(f"shard_sizes sum up to {self.num_samples}, more than 2**62")
         self.seed = whole("seed", seed)
         self.window = whole("window", window, least=1)
+        if lanes is None:
+            num_shards = int(np.count_nonzero(self._sizes))
+            lanes = default_lanes(num_shards, self.num_samples, window=self.window)
         self.lanes = whole("lanes", lanes, least=1)
         if self.lanes * self.window >= self.num_samples:
             self.lanes, self.window = 1, max(1, self.num_samples)
@@ -154,19 +194,49 @@ class WindowSampler:
             ends, to_id, starts.view(np.uint64), sizes.view(np.uint64), shifts, mix(key, 4)
         )
 
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
+        """Each sample once, in every epoch."""
+        return [range(self.num_samples)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the sizes, where a view has them."""
+        state = dict(self.__dict__)
+        if self._view is not None:
+            state["_digest"] = self._digest
+            del state["_sizes"]
+        return state
+
+    def __getattr__(self, name: str) -> Any:
+        # Of a pickled one, what is read first takes the sizes from the view.
+        if name != "_sizes" or self.__dict__.get("_view") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        sizes = np.asarray(self._view).astype(np.int64)
+        if _digest_of(sizes) != self._digest:
+            raise ValueError("the sizes of the shards are others than when the order was made")
+        self._sizes = sizes
+        return sizes
+
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON: the shards' sizes are named by a digest."""
-        digest = hashlib.sha256(self._sizes.astype("<i8").tobytes()).hexdigest()[:16]
         return {
             "sampler": "window",
-            "shard_sizes": digest,
+            "shard_sizes": self._digest,
             "seed": self.seed,
             "window": self.window,
             "lanes": self.lanes,
         }
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        """Of the shards' sizes; hashing a million of them takes 68 ms, and each state needs it."""
+        return _digest_of(self._sizes)
 
     def __repr__(self) -> str:
         return (
             f"WindowSampler(<{len(self._sizes)} shards, {self.num_samples} samples>, "
             f"seed={self.seed}, window={self.window}, lanes={self.lanes})"
         )
+
+
+def _digest_of(sizes: NDArray[np.int64]) -> str:
+    return hashlib.sha256(sizes.astype("<i8").tobytes()).hexdigest()[:16]

@@ -1,0 +1,117 @@
+"""The columns that buckets are made by: the length and the group of each sample, checked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BucketColumns", "as_groups", "as_lengths"]
+
+
+@dataclass(frozen=True, eq=False)
+class BucketColumns:
+    """One length and one group a sample.
+
+    Attributes:
+        lengths: float64 `[n]`, finite, 0 or more.
+        groups: uint `[n]`, the number of each sample's group; None where there is one.
+        names: `[groups]` or `[groups, k]`, what the groups are called; None where there is one.
+    """
+
+    lengths: NDArray[np.float64]
+    groups: NDArray[np.unsignedinteger[Any]] | None
+    names: NDArray[Any] | None
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups there are, 1 or more."""
+        return 1 if self.names is None else len(self.names)
+
+    @cached_property
+    def group_counts(self) -> NDArray[np.int64]:
+        """Samples of each group, int64 `[groups]`."""
+        if self.groups is None:
+            return np.array([len(self.lengths)])
+        return np.bincount(self.groups, minlength=self.num_groups)
+
+    def group_name(self, group: int) -> str:
+        """What a group is called, for messages."""
+        return "" if self.names is None else repr(self.names[group].tolist())
+
+    def spec(self) -> dict[str, Any]:
+        """What an order that is made by these depends on, as JSON."""
+        spec = {"lengths": self._lengths_digest}
+        return spec if self.groups is None else {**spec, "shape": self._groups_digest}
+
+    @cached_property
+    def _lengths_digest(self) -> str:
+        return hashlib.sha256(self.lengths.astype("<f8").tobytes()).hexdigest()[:16]
+
+    @cached_property
+    def _groups_digest(self) -> str:
+        groups = np.zeros(0) if self.groups is None else self.groups
+        return hashlib.sha256(groups.astype("<u8").tobytes()).hexdigest()[:16]
+
+
+def as_lengths(value: Any) -> NDArray[np.float64]:
+    """Lengths as float64 `[n]`.
+
+    Raises:
+        TypeError: they are not numbers.
+        ValueError: they have not one dimension, or one of them is negative or not finite.
+    """
+    array = np.asarray(value)
+    if array.ndim != 1:
+        raise ValueError(
+            f"lengths must be one number a sample, not the shape {array.shape}: give a field's "
+            "name, ds.column(...) or an array"
+        )
+    if array.size and array.dtype.kind not in "iuf":
+        raise TypeError(
+            f"lengths must be numbers, not {array.dtype}: of values that have a length, make a "
+            "column by a function, such as ds.column(name, fn=len)"
+        )
+    lengths = array.astype(np.float64)
+    _refuse(~np.isfinite(lengths), lengths, "are not finite")
+    _refuse(lengths < 0, lengths, "are negative")
+    return lengths
+
+
+def as_groups(value: Any) -> tuple[NDArray[np.unsignedinteger[Any]] | None, NDArray[Any] | None]:
+    """`(groups, names)` of one value, or one row of values, a sample; None for one group.
+
+    Raises:
+        TypeError: the values can't be told apart by sorting.
+        ValueError: they have no or more than two dimensions, or are not finite.
+    """
+    array = np.asarray(value)
+    if array.ndim not in (1, 2):
+        raise ValueError(
+            f"shape must be one value or one row of values a sample, such as (height, width), not "
+            f"an array of the shape {array.shape}"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("shape has values that are not finite: give each sample a group")
+    try:
+        names, groups = np.unique(array, return_inverse=True, axis=0 if array.ndim == 2 else None)
+    except TypeError as error:
+        raise TypeError(
+            f"shape must be values of one kind, to tell groups apart: {error}"
+        ) from None
+    if len(names) < 2:
+        return None, None
+    return groups.ravel().astype(np.min_scalar_type(len(names) - 1)), names
+
+
+def _refuse(wrong: NDArray[np.bool_], lengths: NDArray[np.float64], what: str) -> None:
+    if wrong.any():
+        rows = np.flatnonzero(wrong)
+        raise ValueError(
+            f"{len(rows)} of {len(lengths)} lengths {what}, the first is {lengths[rows[0]]:g} of "
+            f"sample {rows[0]}: correct the column, or leave such samples out with ds.subset(...)"
+        )

@@ -1,0 +1,309 @@
+"""Buckets: an order whose batches have samples of about one length, and of one group.
+
+1. The positions of another sampler are walked through in windows; those of a group of samples that
+   must not mix with others have windows of their own.
+2. A window is sorted by length and cut into batches: of a fixed number of rows, or of as many rows
+   as a budget has room for.
+3. Its batches are permuted by (seed, epoch, window), and groups are interleaved evenly.
+
+So it is a pure function of (epoch, position) like every other order (I3), and a state is a position
+(I4). The lengths, 8 bytes a sample, are in memory; a budget or groups add one pass over them an
+epoch (about 0.3 us a sample), and groups 8 bytes a sample for that epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.plan.arguments import as_positions
+from shardwise.plan.bucket_columns import BucketColumns
+from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.length_windows import arranged, batch_order, blurred, budget_sizes
+from shardwise.plan.permute import mix, mix_array
+from shardwise.plan.protocol import BatchEnds, Sampler, epoch_parts, for_global_batch
+from shardwise.plan.window_cache import WindowCache
+
+__all__ = ["BucketSampler"]
+
+Ints = NDArray[np.int64]
+
+# Neighbours in length that stay together under a budget: ranks of up to as many have alike shapes
+# at a step. More would give a few ranks many such steps one after the other.
+_UNIT = 8
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window of an epoch.
+
+    Attributes:
+        number: counts the windows of the epoch; keys the order of its batches.
+        begin, stop: its places in `_Layout.places`.
+        sizes: int64 `[k]`, rows of its batches, longest samples first; empty for what is left over
+            at the end of a group, which is not sorted.
+        order: int64 `[k]`, in which order these come.
+        is_alone: whether it has all samples of its group, and so the same ones in every epoch.
+    """
+
+    number: int
+    begin: int
+    stop: int
+    sizes: Ints
+    order: Ints
+    is_alone: bool
+
+    def batch_sizes(self) -> Ints:
+        """Rows of its batches as they come."""
+        return self.sizes[self.order] if len(self.sizes) else np.array([self.stop - self.begin])
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the batches of an epoch lie.
+
+    Attributes:
+        windows: the windows.
+        places: int64 `[N]`, positions of the inner order, group after group; None where there is
+            one group, for the positions themselves.
+        ends: int64 `[batches]`, the position after each batch.
+        window_of: int64 `[batches]`, the number of its window.
+        shifts: int64 `[batches]`, what to add to a position of it to get a row of its window.
+    """
+
+    windows: list[_Window]
+    places: Ints | None
+    ends: Ints
+    window_of: Ints
+    shifts: Ints
+
+
+class BucketSampler:
+    """Batches of neighbours in length, in the windows of another order.
+
+    Args:
+        sampler: the order to walk through; its ids must lie in the columns.
+        columns: the lengths, and the groups that must not mix.
+        batch_rows: rows of a global batch; None with a budget, whose batches are a rank's.
+        budget: the largest rows x longest of a batch; None with `batch_rows`.
+        window: positions that are sorted by length together.
+        seed: permutes the batches of a window; None keeps them by length, longest first.
+
+    Safe in threads; pickles with the columns.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        columns: BucketColumns,
+        *,
+        batch_rows: int | None,
+        budget: float | None,
+        window: int,
+        seed: int | None,
+    ) -> None:
+        self._inner = sampler
+        self._columns = columns
+        self._batch_rows = batch_rows
+        self._budget = budget
+        self._window = window
+        self._seed = seed
+        self.seed = 0 if seed is None else seed
+        self.num_samples = sampler.num_samples
+        self._layouts: EpochCache[_Layout] = EpochCache()
+        # A window for each group that is being read, and two for borders between them.
+        self._rows = WindowCache(columns.num_groups + 2)
+
+    def for_global_batch(self, size: int) -> BucketSampler:
+        """This order for global batches of this size; a budget's order is the same for all."""
+        inner = for_global_batch(self._inner, size)
+        rows = None if self._batch_rows is None else size
+        if inner is self._inner and rows == self._batch_rows:
+            return self
+        return BucketSampler(
+            inner,
+            self._columns,
+            batch_rows=rows,
+            budget=self._budget,
+            window=self._window,
+            seed=self._seed,
+        )
+
+    def batch_ends(self, epoch: int) -> BatchEnds | None:
+        """Where the batches of an epoch end; None where they all have `batch_rows` rows."""
+        if self._budget is None and self._columns.num_groups == 1:
+            return None
+        return BatchEnds(self._layouts.get(epoch, self._layout).ends, self._batch_rows)
+
+    def epoch_ids(self, epoch: int) -> list[range | Ints] | None:
+        """The ids of an epoch, where the inner order knows them without a walk."""
+        return epoch_parts(self._inner, epoch)
+
+    @property
+    def sources(self) -> Any:
+        """Counts by dataset where the inner order is a mixture's: of its own, a window around."""
+        return getattr(self._inner, "sources", None)
+
+    def never_whole(self) -> tuple[int, int, str] | None:
+        """Groups smaller than a global batch: how many, samples of the smallest, and its name."""
+        counts = self._columns.group_counts
+        if self._batch_rows is None or len(counts) == 1:
+            return None
+        small = np.flatnonzero(counts < self._batch_rows)
+        if not len(small):
+            return None
+        least = int(small[np.argmin(counts[small])])
+        return len(small), int(counts[least]), self._columns.group_name(least)
+
+    def indices(self, epoch: int, positions: Ints) -> Ints:
+        """The sample ids at `positions` of `epoch`, int64 `[k]`."""
+        asked = as_positions(positions, self.num_samples)
+        if not asked.size:
+            return asked.copy()
+        layout = self._layouts.get(epoch, self._layout)
+        batch = np.searchsorted(layout.ends, asked, side="right")
+        rows = asked + layout.shifts[batch]
+        window_of = layout.window_of[batch]
+        ids = np.empty(len(asked), dtype=np.int64)
+        for number in np.unique(window_of).tolist():
+            here = np.flatnonzero(window_of == number)
+            make = partial(self._arranged, epoch, layout, number)
+            window = self._rows.get((epoch, number), make)
+            ids[here] = window[rows[here]]
+        return ids
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON: lengths and groups are named by a digest."""
+        spec: dict[str, Any] = {
+            "sampler": "buckets",
+            **self._columns.spec(),
+            "window": self._window,
+            "seed": self._seed,
+        }
+        if self._batch_rows is None:
+            spec["budget"] = self._budget
+        else:
+            spec["global_batch"] = self._batch_rows
+        return {**spec, "inner": self._inner.spec()}
+
+    def _arranged(self, epoch: int, layout: _Layout, number: int) -> Ints:
+        """The ids of a window, batch after batch."""
+        window = layout.windows[number]
+        ids = self._ids(epoch, layout.places, window.begin, window.stop)
+        if not len(window.sizes):
+            return ids
+        scores = self._scores(epoch, number, ids, is_alone=window.is_alone)
+        return ids[arranged(scores, window.sizes, window.order)]
+
+    def _scores(self, epoch: int, number: int, ids: Ints, *, is_alone: bool) -> NDArray[np.float64]:
+        """What the samples of a window are sorted by."""
+        lengths = self._columns.lengths[ids]
+        if not is_alone or self._seed is None:
+            return lengths
+        rows = self._batch_rows
+        share = lengths / (self._budget or 1.0) if rows is None else 1.0 / rows
+        return blurred(lengths, mix(self._seed, epoch, number, 1), share)
+
+    def _ids(self, epoch: int, places: Ints | None, begin: int, stop: int) -> Ints:
+        positions = np.arange(begin, stop) if places is None else places[begin:stop]
+        return self._inner.indices(epoch, positions)
+
+    def _layout(self, epoch: int) -> _Layout:
+        places, bounds = self._grouped(epoch)
+        windows: list[_Window] = []
+        times: list[NDArray[np.float64]] = []
+        for group, (begin, stop) in enumerate(pairwise(bounds)):
+            first = len(windows)
+            self._cut(epoch, places, begin, stop, windows)
+            times.append(self._times(epoch, group, windows[first:]))
+        sizes = [window.batch_sizes() for window in windows]
+        counts = [len(each) for each in sizes]
+        size = np.concatenate([*sizes, np.empty(0, np.int64)])
+        window_of = np.repeat(np.arange(len(windows)), counts)
+        # The row of its window at which each batch begins.
+        starts = np.cumsum(size) - size
+        bases = np.cumsum([0, *(each.sum() for each in sizes)])[:-1]
+        rows = starts - np.repeat(bases, counts)
+        order = np.argsort(np.concatenate([*times, np.empty(0)]), kind="stable")
+        ends = np.cumsum(size[order])
+        return _Layout(windows, places, ends, window_of[order], rows[order] - (ends - size[order]))
+
+    def _grouped(self, epoch: int) -> tuple[Ints | None, list[int]]:
+        """The positions of the epoch by group, and where each group ends."""
+        groups = self._columns.groups
+        if groups is None:
+            return None, [0, self.num_samples]
+        codes = np.empty(self.num_samples, dtype=groups.dtype)
+        for begin in range(0, self.num_samples, _BLOCK):
+            stop = min(begin + _BLOCK, self.num_samples)
+            codes[begin:stop] = groups[self._inner.indices(epoch, np.arange(begin, stop))]
+        counts = np.bincount(codes, minlength=self._columns.num_groups)
+        return np.argsort(codes, kind="stable"), [0, *np.cumsum(counts).tolist()]
+
+    def _cut(
+        self, epoch: int, places: Ints | None, begin: int, stop: int, windows: list[_Window]
+    ) -> None:
+        """Cut one group into windows, and these into batches."""
+        rows, size, end = self._batch_rows, self._window, stop
+        if rows is not None:
+            size = max(1, self._window // rows) * rows
+            # What is left over are the last samples in order, not the longest or shortest ones.
+            end = stop - (stop - begin) % rows
+        for first in range(begin, end, size):
+            last = min(first + size, end)
+            is_alone = (first, last) == (begin, end)
+            number = len(windows)
+            key = None if self._seed is None else mix(self._seed, epoch, number)
+            if rows is None:
+                ids = self._ids(epoch, places, first, last)
+                scores = self._scores(epoch, number, ids, is_alone=is_alone)
+                if is_alone:
+                    lengths = self._columns.lengths[ids[np.argsort(-scores, kind="stable")]]
+                else:
+                    lengths = np.sort(scores)[
+                        ::-1
+                    ]  # the lengths themselves, in a fifth of the time
+                cut = np.array(budget_sizes(lengths, self._budget or 0.0))
+            else:
+                cut = np.full((last - first) // rows, rows)
+            order = batch_order(len(cut), key, self._unit)
+            windows.append(_Window(number, first, last, cut, order, is_alone))
+        if end < stop:
+            none = np.empty(0, dtype=np.int64)
+            windows.append(_Window(len(windows), end, stop, none, none, False))
+
+    def _times(self, epoch: int, group: int, windows: list[_Window]) -> NDArray[np.float64]:
+        """When each batch of a group comes in the epoch, in [0, 1); what is left over at its end.
+
+        Unit i of n comes somewhere between i / n and (i + 1) / n: each group is spread evenly over
+        the epoch, and its units keep their order.
+        """
+        counts = [len(window.sizes) for window in windows]
+        units = np.concatenate([
+            *(np.arange(count) // self._unit for count in counts if count), np.empty(0, np.int64)
+        ])  # fmt: skip
+        offsets = np.cumsum([0, *(-(-count // self._unit) for count in counts)])
+        units += np.repeat(offsets[:-1], counts)
+        total = max(1, int(offsets[-1]))
+        fraction: NDArray[np.float64] | float = 0.5
+        if self._seed is not None:
+            words = mix_array(mix(self._seed, epoch, group, -1), units)
+            fraction = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        times = (units + fraction) / total
+        rest = sum(not count for count in counts)
+        return np.append(times, np.full(rest, 2.0))
+
+    @property
+    def _unit(self) -> int:
+        """Batches that stay together: of a rank under a budget, else a global batch is one."""
+        return _UNIT if self._batch_rows is None else 1
+
+    def __repr__(self) -> str:
+        kind = f"budget={self._budget:g}" if self._budget else f"global batch {self._batch_rows}"
+        return f"BucketSampler({self._inner!r}, {kind}, window={self._window})"

@@ -1,0 +1,156 @@
+"""A line of a coverage file: what one rank handed out between two positions of an epoch.
+
+Ranks append such lines while they train, `shardwise certify` adds them up. A line is foreign data
+until `from_text` has checked it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CoverageLine", "Tallied"]
+
+_VERSION = 1
+# More than any cluster has: a damaged number would have all of them looked for.
+_MAX_RANKS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """Some samples: how many, and their word."""
+
+    count: int = 0
+    word: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageLine:
+    """What one rank handed out between two positions of an epoch.
+
+    Attributes:
+        run: the run, shared by all ranks where a process group told them, else of this rank alone.
+        is_shared: whether `run` is the same on all ranks.
+        rank: which rank.
+        world_size: how many ranks.
+        batch_size: samples a rank and step.
+        remainder: "drop", "pad" or "uneven".
+        began: when the pass began, seconds since 1970.
+        number: which pass of the loader it was.
+        epoch: the epoch.
+        begin: the position that the pass began at.
+        first: the position that this line covers from.
+        last: the position up to which it covers; the ranks' lines share the positions between.
+        num_samples: positions in the epoch.
+        is_end: whether the epoch ended here.
+        fingerprint: the data's.
+        order: the sampler's `spec()`.
+        begin_past: a digest of the order before the pass, for one that may be changed behind it;
+            "" for others.
+        last_past: the same of the order up to `last`.
+        handed_out: the samples that the loop got, as planned.
+        skipped: planned samples that were damaged and left out.
+        replaced: planned samples that were damaged and replaced by others.
+        num_padded: rows that only filled a batch.
+        planned: the samples that the plan gives this rank between these positions.
+        dropped: at the epoch's end, the samples that the plan leaves out, over all ranks.
+        expected: all samples of the epoch, dropped ones among them; None where the sampler has no
+            closed form of them.
+        is_whole: whether the epoch's samples are the data's, each once.
+    """
+
+    run: str
+    is_shared: bool
+    rank: int
+    world_size: int
+    batch_size: int
+    remainder: str
+    began: float
+    number: int
+    epoch: int
+    begin: int
+    first: int
+    last: int
+    num_samples: int
+    is_end: bool
+    fingerprint: str
+    order: dict[str, Any]
+    begin_past: str
+    last_past: str
+    handed_out: Tallied
+    skipped: Tallied
+    replaced: Tallied
+    num_padded: int
+    planned: Tallied
+    dropped: Tallied
+    expected: Tallied | None
+    is_whole: bool
+
+    def to_text(self) -> str:
+        """The line as JSON, with its end: what is written at once."""
+        entries = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {
+            name: [value.count, value.word] if isinstance(value, Tallied) else value
+            for name, value in entries.items()
+        }
+        return json.dumps({"version": _VERSION, **values}) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str) -> CoverageLine:
+        """Read a line.
+
+        Raises:
+            ValueError: it is no such line; the message says what is wrong with it.
+        """
+        try:
+            entries = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError("it is not JSON") from None
+        if not isinstance(entries, dict) or "version" not in entries:
+            raise ValueError("it is no line of coverage")
+        if entries["version"] != _VERSION:
+            raise ValueError(
+                f"its version is {entries['version']!r}, this release reads {_VERSION}"
+            )
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            if field.name not in entries:
+                raise ValueError(f"it has no {field.name!r}")
+            values[field.name] = _checked(field.name, str(field.type), entries[field.name])
+        line = cls(**values)
+        if not (line.begin <= line.first < line.last <= line.num_samples):
+            raise ValueError(
+                f"its positions begin={line.begin}, first={line.first}, last={line.last} do not "
+                f"ascend within num_samples={line.num_samples}"
+            )
+        if not line.rank < line.world_size <= _MAX_RANKS:
+            raise ValueError(f"it is of rank {line.rank} of {line.world_size}")
+        if not line.batch_size:
+            raise ValueError("its batch_size is 0")
+        return line
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    """A value of the kind that the field has.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    if kind.startswith("Tallied"):
+        if value is None and kind.endswith("None"):
+            return None
+        if isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)):
+            return Tallied(*value)
+    elif kind == "int":
+        if _is_count(value):
+            return value
+    elif isinstance(value, {"str": str, "bool": bool, "float": float}.get(kind, dict)):
+        return value
+    raise ValueError(f"its {name} is {value!r:.60}")
+
+
+def _is_count(value: object) -> bool:
+    # bool is an int in Python, but no count.
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,137 @@
+"""The word of a multiset of sample ids: a keyed sum that does not depend on order or partition.
+
+The word of some ids is the sum of b**id modulo the prime 2**61 - 1, with a base b drawn from the
+data's fingerprint and the epoch. Words of parts add up to the word of the whole, and the word of a
+range of ids is a geometric series, so that what an epoch must come to is one line of arithmetic for
+any number of samples. Two different multisets of ids below N have the same word for at most N of
+the 2**61 bases (a polynomial of degree N has N roots at most): 5e-9 of them at N = 10^10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MODULUS", "IdWord"]
+
+MODULUS = 2**61 - 1
+
+_Table = NDArray[np.float64]
+
+# 21 bits a limb: products have 42 bits, and the sum of 2,048 of them is exact in a float64.
+_LIMB_BITS = 21
+_BLOCK = 2_048
+# Rows of four numbers, the last of them 0: numpy gathers rows of 32 bytes twice as fast as of 24.
+_COLUMNS = 4
+# Below this many ids pow() takes less than making tables does, 1.4 ms.
+_MIN_FOR_TABLES = 512
+# Two tables of 4,096 rows (128 KiB each) know ids below 2**24. For larger ids they grow, to 2 MiB
+# and 8 MiB, which know ids below 2**34, 1.7 * 10^10.
+_MIN_BITS, _MAX_LOW_BITS, _MAX_HIGH_BITS = 12, 16, 18
+
+
+class IdWord:
+    """The key of an epoch's words, and the words of ids under it.
+
+    Args:
+        fingerprint: the data's.
+        epoch: the epoch's number.
+
+    Adding many ids at once costs about 7 ns each, of ranges nothing. Pickles without its tables.
+
+    >>> word = IdWord("0123456789abcdef", epoch=3)
+    >>> word.of(np.array([2, 0, 1, 3])) == word.of_range(range(4))
+    True
+    """
+
+    def __init__(self, fingerprint: str, epoch: int) -> None:
+        text = f"shardwise certificate 1 {fingerprint} {epoch}"
+        drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+        # Neither 0 nor 1 nor -1, whose powers are the same for many ids.
+        self._base = 2 + drawn % (MODULUS - 3)
+        self._key = (fingerprint, epoch)
+        self._bits = (0, 0)
+        self._tables: tuple[_Table, _Table] | None = None
+
+    def of(self, ids: NDArray[np.int64]) -> int:
+        """The word of the ids, in [0, 2**61 - 1); each counts as often as it is there."""
+        if len(ids) < _MIN_FOR_TABLES and self._tables is None:
+            return sum(pow(self._base, i, MODULUS) for i in ids.tolist()) % MODULUS
+        total = 0
+        for start in range(0, len(ids), _BLOCK):
+            total += self._of_block(ids[start : start + _BLOCK])
+        return total % MODULUS
+
+    def of_range(self, ids: range) -> int:
+        """The word of ids from `ids.start` to `ids.stop`, in closed form: 10 us at any length.
+
+        Raises:
+            ValueError: the range has a step, or begins below 0.
+        """
+        if ids.step != 1 or ids.start < 0:
+            raise ValueError(f"{ids} is no run of sample ids")
+        ratio = pow(self._base, len(ids), MODULUS) - 1
+        first = pow(self._base, ids.start, MODULUS)
+        return first * ratio * pow(self._base - 1, -1, MODULUS) % MODULUS
+
+    def of_parts(self, parts: Iterable[range | NDArray[np.int64]]) -> tuple[int, int]:
+        """How many ids there are in ranges and arrays of them, and their word."""
+        count = word = 0
+        for part in parts:
+            count += len(part)
+            word += self.of_range(part) if isinstance(part, range) else self.of(part)
+        return count, word % MODULUS
+
+    def powers(self, ids: NDArray[np.int64]) -> list[int]:
+        """The word of each id alone, a Python int each: about 1 us each."""
+        return [pow(self._base, i, MODULUS) for i in ids.tolist()]
+
+    def _of_block(self, ids: NDArray[np.int64]) -> int:
+        largest = int(ids.max())
+        low, high = self._made(largest)
+        bits, known = self._bits[0], sum(self._bits)
+        if largest >> known:
+            # One sum for each part of 2**34 ids, of which few are met.
+            above, total = ids >> known, 0
+            for part in np.unique(above).tolist():
+                rest = ids[above == part] - (part << known)
+                total += pow(self._base, part << known, MODULUS) * self._of_block(rest)
+            return total
+        # b**id = low * high, in limbs: their products, summed over all ids, are a 3 x 3 matrix.
+        products = low.take(ids & (1 << bits) - 1, axis=0).T @ high.take(ids >> bits, axis=0)
+        total = 0
+        for i, row in enumerate(products.tolist()):
+            for j, product in enumerate(row):
+                total += int(product) << _LIMB_BITS * (i + j)
+        return total
+
+    def _made(self, largest: int) -> tuple[_Table, _Table]:
+        """The tables, made anew where larger ids come than they know."""
+        total = largest.bit_length()
+        low = min(max(_MIN_BITS, -(-total // 2)), _MAX_LOW_BITS)
+        high = min(max(low, total - low), _MAX_HIGH_BITS)
+        if self._tables is None or low + high > sum(self._bits):
+            self._bits = (low, high)
+            step = pow(self._base, 1 << low, MODULUS)
+            self._tables = _powers(self._base, 1 << low), _powers(step, 1 << high)
+        return self._tables
+
+    def __reduce__(self) -> tuple[type[IdWord], tuple[str, int]]:
+        return IdWord, self._key
+
+
+def _powers(base: int, count: int) -> _Table:
+    """base**0, base**1, ...: float64 `[count, 4]`, three limbs each and a 0."""
+    powers = np.empty(count, dtype=np.uint64)
+    power = 1
+    for i in range(count):
+        powers[i] = power
+        power = power * base % MODULUS
+    table = np.zeros((count, _COLUMNS), dtype=np.float64)
+    mask = np.uint64((1 << _LIMB_BITS) - 1)
+    for limb in range(3):
+        table[:, limb] = (powers >> np.uint64(limb * _LIMB_BITS)) & mask
+    return table
