@@ -6,7 +6,6 @@ import os
 import threading
 from collections import OrderedDict
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from shardwise.storage.limits import max_open_files
@@ -36,7 +35,8 @@ class FilePool:
         self.limit = max_open_files() if limit is None else limit
         self.options = StorageOptions() if options is None else options
         self._pins: dict[str, FileStat] = {}
-        self._next_urls: dict[str, str] | None = None
+        # By URL: the one that was pinned after it.
+        self._next_urls: dict[str, str] = {}
         self._open = _OpenFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -49,8 +49,9 @@ class FilePool:
         """Allow this version of a file only, however often it is opened; see `File.pin`."""
         if not stat.etag:
             return
+        if url not in self._pins and self._pins:
+            self._next_urls[next(reversed(self._pins))] = url
         self._pins[url] = stat
-        self._next_urls = None
         file = self._open.files.get(url)
         if file is not None:
             file.pin(stat)
@@ -87,11 +88,7 @@ class FilePool:
 
     def _next_file(self, url: str) -> File | None:
         """The file that was pinned after `url`: sequential readers read files in this order."""
-        next_urls = self._next_urls
-        if next_urls is None:
-            urls = list(self._pins)
-            next_urls = self._next_urls = dict(pairwise(urls))
-        next_url = next_urls.get(url)
+        next_url = self._next_urls.get(url)
         return None if next_url is None else self.get(next_url)
 
     def close(self) -> None:
@@ -101,7 +98,8 @@ class FilePool:
 
 def _rebuild(limit: int | None, options: StorageOptions, pins: dict[str, FileStat]) -> FilePool:
     pool = FilePool(limit, options=options)
-    pool._pins = pins
+    for url, stat in pins.items():
+        pool.pin(url, stat)
     return pool
 
 
@@ -114,3 +112,10 @@ class _OpenFiles:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.files: OrderedDict[str, File] = OrderedDict()
+
+    def __del__(self) -> None:
+        # What is requested ahead of remote files would be fetched, or waited for, to no use. Local
+        # files close themselves when their last reader is done.
+        for file in self.files.values():
+            if file.is_remote:
+                file.close()

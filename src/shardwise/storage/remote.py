@@ -8,9 +8,13 @@ pickles, and a forked child gets an error that says what to do.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pinned_object import PinnedObject
@@ -51,7 +55,7 @@ class RemoteFile(RemoteReads):
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("_object", "_options", "next_file", "url")
+    __slots__ = ("__weakref__", "_object", "_options", "next_file", "url")
 
     is_remote = True
 
@@ -92,6 +96,30 @@ class RemoteFile(RemoteReads):
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
         """Fill a buffer with ranges of several files; see `File.read_many`."""
         copy_received(receive(requests), buffer)
+
+    def stream(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Bytes [start, stop) by one request, in pieces as they arrive.
+
+        What the caller has not taken yet is held in memory.
+        """
+        pieces: SimpleQueue[memoryview | None] = SimpleQueue()
+
+        async def receive_pieces() -> None:
+            try:
+                await self._object.stream(start, stop, lambda reply: pieces.put(reply.data))
+            finally:
+                pieces.put(None)
+
+        done = self._object.process.start(receive_pieces())
+        try:
+            if not done.cancelled():
+                while (piece := pieces.get()) is not None:
+                    yield piece
+            done.result()
+        except CancelledError:
+            raise StorageError("nothing is read any more: the interpreter is ending") from None
+        finally:
+            done.cancel()
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """The keys of this file's store that begin with a prefix; see `Client.names`."""
@@ -145,8 +173,15 @@ class RemoteFile(RemoteReads):
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
     def _readable(self, version: FileStat) -> Readable:
+        # Requests ahead hold this: a file that nobody reads any more must not live on by them.
+        weak = weakref.ref(self)
+
+        def next_file() -> Readable | None:
+            file = weak()
+            return None if file is None else file._next_readable()
+
         return Readable(
-            self._version_name(version), version.num_bytes, self._object.stream, self._next_readable
+            self._version_name(version), version.num_bytes, self._object.stream, next_file
         )
 
     def _next_readable(self) -> Readable | None:

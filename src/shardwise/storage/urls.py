@@ -16,6 +16,9 @@ def scheme_of(url: str) -> str:
     >>> scheme_of("s3://bucket/a.tar"), scheme_of("a::b.tar")
     ('s3', '')
     """
+    # Most names are paths, and each is asked about several times when it is opened.
+    if ":" not in url:
+        return ""
     if url.startswith("file:"):
         return "file"
     match = _SCHEME.match(url)

@@ -36,6 +36,7 @@ from shardwise.storage.cache.block_lock import (
 )
 from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
+from shardwise.storage.cache.sequential import NextFiles
 from shardwise.storage.cache.usage import Usage, UsageFile
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
@@ -80,6 +81,9 @@ class Cache:
         self._changed = threading.Condition()
         self._prefetch_slots = threading.Semaphore(_MAX_PREFETCH_THREADS)
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
+        # Blocks that this process is fetching: others of its threads need not ask the disk.
+        self._locked: set[str] = set()
+        self.next_files = NextFiles()
         self._eviction = Eviction(self._blocks, self._parts)
         self._usage_file: UsageFile | None = None
         self._is_warned = self._is_uncacheable_noted = False
@@ -124,6 +128,8 @@ class Cache:
         """Lock a block that is not cached, in order to fetch it."""
         if self._pid != os.getpid():
             self._start()
+        if name in self._locked:
+            return LockDenied.BUSY
         if time.monotonic() < self._resume_at:
             IO_COUNTS.add(degraded=1)
             return LockDenied.FULL
@@ -158,6 +164,7 @@ class Cache:
             return LockDenied.FULL
         require_space(self._parts, num_bytes)
         lock = BlockLock(name, info, make_part(part, num_bytes), space)
+        self._locked.add(name)
         usage.num_bytes += space
         usage.misses += 1
         usage.hits += self._hits
@@ -167,12 +174,25 @@ class Cache:
 
     def publish(self, lock: BlockLock, payload: memoryview) -> None:
         """Rename a whole block to its name, visible to all processes."""
-        digests = chunk_digests(payload)
+        if self.write(lock, payload, 0):
+            self.publish_written(lock, chunk_digests(payload))
+
+    def write(self, lock: BlockLock, data: memoryview, offset: int) -> bool:
+        """Write a part of a block's payload; False, and the lock is over, if the disk refuses."""
+        try:
+            write_at(lock.fd, data, offset)
+        except OSError as error:
+            self.abandon(lock)
+            self._degrade(error)
+            return False
+        return True
+
+    def publish_written(self, lock: BlockLock, digests: bytes) -> None:
+        """Rename a block whose payload is written, with its chunks' digests, to its name."""
         part = f"{self._parts}/{lock.name}.part"
         try:
-            write_at(lock.fd, payload, 0)
             end = trailer(lock.name, lock.info, digests)
-            write_at(lock.fd, memoryview(end), len(payload))
+            write_at(lock.fd, memoryview(end), lock.info.num_bytes)
             now = time.time_ns()
             os.utime(lock.fd, ns=(now, now))
             # Before other processes can see it, and write to it.
@@ -183,6 +203,7 @@ class Cache:
             self._degrade(error)
             return
         lock.is_over = True
+        self._locked.discard(lock.name)
         fcntl.flock(lock.fd, fcntl.LOCK_UN)
         values = digest_values(digests)
         self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
@@ -194,6 +215,7 @@ class Cache:
         if lock.is_over:
             return
         lock.is_over = True
+        self._locked.discard(lock.name)
         part = f"{self._parts}/{lock.name}.part"
         try:
             with self.usage_file().lock() as usage:
@@ -207,6 +229,11 @@ class Cache:
             os.close(lock.fd)
         with self._changed:
             self._changed.notify_all()
+
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks the limit has room for."""
+        return self._limit // self.settings.block_bytes
 
     def wait(self, seconds: float) -> None:
         """Wait until this process publishes or abandons a block, or the time is over."""

@@ -6,17 +6,17 @@ A file that is read in sequence has its next blocks fetched before they are aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardwise.errors import DataError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import MissingBlock, fetch_blocks, fetch_or_wait, read_direct
+from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct
 from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.cache.sequential import SequentialDetector
+from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.protocol import File, FileStat, ReadRequest
 from shardwise.storage.remote_reads import RemoteReads
@@ -24,6 +24,9 @@ from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
 __all__ = ["CachedFile", "cache_of"]
+
+# 32 MiB with blocks of 4 MiB: a request costs a store about 4 ms of CPU, however long it is.
+_REQUEST_BLOCKS = 8
 
 
 def cache_of(settings: CacheSettings) -> Cache:
@@ -58,9 +61,12 @@ class CachedFile(RemoteReads):
     Args:
         file: the file itself.
         cache: where its blocks are kept.
+
+    Attributes:
+        next_file: gives the file that is likely to be read after this one, if any.
     """
 
-    __slots__ = ("_cache", "_detector", "_file", "_version", "url")
+    __slots__ = ("_cache", "_detector", "_file", "_version", "next_file", "url")
 
     # A cached block is a local file.
     gap_bytes = 16 << 10
@@ -72,6 +78,7 @@ class CachedFile(RemoteReads):
         self._cache = cache
         self._version: _Version | None = None
         self._detector: SequentialDetector | None = None
+        self.next_file: Callable[[], File | None] = _no_next_file
 
     def __repr__(self) -> str:
         return f"CachedFile({self._file!r})"
@@ -190,23 +197,51 @@ class CachedFile(RemoteReads):
         detector = self._detector
         if detector is None:
             size = self._cache.settings.block_bytes
-            detector = self._detector = SequentialDetector(size, version.num_bytes)
-        for number in detector.note(ranges, had_to_wait=had_to_wait):
-            block = self._block(version, number, [])
-            is_cached = self._cache.holds(block.name)
-            detector.count(is_cached=is_cached)
-            if not is_cached:
-                self._cache.fetch_ahead(partial(_fetch_ahead, block))
+            detector = self._detector = SequentialDetector(
+                size, version.num_bytes, self._cache.most_blocks
+            )
+        numbers = detector.note(ranges, had_to_wait=had_to_wait)
+        if detector.has_begun:
+            self._cache.next_files.note_begun(self.url)
+        self._fetch_ahead(version, detector, numbers)
+        file: CachedFile | None = self
+        while detector.num_left and file is not None:
+            file = file._follow(detector)
         if detector.is_over:
             self._detector = None
 
+    def _follow(self, before: SequentialDetector) -> CachedFile | None:
+        """Fetch ahead the beginning of the file that is likely to be read next, and return it."""
+        file = self.next_file()
+        if not isinstance(file, CachedFile) or not file._known().id:
+            return None
+        if not self._cache.next_files.guess(file.url):
+            return None
+        version = file._known()
+        if file._detector is None:
+            size = self._cache.settings.block_bytes
+            file._detector = SequentialDetector(
+                size, version.num_bytes, self._cache.most_blocks, after=before
+            )
+        file._fetch_ahead(version, file._detector, file._detector.follow(before))
+        return file
 
-def _fetch_ahead(block: MissingBlock) -> None:
-    """Fetch a block before it is asked for."""
-    try:
-        fetch_blocks([block], memoryview(b""))
-    except (DataError, StorageError):
-        return  # the reader that needs the block meets the error itself
+    def _fetch_ahead(self, version: _Version, detector: SequentialDetector, numbers: range) -> None:
+        """Fetch blocks before they are asked for, several by a request."""
+        for first in range(numbers.start, numbers.stop, _REQUEST_BLOCKS):
+            missing = []
+            for number in range(first, min(first + _REQUEST_BLOCKS, numbers.stop)):
+                block = self._block(version, number, [])
+                is_cached = self._cache.holds(block.name)
+                detector.count(is_cached=is_cached)
+                if not is_cached:
+                    missing.append(block)
+            if missing:
+                self._cache.fetch_ahead(partial(stream_blocks, missing))
+
+
+def _no_next_file() -> None:
+    """The next file is not known."""
 
 
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:

@@ -225,11 +225,21 @@ class BlockMemory:
         del self._blocks[block.key]
         self.num_bytes -= block.num_bytes
         if not block.is_done:
-            block.is_needed = block.num_readers > 0
-            block.request.cancel_if_unneeded()
+            self._cancel_if_unread(block)
         elif block.error is None:
             share = 1 - max(0, block.unread) / block.num_bytes
             self.read_share += _WEIGHT * (share - self.read_share)
+
+    def leave(self, block: Block) -> None:
+        """One reader of a block is done with it, or has given it up."""
+        block.num_readers -= 1
+        if not block.is_done and self._blocks.get(block.key) is not block:
+            # It was dropped while it was waited for.
+            self._cancel_if_unread(block)
+
+    def _cancel_if_unread(self, block: Block) -> None:
+        block.is_needed = block.num_readers > 0
+        block.request.cancel_if_unneeded()
 
     def forget(self, name: str) -> None:
         """Remove all blocks of a file."""

@@ -141,7 +141,7 @@ class ReadAhead:
                     self._memory.drop(block)
         finally:
             for block, _ in parts:
-                block.num_readers -= 1
+                self._memory.leave(block)
         return received, rest
 
     def _note_read(

@@ -70,6 +70,10 @@ class Client(Protocol):
         """Store an object whole; the one before is replaced at the end."""
         ...
 
+    async def remove(self, key: str) -> None:
+        """Remove an object."""
+        ...
+
 
 @runtime_checkable
 class BatchClient(Protocol):

@@ -71,6 +71,11 @@ class Runtime:
         finally:
             self._running.pop(threading.get_ident(), None)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine in the loop's thread; its result later."""
+        with self._submitting:
+            return self._begin(work)
+
     def give_up(self, thread: int) -> None:
         """Cancel the `run` of a thread (its identifier), if it waits in one: StorageError there."""
         cancellable = self._running.get(thread)

@@ -232,6 +232,10 @@ class RetryingClient:
 
         await self._retry(once, _Purpose(url, "write"))
 
+    async def remove(self, url: str, key: str) -> None:
+        """Remove an object. Raises MissingShardError, StorageError."""
+        await self._retry(lambda: self.client.remove(key), _Purpose(url, "write"))
+
     async def _retry(
         self, once: Callable[[], Awaitable[T]], purpose: _Purpose, *, late_s: float | None = None
     ) -> T:

@@ -154,6 +154,10 @@ class AisClient(ObstoreClient):
             raise AttemptError("the gateway names no target for a write", "passing")
         put_file(replace(self._bare_web, headers={}), target, source)
 
+    async def remove(self, key: str) -> None:
+        """See `Client.remove`."""
+        await self._authorized(lambda: ObstoreClient.remove(self, key))
+
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
         return await self._authorized(

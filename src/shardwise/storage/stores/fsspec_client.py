@@ -208,6 +208,12 @@ class FsspecClient:
         await self._call(write)
         self._stats.pop(key, None)
 
+    async def remove(self, key: str) -> None:
+        """See `Client.remove`."""
+        path = self._path(key)
+        await self._call(lambda instance: instance.fs.rm_file(path))
+        self._stats.pop(key, None)
+
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
         directory = prefix.rpartition("/")[0]

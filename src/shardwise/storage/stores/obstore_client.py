@@ -152,6 +152,22 @@ class ObstoreClient:
         except self._errors as error:
             raise from_obstore(error) from None
 
+    async def remove(self, key: str) -> None:
+        """See `Client.remove`."""
+        try:
+            await self._native.result(self._obstore.delete_async(self._store, key))
+        except self._errors as error:
+            failed = from_obstore(error)
+        else:
+            return
+        # Gateways exist whose reply to a removal obstore can't read: what counts is the object.
+        try:
+            await self.head(key)
+        except AttemptError as error:
+            if error.kind == "missing":
+                return
+        raise failed
+
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
         # A store's prefixes are whole directories; the rest is matched here.

@@ -240,6 +240,11 @@ class WebClient:
         """Store a file whole, by one request."""
         await in_thread(partial(put_file, self.web, self.url(key), source))
 
+    async def remove(self, key: str) -> None:
+        """See `Client.remove`."""
+        reply = await in_thread(partial(self.web.open, self.url(key), method="DELETE"))
+        reply.close()
+
     def url(self, key: str) -> str:
         """The URL of a key."""
         return f"{self._root}/{quote(key, safe=_SAFE)}" if key else self._root
