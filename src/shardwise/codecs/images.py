@@ -1,194 +1,51 @@
-"""The image decoder: JPEG, PNG, WebP, GIF, BMP and TIFF files to uint8 or float32 arrays.
-
-With a size, every image of a field has one shape, and is written straight into its row of the
-batch. The call and `decode_into` run the same code, so they give the same bytes (I5).
-"""
+"""`image`: from the user's arguments to an image decoder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+import operator
+from typing import Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardwise.codecs.image_backends import (
-    CHANNELS,
-    Pixels,
-    read_pixels,
-    resize_pixels,
-    write_planes,
-)
-from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
+from shardwise.codecs.image_crop import RandomCrop
+from shardwise.codecs.image_decoder import DEFAULT_MAX_PIXELS, Image, RandomCropImage
 
-__all__ = ["Image", "image"]
-
-DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
-_CHOICES = {
-    "mode": ("rgb", "gray", "rgba"),
-    "fit": ("stretch", "crop"),
-    "layout": ("CHW", "HWC"),
-    "dtype": ("uint8", "float32"),
-}
+__all__ = ["Image", "RandomCropImage", "image"]
 
 
-@dataclass(frozen=True, repr=False)
-class Image:
-    """A decoder of image files; `image` makes it and says what its attributes mean."""
-
-    mode: str = "rgb"
-    size: tuple[int, int] | None = None
-    fit: str = "stretch"
-    layout: str = "CHW"
-    dtype: str = "uint8"
-    orient: bool = False
-    antialias: bool = False
-    max_pixels: int = DEFAULT_MAX_PIXELS
-
-    def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                raise ValueError(f"image({name}={value!r}): must be one of {choices}")
-        if self.size is not None and min(self.size) < 1:
-            raise ValueError(f"image(size={self.size}): height and width must be 1 or more")
-        if self.max_pixels < 1:
-            raise ValueError(f"image(max_pixels={self.max_pixels}): must be 1 or more")
-        if self.size is not None and self.size[0] * self.size[1] > self.max_pixels:
-            raise ValueError(
-                f"image(size={self.size}): more pixels than max_pixels={self.max_pixels}"
-            )
-
-    def __repr__(self) -> str:
-        arguments = [repr(self.mode)]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value != field.default:
-                arguments.append(f"{field.name}={value!r}")
-        return f"image({', '.join(arguments)})"
-
-    @property
-    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every image; None without a size."""
-        if self.size is None:
-            return None
-        return self._shape(*self.size), np.dtype(self.dtype)
-
-    def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
-        """Decode one file."""
-        if self.row is None:
-            pixels = self._upright(memoryview(data))
-            if self.layout == "HWC" and self.dtype == "uint8":
-                return pixels
-            out: NDArray[Any] = np.empty(self._shape(*pixels.shape[:2]), self.dtype)
-            self._write(pixels, out)
-            return out
-        out = np.empty(*self.row)
-        self._decode_sized(memoryview(data), out)
-        return out
-
-    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
-        if self.row is None:
-            raise ValueError(f"{self!r}.decode_into needs a size: image(size=(height, width))")
-        if (out.shape, out.dtype) != self.row:
-            raise ValueError(
-                f"{self!r} writes {self.row[1]} of shape {self.row[0]}, "
-                f"the array to write into has {out.dtype} of shape {out.shape}"
-            )
-        self._decode_sized(memoryview(data), out)
-
-    def _shape(self, height: int, width: int) -> tuple[int, ...]:
-        channels = CHANNELS[self.mode]
-        if self.layout == "CHW":
-            return channels, height, width
-        return height, width, channels
-
-    def _probe(self, data: memoryview) -> ImageHeader:
-        header = probe(data)
-        if header.height * header.width > self.max_pixels:
-            raise ValueError(
-                f"the {header.format} header promises {header.height} x {header.width} pixels, "
-                f"more than max_pixels={self.max_pixels}: raise it if you trust the data"
-            )
-        return header
-
-    def _upright(self, data: memoryview) -> Pixels:
-        """Decode at the stored size, turned if that is asked for."""
-        header = self._probe(data)
-        pixels = read_pixels(data, header, mode=self.mode)
-        if self.orient:
-            pixels = _turn(pixels, find_orientation(data, header.format)[0])
-        return pixels
-
-    def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
-        assert self.size is not None
-        header = self._probe(data)
-        orientation = find_orientation(data, header.format)[0] if self.orient else 1
-        height, width = self.size
-        # uint8 HWC rows are what the packages write themselves: no copy is made then.
-        in_place = self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous
-        place = out if in_place else None
-        exact = orientation == 1 and (header.height, header.width) == self.size
-        pixels = read_pixels(
-            data,
-            header,
-            mode=self.mode,
-            shrink=self._shrink(header, turned=orientation >= 5),
-            out=place if exact else None,
-        )
-        pixels = _turn(pixels, orientation)
-        if self.fit == "crop":
-            pixels = _centre(pixels, height, width)
-        pixels = resize_pixels(pixels, height, width, antialias=self.antialias, out=place)
-        if place is None or not np.may_share_memory(pixels, place):
-            self._write(pixels, out)
-
-    def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
-        """How far a JPEG may be shrunk in the DCT: by halves, never below the size asked for."""
-        assert self.size is not None
-        if header.format != "jpeg":
-            return 1
-        height, width = self.size[::-1] if turned else self.size
-        for shrink in (8, 4, 2):
-            if -(-header.height // shrink) >= height and -(-header.width // shrink) >= width:
-                return shrink
-        return 1
-
-    def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
-        """Copy pixels to `out` in the layout and dtype asked for."""
-        if self.layout == "CHW":
-            planes = out if self.dtype == "uint8" else np.empty(out.shape, np.uint8)
-            write_planes(pixels, planes)
-            pixels = planes
-        if self.dtype == "float32":
-            np.divide(pixels, np.float32(255), out=out)
-        elif pixels is not out:
-            np.copyto(out, pixels)
+@overload
+def image(
+    mode: Literal["rgb", "gray", "rgba"] = "rgb",
+    *,
+    size: int | tuple[int, int] | None = None,
+    fit: Literal["stretch", "crop"] = "stretch",
+    layout: Literal["CHW", "HWC"] = "CHW",
+    dtype: Literal["uint8", "float32"] = "uint8",
+    orient: bool = False,
+    antialias: bool = False,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    interpolation: Literal["linear", "nearest"] = "linear",
+    crop: None = None,
+) -> Image: ...
 
 
-def _turn(pixels: Pixels, orientation: int) -> Pixels:
-    """Apply an EXIF orientation, 1 to 8, to pixels as stored."""
-    if orientation == 1:
-        return pixels
-    if orientation >= 5:
-        pixels = pixels.swapaxes(0, 1)
-    down = orientation in (3, 4, 7, 8)
-    across = orientation in (2, 3, 6, 7)
-    return np.ascontiguousarray(pixels[:: -1 if down else 1, :: -1 if across else 1])
-
-
-def _centre(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Cut out the largest centred part that has the aspect of `height` x `width`."""
-    stored_height, stored_width = pixels.shape[:2]
-    cut_height, cut_width = stored_height, stored_width
-    if stored_height * width <= stored_width * height:
-        cut_width = min(stored_width, max(1, round(stored_height * width / height)))
-    else:
-        cut_height = min(stored_height, max(1, round(stored_width * height / width)))
-    top = (stored_height - cut_height) // 2
-    left = (stored_width - cut_width) // 2
-    return pixels[top : top + cut_height, left : left + cut_width]
+@overload
+def image(
+    mode: Literal["rgb", "gray", "rgba"] = "rgb",
+    *,
+    size: int | tuple[int, int],
+    layout: Literal["CHW", "HWC"] = "CHW",
+    dtype: Literal["uint8", "float32"] = "uint8",
+    orient: bool = False,
+    antialias: bool = False,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    interpolation: Literal["linear", "nearest"] = "linear",
+    crop: Literal["random"],
+    scale: tuple[float, float] | None = None,
+    ratio: tuple[float, float] | None = None,
+    flip: float | None = None,
+    stream: int | None = None,
+) -> RandomCropImage: ...
 
 
 def image(
@@ -201,7 +58,13 @@ def image(
     orient: bool = False,
     antialias: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
-) -> Image:
+    interpolation: Literal["linear", "nearest"] = "linear",
+    crop: Literal["random"] | None = None,
+    scale: tuple[float, float] | None = None,
+    ratio: tuple[float, float] | None = None,
+    flip: float | None = None,
+    stream: int | None = None,
+) -> Image | RandomCropImage:
     """Decode JPEG, PNG, WebP, GIF, BMP and TIFF files.
 
     Args:
@@ -220,8 +83,18 @@ def image(
             costs about as much as decoding does; without it, pixels are averaged two by two while
             that leaves enough, and the rest is linear.
         max_pixels: the largest image to decode, in height x width; a larger one is an error.
+        interpolation: "linear", or "nearest" for masks of labels, whose values are not mixed.
+        crop: "random" cuts a part out before resizing it to the size, as torchvision's
+            RandomResizedCrop does: another one for each (seed, epoch, sample), the same one in
+            every run. A JPEG is then decoded whole, so that the cut is exact to the pixel.
+        scale: the least and the largest share of the area, of a random crop; None for (0.08, 1).
+        ratio: the least and the largest width / height before resizing; None for (3/4, 4/3).
+        flip: the probability that a random crop is mirrored left to right; None for 0.5.
+        stream: fields of one sample with the same stream, by default 0, have the same random crop
+            where their images have the same size, such as an image and its mask.
 
     Raises:
+        ValueError: an argument is out of its bounds, or two of them do not go together.
         ValueError: (when called) the file is damaged, cut, too large or of another format.
         MissingExtraError: (when called) no package that reads the format is installed.
 
@@ -234,4 +107,35 @@ def image(
     if size is not None:
         height, width = (size, size) if isinstance(size, int | np.integer) else size
         size = (int(height), int(width))
-    return Image(mode, size, fit, layout, dtype, orient, antialias, max_pixels)
+    decoder = Image(mode, size, fit, layout, dtype, orient, antialias, max_pixels, interpolation)
+    options = {"scale": scale, "ratio": ratio, "flip": flip, "stream": stream}
+    given = {name: value for name, value in options.items() if value is not None}
+    if crop is None:
+        if given:
+            shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise ValueError(f"image({shown}) is about random crops: add crop='random'")
+        return decoder
+    if crop != "random":
+        raise ValueError(
+            f"image(crop={crop!r}): must be 'random' or None; the centre is fit='crop'"
+        )
+    if size is None or fit != "stretch":
+        raise ValueError(
+            f"image(crop='random', size={size}, fit={fit!r}): a random crop is stretched to a "
+            "size, so give a size, and leave fit= out"
+        )
+    part = RandomCrop(
+        scale=_pair("scale", (0.08, 1.0) if scale is None else scale),
+        ratio=_pair("ratio", (3 / 4, 4 / 3) if ratio is None else ratio),
+        flip=0.5 if flip is None else flip,
+    )
+    return RandomCropImage(decoder, part, 0 if stream is None else operator.index(stream))
+
+
+def _pair(name: str, value: tuple[float, float]) -> tuple[float, float]:
+    """Two numbers, of whatever sequence they come in."""
+    try:
+        least, most = map(float, value)
+    except (TypeError, ValueError):
+        raise ValueError(f"image({name}={value!r}): give two numbers, (least, largest)") from None
+    return least, most

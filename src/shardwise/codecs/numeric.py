@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from shardwise.codecs.rows import check_row
 from shardwise.columns import BytesColumn
 
 __all__ = ["Array", "Floating", "Integer", "array", "floating", "integer"]
@@ -206,11 +207,7 @@ class Array:
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
         """Decode one payload into an array of `row`'s shape and dtype."""
         shape = self._shape_of(memoryview(data).nbytes)
-        if (out.shape, out.dtype) != (shape, self._native):
-            raise ValueError(
-                f"{self!r} writes {self._native} of shape {shape}, "
-                f"the array to write into has {out.dtype} of shape {out.shape}"
-            )
+        check_row(self, (shape, self._native), out, needs="a shape")
         self._copy(data, out)
 
     def _copy(self, data: bytes | memoryview, out: NDArray[Any]) -> None:

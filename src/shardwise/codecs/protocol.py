@@ -1,4 +1,4 @@
-"""What a decoder is: a callable of bytes, and three abilities that make whole batches fast.
+"""What a decoder is: a callable of bytes, and abilities: randomness, and three for whole batches.
 
 The conformance kit `shardwise.testing.check_decoder` holds a new decoder to this.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
 
-__all__ = ["ColumnDecoder", "Decoder", "RowDecoder"]
+__all__ = ["ColumnDecoder", "Decoder", "KeyedDecoder", "KeyedRowDecoder", "RowDecoder"]
 
 
 class Decoder(Protocol):
@@ -48,4 +48,38 @@ class ColumnDecoder(Protocol):
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[Any]:
         """Decode all rows, none of which is missing: `[rows, ...]`, or a list if they differ."""
+        ...
+
+
+class KeyedDecoder(Protocol):
+    """A decoder that draws random numbers: its call has a parameter `rng`.
+
+    It gets a numpy Generator keyed by (seed, epoch, sample), a new one at each call, so that a
+    sample's value is the same on every executor and cluster, and another one in the next epoch
+    (I5). `ds[i]` and iteration use seed 0, epoch 0. It is pure in the bytes and the generator: it
+    draws from `rng` alone. A `decode_column` is not used: keyed decoders are called row by row.
+
+    The decoders of one sample's fields get equal generators, so that those that draw alike, such
+    as the crops of an image and of its mask, choose alike. A decoder with an attribute `stream`, a
+    whole number, gets the numbers of that stream; without one it is in stream 0.
+    """
+
+    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
+        """Decode one payload."""
+        ...
+
+
+@runtime_checkable
+class KeyedRowDecoder(Protocol):
+    """A keyed decoder whose values can be written straight into the rows of a batch."""
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every value; None if they differ, then `decode_into` is not used."""
+        ...
+
+    def decode_into(
+        self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
+    ) -> None:
+        """Write what the call would return with an equal generator, bit by bit, into `out`."""
         ...

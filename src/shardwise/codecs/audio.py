@@ -1,0 +1,156 @@
+"""The audio decoder: a part of the sound of a file, exact to the sample.
+
+With `seconds`, `rate` and `channels`, every value has one shape and is written straight into its
+row of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.codecs.rows import check_row
+from shardwise.errors import DataError
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
+from shardwise.media_files.sound_window import length_at, open_sound, read_window
+
+__all__ = ["Audio", "KeyedAudio", "audio"]
+
+
+@dataclass(frozen=True, repr=False)
+class Audio:
+    """A decoder of sound; `audio` makes it and says what its attributes mean."""
+
+    seconds: float | None = None
+    rate: int | None = None
+    channels: int | None = None
+    start: str | float = "first"
+    short: str = "mask"
+    limits: Limits = field(default=DEFAULT_LIMITS)
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not 0 < self.seconds < 1e6:
+            raise ValueError(f"audio(seconds={self.seconds}): must be above 0")
+        if self.rate is not None and not 100 <= self.rate <= 1_000_000:
+            raise ValueError(f"audio(rate={self.rate}): must be 100 to 1000000")
+        if self.channels is not None and not 1 <= self.channels <= 64:
+            raise ValueError(f"audio(channels={self.channels}): must be 1 to 64")
+        if self.short not in ("error", "mask", "repeat"):
+            raise ValueError(f"audio(short={self.short!r}): must be 'error', 'mask' or 'repeat'")
+        if isinstance(self.start, str):
+            if self.start not in ("first", "center", "random"):
+                raise ValueError(
+                    f"audio(start={self.start!r}): must be 'first', 'center', 'random' or seconds"
+                )
+        elif not 0 <= self.start < 1e6:
+            raise ValueError(f"audio(start={self.start}): must be 0 or more seconds")
+
+    def __repr__(self) -> str:
+        arguments = [
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if getattr(self, each.name) != each.default
+        ]
+        return f"audio({', '.join(arguments)})"
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every value; None unless seconds, rate and channels are said."""
+        if self.seconds is None or self.rate is None or self.channels is None:
+            return None
+        return (self.channels, round(self.seconds * self.rate)), np.dtype(np.float32)
+
+    def __call__(self, data: bytes | memoryview) -> NDArray[np.float32]:
+        """Decode a part of one file."""
+        return self._decode(data, None)
+
+    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
+        """Decode into an array of `row`'s shape and dtype, such as a row of a batch."""
+        self._check_row(out)
+        out[...] = self._decode(data, None)
+
+    def _check_row(self, out: NDArray[Any]) -> None:
+        check_row(self, self.row, out, needs="seconds, rate and channels")
+
+    def _decode(
+        self, data: bytes | memoryview, rng: np.random.Generator | None
+    ) -> NDArray[np.float32]:
+        sound = open_sound(BytesReader(data), limits=self.limits)
+        rate = self.rate or sound.rate
+        length = length_at(sound, rate)
+        start = 0 if isinstance(self.start, str) else round(self.start * rate)
+        count = max(0, length - start) if self.seconds is None else round(self.seconds * rate)
+        room = length - count
+        if self.start == "center":
+            start = max(0, room // 2)
+        elif self.start == "random" and rng is not None and room > 0:
+            start = int(rng.integers(room + 1))
+        inside = min(count, max(0, length - start))
+        if not inside or (inside < count and self.short == "error"):
+            raise DataError(
+                f"the sound lasts {length / rate:g} s, and {count / rate:g} s from "
+                f"{start / rate:g} s on are asked for"
+            )
+        if self.short == "repeat" and inside < count:
+            part = read_window(sound, start, inside, rate=rate, channels=self.channels)
+            return np.take(part, np.arange(count) % inside, axis=1)
+        return read_window(sound, start, count, rate=rate, channels=self.channels)
+
+
+class KeyedAudio(Audio):
+    """A decoder of parts that begin at random: the generator is keyed by the sample."""
+
+    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[np.float32]:  # type: ignore[override]
+        """Decode the part of one file that begins where `rng` says."""
+        return self._decode(data, rng)
+
+    def decode_into(  # type: ignore[override]
+        self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
+    ) -> None:
+        """Decode into an array of `row`'s shape and dtype."""
+        self._check_row(out)
+        out[...] = self._decode(data, rng)
+
+
+def audio(
+    *,
+    seconds: float | None = None,
+    rate: int | None = None,
+    channels: int | None = None,
+    start: Literal["first", "center", "random"] | float = "first",
+    short: Literal["error", "mask", "repeat"] = "mask",
+    max_frames: int = DEFAULT_LIMITS.max_frames,
+) -> Audio:
+    """Decode a part of the sound of a file: wav, flac, ogg, opus, mp3, m4a, or of a video.
+
+    Sample 0 is the first one that is heard: what an encoder puts before it is left out, so parts of
+    an mp3 lie where those of the wav do. Only the part is decoded, with a short run-up.
+
+    Args:
+        seconds: length of the part; None for all from `start` on.
+        rate: samples a second of the result; None keeps the file's. It is resampled by a windowed
+            sinc.
+        channels: None keeps the file's, 1 is the mean of all; a single channel is copied to more.
+        start: "first", "center", or "random", by a generator keyed by (seed, epoch, sample); or
+            seconds.
+        short: for sound that is too short: zeros behind it ("mask"), the part again ("repeat"), or
+            "error".
+        max_frames: the most packets that a file may have.
+
+    Returns:
+        A decoder of bytes to float32 arrays `[channels, samples]`, from -1 to 1.
+
+    Raises:
+        ValueError: (when called) `DataError`: the file is damaged, cut, or has no sound.
+        MissingExtraError: (when called) no package that decodes it is installed.
+
+    Examples:
+        >>> audio(seconds=2, rate=16000, channels=1).row
+        ((1, 32000), dtype('float32'))
+    """
+    made = KeyedAudio if start == "random" else Audio
+    return made(seconds, rate, channels, start, short, Limits(max_frames=max_frames))

@@ -1,0 +1,240 @@
+"""Image decoders: JPEG, PNG, WebP, GIF, BMP and TIFF files to uint8 or float32 arrays.
+
+With a size, every image of a field has one shape, and is written straight into its row of the
+batch. The call and `decode_into` run the same code, so they give the same bytes (I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.codecs.image_backends import (
+    CHANNELS,
+    Pixels,
+    mirror_pixels,
+    read_pixels,
+    resize_pixels,
+    turn_pixels,
+    write_planes,
+)
+from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
+from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
+from shardwise.codecs.rows import check_row
+
+__all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]
+
+DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
+_CHOICES = {
+    "mode": ("rgb", "gray", "rgba"),
+    "fit": ("stretch", "crop"),
+    "layout": ("CHW", "HWC"),
+    "dtype": ("uint8", "float32"),
+    "interpolation": ("linear", "nearest"),
+}
+# Of an upright image's height and width: which part to decode.
+ChooseBox = Callable[[int, int], CropBox]
+
+
+@dataclass(frozen=True, repr=False)
+class Image:
+    """A decoder of image files; `image` makes it and says what its attributes mean."""
+
+    mode: str = "rgb"
+    size: tuple[int, int] | None = None
+    fit: str = "stretch"
+    layout: str = "CHW"
+    dtype: str = "uint8"
+    orient: bool = False
+    antialias: bool = False
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    interpolation: str = "linear"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"image({name}={value!r}): must be one of {choices}")
+        if self.size is not None and min(self.size) < 1:
+            raise ValueError(f"image(size={self.size}): height and width must be 1 or more")
+        if self.antialias and self.interpolation == "nearest":
+            raise ValueError(
+                "image(antialias=True, interpolation='nearest'): nearest takes one pixel and "
+                "averages none, so leave one of them out"
+            )
+        if self.max_pixels < 1:
+            raise ValueError(f"image(max_pixels={self.max_pixels}): must be 1 or more")
+        if self.size is not None and self.size[0] * self.size[1] > self.max_pixels:
+            raise ValueError(
+                f"image(size={self.size}): more pixels than max_pixels={self.max_pixels}"
+            )
+
+    def __repr__(self) -> str:
+        arguments = [repr(self.mode)]
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                arguments.append(f"{field.name}={value!r}")
+        return f"image({', '.join(arguments)})"
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every image; None without a size."""
+        if self.size is None:
+            return None
+        return self._shape(*self.size), np.dtype(self.dtype)
+
+    def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
+        """Decode one file."""
+        if self.row is None:
+            pixels = self._upright(memoryview(data))
+            if self.layout == "HWC" and self.dtype == "uint8":
+                return pixels
+            out: NDArray[Any] = np.empty(self._shape(*pixels.shape[:2]), self.dtype)
+            self._write(pixels, out)
+            return out
+        out = np.empty(*self.row)
+        self._decode_sized(memoryview(data), out)
+        return out
+
+    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
+        """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
+        self.decode_part(data, out, None)
+
+    def decode_part(
+        self, data: bytes | memoryview, out: NDArray[Any], choose: ChooseBox | None
+    ) -> None:
+        """Decode a part of one file, which `choose` is asked for with height and width."""
+        check_row(self, self.row, out, needs="a size: image(size=(height, width))")
+        self._decode_sized(memoryview(data), out, choose)
+
+    def _shape(self, height: int, width: int) -> tuple[int, ...]:
+        channels = CHANNELS[self.mode]
+        if self.layout == "CHW":
+            return channels, height, width
+        return height, width, channels
+
+    def _probe(self, data: memoryview) -> ImageHeader:
+        header = probe(data)
+        if header.height * header.width > self.max_pixels:
+            raise ValueError(
+                f"the {header.format} header promises {header.height} x {header.width} pixels, "
+                f"more than max_pixels={self.max_pixels}: raise it if you trust the data"
+            )
+        return header
+
+    def _upright(self, data: memoryview) -> Pixels:
+        """Decode at the stored size, turned if that is asked for."""
+        header = self._probe(data)
+        pixels = read_pixels(data, header, mode=self.mode)
+        if self.orient:
+            pixels = turn_pixels(pixels, find_orientation(data, header.format)[0])
+        return pixels
+
+    def _decode_sized(
+        self, data: memoryview, out: NDArray[Any], choose: ChooseBox | None = None
+    ) -> None:
+        assert self.size is not None
+        header = self._probe(data)
+        orientation = find_orientation(data, header.format)[0] if self.orient else 1
+        height, width = self.size
+        # uint8 HWC rows are what the packages write themselves: no copy is made then.
+        in_place = self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous
+        place = out if in_place else None
+        exact = orientation == 1 and (header.height, header.width) == self.size and choose is None
+        pixels = read_pixels(
+            data,
+            header,
+            mode=self.mode,
+            # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
+            shrink=1 if choose else self._shrink(header, turned=orientation >= 5),
+            out=place if exact else None,
+        )
+        pixels = turn_pixels(pixels, orientation)
+        stored: tuple[int, int] = pixels.shape[:2]
+        box = CropBox(0, 0, *stored)
+        if choose is not None:
+            box = choose(*stored)
+        elif self.fit == "crop":
+            box = centre(stored, height, width)
+        pixels = resize_pixels(
+            box.cut(pixels),
+            height,
+            width,
+            antialias=self.antialias,
+            nearest=self.interpolation == "nearest",
+            out=None if box.is_mirrored else place,
+        )
+        if box.is_mirrored:
+            pixels = mirror_pixels(pixels, out=place)
+        if place is None or not np.may_share_memory(pixels, place):
+            self._write(pixels, out)
+
+    def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
+        """How far a JPEG may be shrunk in the DCT: by halves, never below the size asked for."""
+        assert self.size is not None
+        if header.format != "jpeg" or self.interpolation == "nearest":
+            return 1
+        height, width = self.size[::-1] if turned else self.size
+        for shrink in (8, 4, 2):
+            if -(-header.height // shrink) >= height and -(-header.width // shrink) >= width:
+                return shrink
+        return 1
+
+    def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
+        """Copy pixels to `out` in the layout and dtype asked for."""
+        if self.layout == "CHW":
+            planes = out if self.dtype == "uint8" else np.empty(out.shape, np.uint8)
+            write_planes(pixels, planes)
+            pixels = planes
+        if self.dtype == "float32":
+            np.divide(pixels, np.float32(255), out=out)
+        elif pixels is not out:
+            np.copyto(out, pixels)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomCropImage:
+    """A keyed decoder of random parts of image files; `image` makes it.
+
+    Attributes:
+        image: how files become pixels, and parts of them rows.
+        crop: which part is taken.
+        stream: decoders of one stream take the same part of a sample's images.
+    """
+
+    image: Image
+    crop: RandomCrop
+    stream: int = 0
+
+    def __repr__(self) -> str:
+        default = RandomCropImage(self.image, RandomCrop())
+        options = {**vars(self.crop), "stream": self.stream}
+        shown = [
+            f"{name}={value!r}"
+            for name, value in options.items()
+            if value != {**vars(default.crop), "stream": default.stream}[name]
+        ]
+        return f"{repr(self.image)[:-1]}, {', '.join(['crop=' + repr('random'), *shown])})"
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every image."""
+        return self.image.row
+
+    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[Any]:
+        """Decode one file, and cut out and resize the part that `rng` chooses."""
+        assert self.image.row is not None
+        out: NDArray[Any] = np.empty(*self.image.row)
+        self.decode_into(data, out, rng)
+        return out
+
+    def decode_into(
+        self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
+    ) -> None:
+        """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
+        self.image.decode_part(data, out, lambda height, width: self.crop.draw(rng, height, width))

@@ -1,0 +1,38 @@
+"""The check of the array that a decoder is to write into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["check_row"]
+
+
+def check_row(
+    decoder: Any,
+    row: tuple[tuple[int, ...], np.dtype[Any]] | None,
+    out: NDArray[Any],
+    *,
+    needs: str,
+) -> None:
+    """Refuse an array of another shape or dtype than the decoder's values have.
+
+    Args:
+        decoder: for the message.
+        row: shape and dtype of its values; None if they differ.
+        out: the array.
+        needs: the arguments that fix the shape.
+
+    Raises:
+        ValueError: it does not fit, or no array does.
+    """
+    if row is None:
+        raise ValueError(f"{decoder!r}.decode_into needs {needs}")
+    shape, dtype = row
+    if (out.shape, out.dtype) != row:
+        raise ValueError(
+            f"{decoder!r} writes {dtype} of shape {shape}, "
+            f"the array to write into has {out.dtype} of shape {out.shape}"
+        )

@@ -1,0 +1,187 @@
+"""The tracks of any file by one PyAV demux: mkv, webm, ts, avi, mpg, fragmented mp4, mp3, ogg.
+
+Nothing is decoded, but where a container does not say when a frame is shown (avi): then all frames
+are decoded once for their order. A packet's place is kept where its bytes lie in the file in one
+piece; of other containers the file is demuxed again when it is decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import DataError
+from shardwise.media_files.container_end import check_end
+from shardwise.media_files.limits import Limits
+from shardwise.media_files.pyav_import import import_av
+from shardwise.media_files.track import Track, TrackColumns
+
+__all__ = ["Demuxed", "demux"]
+
+# Between a packet's place, as FFmpeg says it, and its bytes: the headers of a block or a chunk.
+_MAX_HEADER_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Demuxed:
+    """The tracks of a file, and the payloads of each in decode order."""
+
+    tracks: list[Track]
+    payloads: list[list[bytes]]
+
+
+def demux(data: bytes | memoryview, limits: Limits) -> Demuxed:
+    """Read all packets of a file in memory.
+
+    Raises:
+        DataError: it is no media file, damaged or cut, or promises too much.
+        MissingExtraError: PyAV is not installed.
+    """
+    av = import_av("this container")
+    check_end(data)
+    whole = bytes(data)
+    try:
+        with av.open(io.BytesIO(whole), "r", metadata_errors="replace") as container:
+            streams = [
+                s
+                for s in container.streams
+                if s.type in ("video", "audio") and s.codec_context is not None and not _is_cover(s)
+            ]
+            packets: dict[int, list[Any]] = {stream.index: [] for stream in streams}
+            for packet in container.demux(streams) if streams else ():
+                if packet.size:
+                    packets[packet.stream_index].append(packet)
+                    limits.check_frames(len(packets[packet.stream_index]), "packets")
+            pairs = [(stream, packets[stream.index]) for stream in streams if packets[stream.index]]
+            tracks = [_track(stream, own, whole, limits) for stream, own in pairs]
+    except av.error.FFmpegError as error:
+        raise DataError(f"FFmpeg can't read the file: {error.strerror or error}") from error
+    payloads = [[bytes(packet) for packet in own] for _, own in pairs]
+    rotation = _rotation_of(whole, av) if any(t.kind == "video" for t in tracks) else 0
+    timed = []
+    for track, own in zip(tracks, payloads, strict=True):
+        if track.kind == "video":
+            track = replace(track, rotation=rotation)
+            if (track.columns.pts == _NO_PTS).any():
+                track = _timed_by_decoding(track, own, limits)
+        timed.append(track)
+    return Demuxed(timed, payloads)
+
+
+_NO_PTS = -(1 << 62)
+
+
+def _is_cover(stream: Any) -> bool:
+    """Whether a stream of pictures is the cover of a song."""
+    return bool(stream.disposition & stream.disposition.attached_pic)
+
+
+def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Track:
+    context = stream.codec_context
+    is_video = stream.type == "video"
+    bad = next((i for i, packet in enumerate(packets) if packet.is_corrupt), None)
+    if bad is not None:
+        raise DataError(
+            f"the container says that coded {stream.type} frame {bad} is damaged",
+            offset=packets[bad].pos,
+        )
+    if is_video:
+        limits.check_picture(context.height, context.width)
+    pts = np.array([_NO_PTS if p.pts is None else p.pts for p in packets], np.int64)
+    duration = np.array([p.duration or 0 for p in packets], np.int64)
+    columns = TrackColumns(
+        pts=pts,
+        duration=duration,
+        size=np.array([p.size for p in packets], np.int64),
+        offset=_places(packets, data),
+        key=np.array([p.is_keyframe for p in packets], bool),
+        shown=np.array([not p.is_discard for p in packets], bool),
+    )
+    origin, lead, length = (0, 0, 0) if is_video else _heard(packets, stream)
+    return Track(
+        kind=stream.type,
+        codec=context.codec.canonical_name,
+        config=bytes(context.extradata or b""),
+        time_base=(stream.time_base.numerator, stream.time_base.denominator),
+        columns=columns,
+        height=context.height if is_video else 0,
+        width=context.width if is_video else 0,
+        rate=0 if is_video else context.sample_rate,
+        num_channels=0 if is_video else context.layout.nb_channels,
+        origin=origin,
+        lead=lead,
+        length=length,
+    )
+
+
+def _places(packets: list[Any], data: bytes) -> Any:
+    """Where the payloads lie; all -1 where one does not lie in one piece at its place."""
+    places = np.full(len(packets), -1, np.int64)
+    for number, packet in enumerate(packets):
+        payload, near = bytes(packet), packet.pos
+        if near is None or near < 0:
+            return np.full(len(packets), -1, np.int64)
+        at = data.find(payload, near, near + _MAX_HEADER_BYTES + len(payload))
+        if at < 0:
+            return np.full(len(packets), -1, np.int64)
+        places[number] = at
+    return places
+
+
+def _heard(packets: list[Any], stream: Any) -> tuple[int, int, int]:
+    """Tick of the first sample that is heard, samples before it, and samples that are heard."""
+    first, last = packets[0], packets[-1]
+    lead, trim = _skipped(first)[0], _skipped(last)[1]
+    if last.duration and first.duration and last.duration < first.duration:
+        trim = 0  # ogg: the last packet's duration has no padding in it
+    rate = stream.codec_context.sample_rate
+    samples = stream.time_base * rate  # a tick
+    if not samples:
+        raise DataError("the sound has no rate")
+    begin, end = first.pts or 0, (last.pts or 0) + (last.duration or 0)
+    length = round((end - begin) * samples) - lead - trim
+    return begin + round(lead / samples), lead, max(0, length)
+
+
+def _skipped(packet: Any) -> tuple[int, int]:
+    """Samples to leave out at the begin and the end of a packet."""
+    if not packet.has_sidedata("skip_samples"):
+        return 0, 0
+    data = bytes(packet.get_sidedata("skip_samples"))
+    if len(data) < 8:
+        return 0, 0
+    begin, end = struct.unpack_from("<II", data)
+    return begin, end
+
+
+def _rotation_of(data: bytes, av: Any) -> int:
+    """Degrees counterclockwise: FFmpeg tells them with the first picture only."""
+    with av.open(io.BytesIO(data), "r", metadata_errors="replace") as container:
+        try:
+            frame = next(container.decode(video=0), None)
+        except av.error.FFmpegError:
+            return 0  # decoding the clip says what is wrong
+    degrees = 0 if frame is None else int(frame.rotation) % 360
+    if degrees % 90:
+        raise DataError(f"the picture is to be turned by {degrees} degrees: only 90, 180, 270 are")
+    return degrees
+
+
+def _timed_by_decoding(track: Track, payloads: list[bytes], limits: Limits) -> Track:
+    """A track whose container has no times: frames in the order in which they are decoded."""
+    from shardwise.media_files.pyav_packets import decoded_frames
+
+    numbers = [n for n, _ in decoded_frames(track, list(enumerate(payloads)), limits)]
+    if len(set(numbers)) != len(numbers) or not numbers:
+        raise DataError("the container has no times, and decoding does not tell them either")
+    known = np.median(track.columns.duration) if len(track.columns.duration) else 1
+    step = max(1, int(known))
+    pts = np.zeros(len(payloads), np.int64)
+    shown = np.zeros(len(payloads), bool)
+    pts[numbers] = np.arange(len(numbers)) * step
+    shown[numbers] = True
+    return replace(track, columns=replace(track.columns, pts=pts, shown=shown))

@@ -1,0 +1,108 @@
+"""Frames of a video as an array: index, range, decoder, rows. The one way in which all are made."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.media_files.byte_reader import RangeReader
+from shardwise.media_files.coded_frames import read_segments, with_payloads, without_unneeded
+from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
+from shardwise.media_files.media_index import MediaIndex
+from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
+from shardwise.media_files.pictures import PictureForm
+from shardwise.media_files.pyav_backend import decode_with_pyav
+from shardwise.media_files.stage_seconds import spent_in
+from shardwise.media_files.torchcodec_backend import decode_with_torchcodec
+
+__all__ = ["BACKENDS", "decode_frames", "form_of"]
+
+BACKENDS = ("auto", "pyav", "torchcodec")
+
+
+def form_of(
+    index: MediaIndex,
+    *,
+    size: tuple[int, int] | None = None,
+    fit: str = "stretch",
+    layout: str = "TCHW",
+) -> PictureForm:
+    """What the pictures of a video become."""
+    track = index.first("video")
+    return PictureForm(track.height, track.width, track.rotation, size, fit, layout)
+
+
+def decode_frames(
+    reader: RangeReader,
+    index: MediaIndex,
+    frames: NDArray[np.int64],
+    *,
+    form: PictureForm,
+    out: NDArray[np.uint8] | None = None,
+    backend: str = "auto",
+    limits: Limits = DEFAULT_LIMITS,
+) -> NDArray[np.uint8]:
+    """Decode frames by their number in the order of showing, any order and repeats included.
+
+    Args:
+        reader: the file.
+        index: its index.
+        frames: int64 `[T]`; -1 for a frame of zeros.
+        form: size and layout.
+        out: where to write, of the shape of `form`; None for a new array.
+        backend: "pyav", "torchcodec", or "auto": PyAV where it is installed.
+        limits: the largest picture.
+
+    Returns:
+        uint8 `[T, ...]` in `form.layout`.
+
+    Raises:
+        DataError: a frame is not there or damaged; never is another one returned for it.
+    """
+    track = index.first("video")
+    if out is None:
+        out = np.empty(form.shape(len(frames)), np.uint8)
+    shown = frames >= 0
+    for row in np.flatnonzero(~shown).tolist():
+        (out[:, row] if form.layout == "CTHW" else out[row])[...] = 0
+    if not shown.any():
+        return out
+    rows: dict[int, list[int]] = {}
+    for row, number in enumerate(track.order[np.minimum(frames, track.num_frames - 1)].tolist()):
+        if shown[row]:
+            rows.setdefault(number, []).append(row)
+    index = with_payloads(index, reader, limits)
+    target = out
+
+    def place(number: int, pixels: NDArray[np.uint8]) -> None:
+        for row in rows[number]:
+            form.place(pixels, target, row)
+
+    segments = track.segments(frames[shown])
+    coded = read_segments(index, track, segments, reader)
+    held = decoder_bytes(track.height, track.width)
+    for segment, part in zip(segments, coded, strict=True):
+        needed, payloads = without_unneeded(track, segment, part)
+        # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
+        if _chosen(backend) == "pyav" or (segment.is_open and track.codec == "h264"):
+            with picture_memory().hold(held):
+                decode_with_pyav(track, needed, payloads, form, limits=limits, place=place)
+        else:
+            # It gives all pictures at once.
+            scaled = 3 * form.scaled[0] * form.scaled[1]
+            with picture_memory().hold(held + len(needed.wanted) * scaled):
+                pictures = decode_with_torchcodec(track, needed, payloads, form)
+                with spent_in("convert"):
+                    for number, pixels in zip(needed.wanted.tolist(), pictures, strict=True):
+                        place(number, pixels)
+                del pictures
+    return out
+
+
+def _chosen(backend: str) -> str:
+    """The backend that "auto" means: the same in every process of a machine (I5)."""
+    if backend != "auto":
+        return backend
+    return "torchcodec" if find_spec("av") is None and find_spec("torchcodec") else "pyav"

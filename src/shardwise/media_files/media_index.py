@@ -1,0 +1,131 @@
+"""The index of a media file: its tracks, and what decoding needs besides the bytes of frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.media_files.boxes import read_moov
+from shardwise.media_files.byte_reader import RangeReader, read_exactly
+from shardwise.media_files.demux import demux
+from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
+from shardwise.media_files.moov import read_tracks
+from shardwise.media_files.stage_seconds import spent_in
+from shardwise.media_files.track import Track
+
+__all__ = [
+    "MediaIndex",
+    "checksum_groups",
+    "group_checksums",
+    "index_media",
+    "with_checksums",
+]
+
+_MP4 = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
+
+
+@dataclass(frozen=True)
+class MediaIndex:
+    """Where everything lies in one media file.
+
+    Attributes:
+        num_bytes: the file's size.
+        tracks: pictures and sound, in the file's order.
+        payloads: the coded frames of each track, in decode order, where the file had to be demuxed
+            and was in memory; else None. They are not stored.
+    """
+
+    num_bytes: int
+    tracks: tuple[Track, ...]
+    payloads: tuple[list[bytes], ...] | None = field(default=None, repr=False, compare=False)
+
+    def first(self, kind: str) -> Track:
+        """The first track of a kind.
+
+        Raises:
+            DataError: there is none, or it has no frames.
+        """
+        track = next((track for track in self.tracks if track.kind == kind), None)
+        if track is None:
+            kinds = ", ".join(f"{track.kind} ({track.codec})" for track in self.tracks)
+            raise DataError(f"the file has no {kind} track; it has {kinds or 'no track'}")
+        if not track.num_frames:
+            raise DataError(f"the {kind} track has no frames")
+        return track
+
+    def payloads_of(self, track: Track) -> list[bytes] | None:
+        """The payloads of a track, where they are in memory."""
+        if self.payloads is None:
+            return None
+        return self.payloads[next(i for i, each in enumerate(self.tracks) if each is track)]
+
+
+@spent_in("demux")
+def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> MediaIndex:
+    """The index of a file.
+
+    Of mp4 and mov in two or three reads, wherever `moov` lies; of other files by reading all.
+
+    Args:
+        reader: the file.
+        limits: what its header may promise.
+
+    Raises:
+        DataError: it is no media file, damaged or cut, or promises too much.
+        MissingExtraError: the container needs PyAV.
+
+    Examples:
+        >>> from shardwise.media_files.byte_reader import BytesReader
+        >>> index_media(BytesReader(b""))
+        Traceback (most recent call last):
+        shardwise.errors.DataError: the file is empty (offset 0)
+    """
+    if not reader.num_bytes:
+        raise DataError("the file is empty", offset=0)
+    head = bytes(read_exactly(reader, 0, min(12, reader.num_bytes)))
+    if head[4:8] in _MP4:
+        tracks = read_tracks(read_moov(reader), num_bytes=reader.num_bytes, limits=limits)
+        if tracks is not None:
+            return MediaIndex(reader.num_bytes, tuple(tracks))
+    whole = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    return MediaIndex(reader.num_bytes, tuple(whole.tracks), tuple(whole.payloads))
+
+
+def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
+    """The index with a CRC-32 a group of pictures, for which all bytes are read."""
+    data = memoryview(read_exactly(reader, 0, reader.num_bytes))
+    tracks = []
+    for track in index.tracks:
+        payloads: list[bytes] | list[memoryview] = index.payloads_of(track) or [
+            data[start : start + size]
+            for start, size in zip(
+                track.columns.offset.tolist(), track.columns.size.tolist(), strict=True
+            )
+        ]
+        tracks.append(replace(track, checksums=group_checksums(track, payloads)))
+    return replace(index, tracks=tuple(tracks))
+
+
+def group_checksums(track: Track, payloads: list[bytes] | list[memoryview]) -> NDArray[np.uint32]:
+    """The CRC-32 of each group of a track."""
+    bounds = checksum_groups(track).tolist()
+    digests = []
+    for start, stop in pairwise(bounds):
+        digest = 0
+        for payload in payloads[start:stop]:
+            digest = crc32(payload, digest)
+        digests.append(digest)
+    return np.array(digests, np.uint32)
+
+
+def checksum_groups(track: Track) -> NDArray[np.int64]:
+    """What one checksum covers: a group of pictures, or 64 packets of sound (each is a key)."""
+    if track.kind == "video" and not track.columns.key.all():
+        return track.groups()
+    num_coded = len(track.columns.pts)
+    return np.unique(np.append(np.arange(0, num_coded, 64), num_coded))

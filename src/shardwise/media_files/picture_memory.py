@@ -1,0 +1,110 @@
+"""What the decoders of one process may hold together: a thread waits until its pictures fit.
+
+A decoder of 4K video holds 90 to 130 MB of pictures that others are coded from, which no bound on
+finished batches sees: eight threads held 1.1 GB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+__all__ = ["PictureMemory", "decoder_bytes", "picture_memory"]
+
+_MAX_BYTES = 512 << 20
+# 7 (PyAV) to 10 (torchcodec) pictures were measured at 4K, where the levels of H.264 and HEVC allow
+# 5 and 6 to refer to; VP9 and AV1 have 8. Smaller pictures may be more, of fewer bytes.
+_PICTURES = 12
+
+
+class PictureMemory:
+    """A sum of bytes that decoders hold, with a queue: who comes first is let in first.
+
+    Args:
+        max_bytes: of all decoders together; one is let in whatever it takes.
+
+    Examples:
+        >>> memory = PictureMemory(100)
+        >>> with memory.hold(60), memory.hold(40):
+        ...     pass
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held = 0
+        self._kept = 0  # freed since memory was last given back to the system
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, num_bytes: int) -> Iterator[None]:
+        """Hold some bytes, from the moment that they fit to the end of the block.
+
+        A block must not hold a second time inside: it could wait for itself.
+        """
+        turn = object()
+        with self._changed:
+            self._waiting.append(turn)
+            try:
+                self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(num_bytes))
+                self._held += num_bytes
+            finally:
+                # Also where an interrupt ends the wait. The next one may fit, too.
+                self._waiting.remove(turn)
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._release(num_bytes)
+
+    def _release(self, num_bytes: int) -> None:
+        # Freed pictures stay with the thread's part of the heap, where no other thread uses them.
+        with self._changed:
+            self._kept += num_bytes
+            gives_back = bool(self._waiting) or 2 * self._kept > self._max_bytes
+            if gives_back:
+                self._kept = 0
+        try:
+            if gives_back:
+                _give_back()
+        finally:
+            with self._changed:
+                self._held -= num_bytes
+                self._changed.notify_all()
+
+    def _fits(self, num_bytes: int) -> bool:
+        return not self._held or self._held + num_bytes <= self._max_bytes
+
+
+def decoder_bytes(height: int, width: int) -> int:
+    """About what a decoder of pictures of this size holds, with 8 bits and half the colour."""
+    return _PICTURES * height * width * 3 // 2
+
+
+def picture_memory() -> PictureMemory:
+    """The memory of this process; a forked child has its own, which nobody holds."""
+    return _memory_of(os.getpid())
+
+
+def _give_back() -> None:
+    """Give freed memory back to the system, where the C library can (glibc)."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Any:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+@cache
+def _memory_of(pid: int) -> PictureMemory:  # noqa: ARG001 - the key of the cache
+    return PictureMemory(_MAX_BYTES)

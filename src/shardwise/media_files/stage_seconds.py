@@ -1,0 +1,64 @@
+"""Seconds that decoding media spends in "demux" and "convert": for whoever counts them.
+
+A context variable, so that each thread counts its own, and decoders need no argument for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+
+__all__ = ["StageSeconds", "spent_in"]
+
+
+class StageSeconds:
+    """Counts, while it is entered, what this thread spends in stages of decoding.
+
+    One that is entered inside another has its seconds to itself.
+
+    Attributes:
+        seconds: by stage.
+        is_paused: nothing is counted now.
+
+    Examples:
+        >>> with StageSeconds() as counted:
+        ...     with spent_in("demux"):
+        ...         pass
+        >>> list(counted.seconds)
+        ['demux']
+    """
+
+    __slots__ = ("_outer", "is_paused", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.is_paused = False
+
+    def __enter__(self) -> StageSeconds:
+        """Count from now on."""
+        self._outer: Token[StageSeconds | None] = _COUNTED.set(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Count no more."""
+        _COUNTED.reset(self._outer)
+
+
+_COUNTED: ContextVar[StageSeconds | None] = ContextVar("shardwise_stage_seconds", default=None)
+
+
+@contextmanager
+def spent_in(stage: str) -> Iterator[None]:
+    """Count the seconds of a block, or of a function that it decorates; blocks are not nested."""
+    counted = _COUNTED.get()
+    if counted is None or counted.is_paused:
+        yield
+        return
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        passed = time.perf_counter() - started
+        counted.seconds[stage] = counted.seconds.get(stage, 0.0) + passed
