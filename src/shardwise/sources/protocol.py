@@ -13,7 +13,7 @@ from shardwise.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 
-__all__ = ["Source", "SourceTraits", "traits_of", "value_fields_of"]
+__all__ = ["Source", "SourceTraits", "read_rows", "traits_of", "value_fields_of"]
 
 
 @runtime_checkable
@@ -21,11 +21,20 @@ class Source(Protocol):
     """Samples in storage, by id.
 
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
-    say otherwise. Two more members are optional:
+    say otherwise. More members are optional:
 
     - `undecoded(names)`: a source of the same samples that holds these fields as they are stored,
       for decoders of bytes, where its own values are decoded already.
     - `read_sample(id, fields)`: one sample, in less time than `read` takes for one.
+    - `read_epoch(ids, fields, epoch=, seed=)`: `read` for samples that are others in each epoch,
+      such as blocks of shuffled documents; `read` gives those of epoch 0 and seed 0.
+    - `directory`: where what is computed of the samples may be kept, or None; `version()`: a text
+      that changes when a shard is rewritten.
+    - `media_files(field)`: the videos or sounds of a field with their indexes, by ranges
+      (`shardwise.dataset.clips.files.MediaFiles`).
+    - `url_of(id)`: where a sample lies, if that is not its shard of the manifest.
+    - `read_run(start, stop, fields)`: an iterator of `Columns`, the samples `[start, stop)` in
+      order, in less time and memory than `read` takes; None where it has no such way.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
@@ -117,6 +126,22 @@ def traits_of(source: Source) -> SourceTraits:
         trait: getattr(source, name) for name, trait in _MEMBERS.items() if hasattr(source, name)
     }
     return SourceTraits(**members)
+
+
+def read_rows(
+    source: Source,
+    ids: NDArray[np.int64],
+    fields: tuple[str, ...] | None,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+) -> Columns:
+    """Read samples of an epoch: by `read_epoch` where the source has it, else by `read`."""
+    read_epoch = getattr(source, "read_epoch", None)
+    if read_epoch is None:
+        return source.read(ids, fields)
+    columns: Columns = read_epoch(ids, fields, epoch=epoch, seed=seed)
+    return columns
 
 
 def value_fields_of(source: Source) -> Collection[str]:

@@ -7,31 +7,42 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import path_text
+from shardwise.arguments import directory_text
 from shardwise.columns import BytesColumn, Columns
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.lost_shards import expand_shards
+from shardwise.sources.tar.index.items import (
+    Item,
+    example_names,
+    list_shards,
+    names_of,
+    split_items,
+)
+from shardwise.sources.tar.index.listed import ListedShards
+from shardwise.sources.tar.index.opened import open_shards
 from shardwise.sources.tar.index.shard_lists import (
     ListedShard,
     check_counts,
-    is_shard_list,
-    read_shard_list,
 )
+from shardwise.sources.tar.index.shard_part import ShardPart
+from shardwise.sources.tar.media.access import TarMedia
 from shardwise.sources.tar.read.reader import Reader
-from shardwise.sources.tar.read.shards import ShardSet, open_shards
+from shardwise.sources.tar.read.runs import read_run
+from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.sources.tar.scan.compressed import refuse_compressed
-from shardwise.storage import FilePool, StorageOptions, is_local, takes_many_ranges
+from shardwise.sources.tar.write.stored import StoredRun, stored_runs
+from shardwise.storage import FilePool, StorageOptions, is_local, local_path, takes_many_ranges
 
 __all__ = ["TarSource"]
 
@@ -44,21 +55,25 @@ class TarSource:
     links and names of the form `__x__` are left out; the index counts them.
 
     The first use of the manifest opens every shard: an index that does not fit its shard is an
-    error, a shard without one is indexed at once. One key may stand in two shards, as two samples;
-    within a shard that is an error.
+    error, a shard without one is indexed at once. Shards that a manifest file (`*.swm`) lists are
+    opened when they are first read, and held against their entries then. One key may stand in two
+    shards, as two samples; within a shard that is an error.
 
     Args:
         urls: what `shardwise.storage.expand` takes, or a shard list in JSON of wids, open_clip or
             timm (`"index.json"`, `"info.json#train"`), whose counts must be those of the shards.
+            Manifest files and shards may stand in one list: their shards stand in its order.
         index: the directory of the index files; None for beside the shards. Indexes of remote
             shards have a copy on this machine; see `IndexStore`.
         storage: how remote shards are reached; None for the defaults.
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are; they may have been cut between two samples.
+        check_all: whether the first use of the manifest looks at every shard that a manifest file
+            lists, too.
 
     Raises:
         MissingShardError: a pattern finds nothing, or an index without its shard.
-        DataError: a shard is compressed, or the shard list is malformed.
+        DataError: a shard is compressed, or a shard list or a manifest file is malformed.
         ValueError: a shard is named twice, or none is named.
     """
 
@@ -71,15 +86,34 @@ class TarSource:
         index: str | os.PathLike[str] | None = None,
         storage: StorageOptions | None = None,
         accept_unfinished: bool = False,
+        check_all: bool = False,
     ) -> None:
-        self._listed, self.urls = _list(urls, storage)
-        for url in self.urls:
-            refuse_compressed(url)
-        directory = None if index is None else path_text("index", index)
+        directory = None if index is None else directory_text("index", index)
         self._store = IndexStore(directory, storage, accept_unfinished)
+        self._check_all = check_all
+        # What shard lists (.json) say.
+        self._listed: list[ListedShard] | None = None
+        # In order: names of shards, or what is known of opened and of listed ones.
+        self._items: list[Item] = split_items(urls, self._store)
+        if not self._items:
+            self._listed, names = list_shards(urls, storage)
+            self._items = [names]
+        for url in example_names(self._items):
+            refuse_compressed(url)
         self._pool = FilePool(options=storage)
         self._reader: Reader | None = None
         self._lock: PerProcess[threading.Lock] = PerProcess()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the reader, which the parts make again; names of many shards as patterns."""
+        items = [ShardNames.of(e) if isinstance(e, Sequence) else e for e in self._items]
+        pool = FilePool(options=self._pool.options)
+        return self.__dict__ | {"_items": items, "_reader": None, "_pool": pool}
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The URLs of all shards, in order."""
+        return ShardNames.joined([names_of(each) for each in self._items])
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} shards" if len(self.urls) > 1 else ""
@@ -88,11 +122,12 @@ class TarSource:
     @cached_property
     def traits(self) -> SourceTraits:
         """Remote shards without a cache cost requests; some stores take many ranges by one."""
-        is_remote = self._pool.options.cache is None and not all(map(is_local, self.urls))
+        urls = list(example_names(self._items))
+        is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
         return SourceTraits(
             counts_waits=True,
             random_reads_are_requests=is_remote,
-            read_is_one_request=is_remote and all(map(takes_many_ranges, self.urls)),
+            read_is_one_request=is_remote and all(map(takes_many_ranges, urls)),
         )
 
     @property
@@ -112,9 +147,23 @@ class TarSource:
         return self.shards.fields
 
     @property
+    def directory(self) -> str | None:
+        """Where columns of the samples are kept: beside the indexes, if that is local."""
+        place = self._store.published_path(self.urls[0])
+        return os.path.dirname(local_path(place)) or "." if is_local(place) else None  # noqa: PTH120 - keeps './'
+
+    def version(self) -> str:
+        """The versions of the shards, by their times and ETags: 16 hex digits."""
+        return self.shards.version()
+
+    @property
     def shards(self) -> ShardSet:
         """The shards with their indexes; raises as `manifest` does."""
         return self._opened().shards
+
+    def media_files(self, field: str) -> TarMedia:
+        """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
+        return TarMedia(_ShardsOf(self), store=self._store, pool=self._pool, field=field)
 
     def _opened(self) -> Reader:
         """The reader of the opened shards."""
@@ -122,13 +171,25 @@ class TarSource:
             return self._reader
         with self._lock.get(threading.Lock):
             if self._reader is None:
-                shards = open_shards(self.urls, store=self._store)
+                parts = self._open_parts()
+                shards = ShardSet(parts, self._store, pin=self._pool.pin)
                 for url, stat in shards.pins():
                     self._pool.pin(url, stat)
                 if self._listed is not None:
                     check_counts(self._listed, shards.manifest.shards)
+                self._items, self._check_all = [*parts], False
                 self._reader = Reader(shards, self._pool)
             return self._reader
+
+    def _open_parts(self) -> list[ShardPart]:
+        parts: list[ShardPart] = []
+        for item in self._items:
+            # Parts that came pickled are open.
+            part = open_shards(item, store=self._store) if isinstance(item, Sequence) else item
+            parts.append(part)
+            if self._check_all and isinstance(part, ListedShards):
+                part.check_all()
+        return parts
 
     def read_sample(
         self, sample: int, fields: tuple[str, ...] | None = None
@@ -145,6 +206,24 @@ class TarSource:
         """
         reader = self._opened()
         return reader.read_one(sample, reader.shards.fields if fields is None else fields)
+
+    def read_run(
+        self, start: int, stop: int, fields: tuple[str, ...] | None = None
+    ) -> Iterator[Columns] | None:
+        """Samples `[start, stop)` in storage order, by long reads; see `Source`."""
+        reader = self._opened()
+        # Requests for remote shards are made by `read`, which also checks digests.
+        if reader.shards.has_digests or not all(map(is_local, self.urls)):
+            return None
+        return read_run(reader, start, stop, reader.shards.fields if fields is None else fields)
+
+    def stored_runs(self, start: int, stop: int) -> Iterator[StoredRun] | None:
+        """Samples `[start, stop)` as they stand in local shards, to be copied; None elsewhere."""
+        reader = self._opened()
+        # A copy would not look at the digests of what it copies.
+        if reader.shards.has_digests or not all(map(is_local, self.urls)):
+            return None
+        return stored_runs(reader, start, stop)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples, and of these the requested fields only.
@@ -178,6 +257,16 @@ class TarSource:
         return reader.read(ids, names)
 
 
+class _ShardsOf:
+    """Opens a source's shards when they are first asked for; pickles."""
+
+    def __init__(self, source: TarSource) -> None:
+        self._source = source
+
+    def __call__(self) -> ShardSet:
+        return self._source.shards
+
+
 def _columns_of_one(
     ids: NDArray[np.int64], names: tuple[str, ...], key: str, values: list[bytes | None]
 ) -> Columns:
@@ -191,27 +280,3 @@ def _columns_of_one(
 
 
 _START = np.zeros(1, np.int64)
-
-
-def _list(
-    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    storage: StorageOptions | None,
-) -> tuple[list[ListedShard] | None, list[str]]:
-    """The entries of shard lists, None where there are none, and the URLs of the shards."""
-    is_many = isinstance(urls, Sequence) and not isinstance(urls, str)
-    items: list[Any] = [*urls] if is_many else [urls]  # type: ignore[misc]
-    are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
-    if not any(are_lists):
-        return None, expand_shards(urls, options=storage)
-    if not all(are_lists):
-        raise ValueError("urls mixes shard lists (.json) with shards: give one or the other")
-    listed = [
-        shard for item in items for shard in read_shard_list(os.fspath(item), options=storage)
-    ]
-    names = [shard.url for shard in listed]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(
-            f"the shard {shown(twice)!r} is listed twice: its samples would be read twice"
-        )
-    return listed, names

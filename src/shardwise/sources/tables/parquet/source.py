@@ -19,13 +19,13 @@ from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
 from shardwise.sources.tables.arrow.convert import convert
 from shardwise.sources.tables.arrow.fill import fill_nulls
 from shardwise.sources.tables.arrow.types import check_names, expand_names
 from shardwise.sources.tables.arrow.views import ArrowColumn
 from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, cast_column
-from shardwise.sources.tables.parquet.row_group_cache import RowGroupCache
 from shardwise.sources.tables.parquet.table_file import TableFile
 from shardwise.sources.tables.parquet.tables import Tables, open_table, open_tables
 from shardwise.sources.tables.parquet.urls import find_tables

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from shardwise.arguments import directory_text
 from shardwise.errors import ShardwiseError
 from shardwise.shown import shown
 from shardwise.sources.tar.check.examine import ShardReport, examine_shard
@@ -47,7 +48,7 @@ def verify_shard(
     Returns:
         The report; its `problems` are empty for a sound shard.
     """
-    store = IndexStore(None if index is None else os.fspath(index), options)
+    store = IndexStore(None if index is None else directory_text("index", index), options)
     report = examine_shard(url, store=store)
     report.problems += _index_problems(report, store)
     built, index_used = report.built, report.index

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
-import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,11 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import path_text
+from shardwise.arguments import directory_text
 from shardwise.cores import usable_cores
-from shardwise.errors import ShardwiseError, StaleIndexError, WorkerError
+from shardwise.errors import ShardwiseError, StaleIndexError
 from shardwise.shown import base_name, shown
 from shardwise.sources.tar.index.acceptance import described, require_end
+from shardwise.sources.tar.index.build_workers import in_processes, in_threads
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
@@ -187,7 +183,7 @@ def build_indexes(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")
     shards = expand_shards(urls, options=options)
-    directory = None if index is None else path_text("index", index)
+    directory = None if index is None else directory_text("index", index)
     store = IndexStore(directory, options, accept_unfinished)
     refresh = partial(_refresh, store=store, digests=digests, force=force)
     are_local = all(is_local(url) for url in shards)
@@ -196,7 +192,7 @@ def build_indexes(
     )
     finished: Iterable[BuildResult] = map(refresh, shards)
     if jobs > 1:
-        run = _in_processes if are_local else _in_threads
+        run = in_processes if are_local else in_threads
         finished = run(refresh, shards, jobs)
     results: dict[str, BuildResult] = {}
     for result in finished:
@@ -217,73 +213,6 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
         if num_bytes >= _PARALLEL_BYTES:
             return usable_cores()
     return 1
-
-
-def _in_threads(
-    refresh: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
-) -> Iterator[BuildResult]:
-    """Results in the order of completion."""
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="shardwise-index")
-    try:
-        for future in as_completed([pool.submit(refresh, url) for url in shards]):
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _in_processes(
-    refresh: Callable[[str], BuildResult], shards: Sequence[str], jobs: int
-) -> Iterator[BuildResult]:
-    """Results in the order of completion. Spawned: a fork of a process with threads may hang."""
-    pool = ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), initializer=_start_worker
-    )
-    try:
-        with _interrupts_blocked():
-            futures = [pool.submit(refresh, url) for url in shards]
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenProcessPool as error:
-        raise WorkerError(
-            "an indexing process died; what is done is kept, so run it again. A script that calls "
-            "this needs `if __name__ == '__main__':` around it, and jobs=1 works without processes"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT while workers start, and in them until `_start_worker`.
-
-    Ctrl-C goes to the whole process group, and a worker that is still importing would answer it
-    with a traceback. This process receives it at the end of the block.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker() -> None:
-    """Let Ctrl-C end this worker at once and silently: its parent reports it."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _end_with_parent()
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent has died: an orphan would wait for work forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="shardwise-parent-watch", daemon=True).start()
 
 
 def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:

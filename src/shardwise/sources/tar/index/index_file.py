@@ -1,8 +1,4 @@
-"""The format of an index file, `<shard>.swi`: named columns behind a JSON header.
-
-The layout is that of safetensors: 8 bytes with the header's length (little-endian), the header
-(JSON: dtype, shape and byte range of each column, strings under `__metadata__`), then the raw
-little-endian columns. The last column, `checksum`, is the CRC-32 of every byte before it.
+"""The format of an index file, `<shard>.swi`: a file of columns (`column_file`).
 
 A file's header is compared with the file's length and checksum before it is used. A column is
 stored with one element where all its elements are equal.
@@ -13,36 +9,32 @@ from __future__ import annotations
 import json
 import mmap
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 from shardwise.shown import shown
+from shardwise.sources.tar.index.column_file import (
+    ColumnFileError,
+    decode_columns,
+    encode_columns,
+    parse_header,
+    read_start,
+)
 
 __all__ = ["IndexHeader", "decode", "encode", "map_columns", "read_header"]
 
 _FORMAT = "shardwise-index"
 _VERSION = "1"
 
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 16 << 20
-# Most headers are shorter, and so take one read.
-_FIRST_BYTES = 4096
-
-_CHECKSUM_BYTES = 4
-
 # An index in a directory of indexes: the shard's base name and a hash of its URL.
 _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
-
-_DTYPES = {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
-_NAMES = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,18 +98,18 @@ class IndexHeader:
         stated = (metadata.get("format"), metadata.get("version"))
         if stated != (_FORMAT, _VERSION):
             raise ValueError(f"format and version are {stated}, not {(_FORMAT, _VERSION)}")
-        key_length = json.loads(metadata["key_length"])
+        key_length = _parsed(metadata["key_length"])
         header = cls(
             name=str(metadata["name"]),
             num_bytes=int(metadata["num_bytes"]),
             mtime_ns=int(metadata["mtime_ns"]),
             num_samples=int(metadata["num_samples"]),
-            fields=tuple(map(str, json.loads(metadata["fields"]))),
-            optional=frozenset(map(str, json.loads(metadata["optional"]))),
+            fields=tuple(map(str, _parsed(metadata["fields"]))),
+            optional=frozenset(map(str, _parsed(metadata["optional"]))),
             key_length=None if key_length is None else int(key_length),
-            has_digests=json.loads(metadata["has_digests"]) is True,
-            has_end=json.loads(metadata["has_end"]) is True,
-            ignored={str(k): int(v) for k, v in json.loads(metadata["ignored"]).items()},
+            has_digests=_parsed(metadata["has_digests"]) is True,
+            has_end=_parsed(metadata["has_end"]) is True,
+            ignored={str(k): int(v) for k, v in _parsed(metadata["ignored"]).items()},
             writer=str(metadata["writer"]),
             etag=str(metadata.get("etag", "")),
         )
@@ -127,34 +119,15 @@ class IndexHeader:
         return header
 
 
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    """A value of JSON, which is not changed: the shards of a dataset have few different ones."""
+    return json.loads(text)
+
+
 def encode(header: IndexHeader, columns: Mapping[str, NDArray[Any]]) -> bytes:
     """An index file's bytes: equal input gives equal bytes."""
-    # Wide columns first, so that all are aligned; the sort is stable.
-    names = sorted(columns, key=lambda name: -columns[name].itemsize)
-    described: dict[str, Any] = {"__metadata__": header.to_metadata()}
-    parts = []
-    start = 0
-    for name in names:
-        part = columns[name].astype(columns[name].dtype.newbyteorder("<"), copy=False).tobytes()
-        described[name] = _describe(columns[name].itemsize, len(columns[name]), start)
-        parts.append(part)
-        start += len(part)
-    described["checksum"] = _describe(1, _CHECKSUM_BYTES, start)
-    text = json.dumps(described, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    parts = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts]
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return b"".join([*parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
-
-
-def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
-    return {
-        "dtype": _NAMES[itemsize],
-        "shape": [length],
-        "data_offsets": [start, start + itemsize * length],
-    }
+    return encode_columns(header.to_metadata(), columns)
 
 
 def decode(
@@ -170,28 +143,11 @@ def decode(
     Raises:
         DataError: the file is damaged, cut short, or of another version.
     """
-    with memoryview(data) as view:
-        header, descriptions, start = _parse(bytes(view[:_FIRST_BYTES]), view, path)
-        try:
-            columns = {
-                name: _column(described, data, start, len(view))
-                for name, described in descriptions.items()
-            }
-            checksum = columns.pop("checksum").tobytes()
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise _unusable(path, f"its table of columns is damaged ({error})") from error
-        if check and zlib.crc32(view[:-_CHECKSUM_BYTES]).to_bytes(4, "little") != checksum:
-            raise _unusable(path, "its checksum does not hold")
-    return header, columns
-
-
-def _column(described: Any, data: Any, start: int, num_bytes: int) -> NDArray[Any]:
-    dtype = np.dtype(_DTYPES[described["dtype"]])
-    (length,) = map(int, described["shape"])
-    begin, end = map(int, described["data_offsets"])
-    if not 0 <= begin <= end <= num_bytes - start or end - begin != length * dtype.itemsize:
-        raise ValueError(f"bytes {begin} to {end} of {num_bytes - start} for {length} elements")
-    return np.frombuffer(data, dtype, length, start + begin)
+    try:
+        metadata, columns = decode_columns(data, check=check)
+    except ColumnFileError as error:
+        raise _unusable(path, str(error)) from error
+    return _header_of(metadata, path), columns
 
 
 def map_columns(path: str, *, check: bool = True) -> tuple[IndexHeader, dict[str, NDArray[Any]]]:
@@ -216,29 +172,21 @@ def read_header(path: str) -> IndexHeader:
         FileNotFoundError: there is none.
         DataError: it is damaged or of another version.
     """
-    with Path(path).open("rb", buffering=0) as file:
-        first = file.read(_FIRST_BYTES)
-        length = _LENGTH_BYTES + int.from_bytes(first[:_LENGTH_BYTES], "little")
-        if len(first) < length <= _LENGTH_BYTES + _MAX_HEADER_BYTES:
-            file.seek(0)
-            first = file.read(length)
-    return _parse(first, memoryview(first), path)[0]
-
-
-def _parse(first: bytes, whole: memoryview, path: str) -> tuple[IndexHeader, dict[str, Any], int]:
-    """The header, the description of the columns, and where these begin."""
-    length = int.from_bytes(first[:_LENGTH_BYTES], "little")
-    start = _LENGTH_BYTES + length
-    if len(first) < _LENGTH_BYTES or length > _MAX_HEADER_BYTES or start > len(whole):
-        raise _unusable(path, f"it holds {len(whole)} bytes and says its header takes {length}")
+    first = read_start(path)
     try:
-        described = json.loads(bytes(whole[_LENGTH_BYTES:start]))
-        header = IndexHeader.from_metadata(described.pop("__metadata__"))
+        metadata, _, _ = parse_header(first, memoryview(first))
+    except ColumnFileError as error:
+        raise _unusable(path, str(error)) from error
+    return _header_of(metadata, path)
+
+
+def _header_of(metadata: Any, path: str) -> IndexHeader:
+    try:
+        return IndexHeader.from_metadata(metadata)
     except (
         ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
     ) as error:  # fmt: skip
         raise _unusable(path, f"its header can't be read ({error})") from error
-    return header, described, start
 
 
 def _unusable(path: str, reason: str) -> DataError:

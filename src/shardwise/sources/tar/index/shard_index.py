@@ -172,6 +172,17 @@ class ShardIndex:
         """
         return self._digests.get(field)
 
+    def content_digest(self) -> int:
+        """64 bits of what is where in the shard, whichever version, name and CRCs the file has."""
+        header, digest = self.header, hashlib.blake2b(digest_size=8)
+        digest.update(ascii((header.num_samples, header.num_bytes, header.fields)).encode())
+        for name in sorted(self._columns):
+            if not name.startswith("crc32:"):
+                column = self._columns[name]
+                digest.update(ascii((name, column.dtype.str, len(column))).encode())
+                digest.update(column.data)
+        return int.from_bytes(digest.digest(), "little")
+
     def of_version(self, mtime_ns: int, etag: str) -> ShardIndex:
         """The same index, as one that was made from a certain version of its shard."""
         header = replace(self.header, mtime_ns=mtime_ns, etag=etag)

@@ -28,7 +28,7 @@ from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions, is_local, local_path, open_file
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["ListedShard", "check_counts", "is_shard_list", "read_shard_list"]
+__all__ = ["ListedShard", "check_counts", "is_shard_list", "place_of", "read_shard_list"]
 
 _WIDS_KIND = "wids-shard-index-v1"
 _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
@@ -164,7 +164,7 @@ def _parse_wids(content: dict[str, Any], path: str) -> list[ListedShard]:
         num_bytes = shard.get("filesize")
         listed.append(
             ListedShard(
-                _anywhere(path, url),
+                place_of(url, path),
                 None if num_samples is None else _count(num_samples, url, path),
                 None if num_bytes is None else _count(num_bytes, url, path),
             )
@@ -225,11 +225,20 @@ def _beside(path: str, name: str) -> str:
     """Where a shard lies that is named relative to the list."""
     if name.startswith("/") or scheme_of(name):
         raise DataError(f"the name {name!r} must be relative to the list's directory", url=path)
-    return _anywhere(path, name)
+    return place_of(name, path)
 
 
-def _anywhere(path: str, url: str) -> str:
-    """Where a shard lies whose name may be absolute or a URL."""
+def place_of(url: str, path: str) -> str:
+    """Where a shard lies that a list names: relative to the list, absolute, or by a URL.
+
+    Args:
+        url: the name.
+        path: the list.
+
+    Raises:
+        DataError: it is a command, leads out of the list's directory, or is a file of this machine
+            in a list of another.
+    """
     scheme = scheme_of(url)
     if not url or scheme == "pipe" or "\0" in url:
         raise DataError(f"the name {url!r} is no file's: commands are not run", url=path)

@@ -16,7 +16,7 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.headers import BLOCK
 
-__all__ = ["OffsetTable"]
+__all__ = ["OffsetTable", "keys_of_one_length"]
 
 # 64 MiB a process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
@@ -49,12 +49,12 @@ class OffsetTable:
         self._blocks = np.empty((len(names), num_samples), np.uint32)
         self._sizes = np.empty((len(names), num_samples), size_dtype)
         self._keys = np.empty((num_samples, key_bytes), np.uint8) if key_bytes else None
-        self._is_filled = np.zeros(len(manifest.shards), np.bool_)
+        self._is_filled = np.zeros(len(manifest.sizes), np.bool_)
 
     @staticmethod
     def fit(manifest: Manifest, num_fields: int, key_length: int | None) -> bool:
         """Whether the arrays are small enough to have, and wide enough for these shards."""
-        most = max((shard.num_bytes for shard in manifest.shards), default=0)
+        most = int(manifest.shard_bytes.max(initial=0))
         a_field = np.dtype(np.uint32).itemsize + _dtype_of_sizes(manifest).itemsize
         a_sample = num_fields * a_field + _key_bytes(key_length)
         return most < BLOCK << 32 and a_sample * manifest.num_samples <= _MAX_BYTES
@@ -112,22 +112,26 @@ class OffsetTable:
         if self._keys is None:
             at = zip(shard_of.tolist(), row_of.tolist(), strict=True)
             return [self._index(shard).keys[row] for shard, row in at]
-        length = self._keys.shape[1]
-        raw = self._keys.take(ids, axis=0).tobytes()
-        if raw.isascii():
-            text = raw.decode("ascii")
-            return [text[at : at + length] for at in range(0, len(text), length)]
-        return [
-            raw[at : at + length].decode("utf-8", "surrogateescape")
-            for at in range(0, len(raw), length)
-        ]
+        return keys_of_one_length(self._keys.take(ids, axis=0))
+
+
+def keys_of_one_length(rows: NDArray[np.uint8]) -> list[str]:
+    """Keys from their bytes, uint8 `[keys, length]`: names in a tar are UTF-8 or other bytes."""
+    length, raw = rows.shape[1], rows.tobytes()
+    if raw.isascii():
+        text = raw.decode("ascii")
+        return [text[at : at + length] for at in range(0, len(text), length)]
+    return [
+        raw[at : at + length].decode("utf-8", "surrogateescape")
+        for at in range(0, len(raw), length)
+    ]
 
 
 _MISSING = np.uint32(0xFFFFFFFF)
 
 
 def _dtype_of_sizes(manifest: Manifest) -> np.dtype[np.uint32] | np.dtype[np.int64]:
-    most = max((shard.num_bytes for shard in manifest.shards), default=0)
+    most = manifest.shard_bytes.max(initial=0)
     return np.dtype(np.uint32) if most < int(_MISSING) else np.dtype(np.int64)
 
 

@@ -72,9 +72,6 @@ class Reader:
         self._pool = pool
         self._buffer = ReusedBuffer()
 
-    def __reduce__(self) -> tuple[type[Reader], tuple[ShardSet, FilePool]]:
-        return Reader, (self.shards, self._pool)
-
     def read_one(
         self, sample: int, names: tuple[str, ...]
     ) -> tuple[str, list[bytes | None]] | None:
@@ -94,7 +91,7 @@ class Reader:
         if end - begin > total + GAP_BYTES:
             return None
         try:
-            data = self._file(shard).read(begin, end - begin) if end else b""
+            data = self.file(shard).read(begin, end - begin) if end else b""
         except (DataError, StorageError):
             return None
         values: list[bytes | None] = [
@@ -128,9 +125,10 @@ class Reader:
         return Columns(ids, request.keys, dict(columns), request.plan.num_bytes)
 
     def _url(self, shard: int) -> str:
-        return self.shards.manifest.shards[shard].url
+        return self.shards.manifest.urls[shard]
 
-    def _file(self, shard: int) -> File:
+    def file(self, shard: int) -> File:
+        """The open file of one shard, by its number."""
         return self._pool.get(self._url(shard))
 
     def _locate(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
@@ -210,7 +208,7 @@ class Reader:
             plan.files.tolist(), plan.offsets.tolist(), plan.ends.tolist(), strict=True
         ):
             try:
-                self._file(shard).read_into(offset, buffer.data[begin:end])
+                self.file(shard).read_into(offset, buffer.data[begin:end])
             except (DataError, StorageError) as error:
                 self._explain(error, request, shard, range(offset, offset + end - begin))
             begin = end
@@ -228,7 +226,7 @@ class Reader:
             & (offsets < read.stop)
         )
         if type(error) is DataError:
-            is_cut = is_hit & (offsets + sizes > self._file(shard).stat().num_bytes)
+            is_cut = is_hit & (offsets + sizes > self.file(shard).stat().num_bytes)
             is_hit = is_cut if is_cut.any() else is_hit
         first = int(np.where(is_hit, offsets, 1 << 62).argmin())
         field, row = divmod(first, sizes.shape[1])
@@ -261,7 +259,7 @@ class Reader:
                 offset = int(request.offsets[i, row])
                 begin = int(columns[name].starts[row])
                 payload = columns[name].buffer.data[begin : begin + len(data)]
-                if not _refetch(self._file(shard), offset, payload, digest):
+                if not _refetch(self.file(shard), offset, payload, digest):
                     raise DataError(
                         "the payload is not the one that was indexed: its CRC-32 differs; get the "
                         "shard anew or, if it's right as it is, make its index anew with "

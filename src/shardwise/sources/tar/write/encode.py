@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.sources.tar.scan.names import MAX_NAME
+from shardwise.sources.tar.write.pixels import PICTURES, encode_picture, is_picture
 
 __all__ = ["encode_sample"]
 
@@ -102,13 +103,16 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _encode(value: object, field: str, where: str) -> bytes:
+def _encode(value: object, field: str, where: str) -> bytes:  # noqa: PLR0911 - one a kind
     """The bytes of a value; `where` names it in errors."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
         return _encode_text(value, where)
     extension = field.rpartition(".")[2]
+    value = _without_torch(value, where)
+    if extension in PICTURES and is_picture(value):
+        return encode_picture(value, extension, where)
     if extension == "json" and not isinstance(value, np.ndarray):
         return _encode_json(value, where)
     if extension == "npy" and isinstance(value, np.ndarray | np.generic):
@@ -120,10 +124,21 @@ def _encode(value: object, field: str, where: str) -> bytes:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise TypeError(
         f"{where}: can't write a {kind.removeprefix('builtins.')}; give bytes, str, int or float, "
-        "a dict or list in a field that ends in json, or a NumPy array in one that ends in npy. "
-        "Nothing is encoded for you: images go in as the bytes of a file (cv2.imencode, or save "
-        "of a PIL image to io.BytesIO)"
+        "a dict or list in a field that ends in json, an array or a tensor in one that ends in "
+        "npy, or a Pillow image or pixels in one that ends in jpg, png or webp"
     )
+
+
+def _without_torch(value: Any, where: str) -> Any:
+    """A torch tensor as a NumPy array, one of no dimensions as a number."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] != "torch" or not hasattr(value, "detach"):
+        return value
+    try:
+        array = value.detach().cpu().numpy()
+    except TypeError as error:
+        raise TypeError(f"{where}: {error}: NumPy has no such type, convert the tensor") from error
+    return array if array.ndim else array[()]
 
 
 def _encode_text(value: str, where: str) -> bytes:

@@ -45,11 +45,11 @@ class LocalShard:
         # Unbuffered: a process forked meanwhile would flush buffered bytes a second time.
         return self._stack.enter_context(atomic_write(self.path, buffering=0, overwrite=overwrite))
 
-    def add(self, sample: bytes) -> None:
-        """Write the members of a sample."""
-        self._write(sample)
-        self.num_samples += 1
-        self.num_bytes += len(sample)
+    def add(self, members: bytes | memoryview, *, num_samples: int) -> None:
+        """Write the members of samples."""
+        self._write(members)
+        self.num_samples += num_samples
+        self.num_bytes += len(members)
 
     def finish(self, *, digests: bool) -> ShardIndex:
         """Give the shard its name, if it can be indexed.
@@ -77,7 +77,7 @@ class LocalShard:
         with _naming(self.path):
             self._stack.close()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         with _naming(self.path):
             while rest:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import re
 import string
-import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,11 +20,14 @@ from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.merge import Entry, ManifestBuilder, manifest_path
+from shardwise.sources.tar.media.build import MediaBlocks
 from shardwise.sources.tar.scan.headers import round_up
 from shardwise.sources.tar.scan.names import MAX_FIELDS
 from shardwise.sources.tar.write.encode import encode_sample
+from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.partial_shard import END, LocalShard, RemoteShard, refuse_existing
-from shardwise.storage import StorageOptions, is_local, local_path
+from shardwise.storage import FileStat, StorageOptions, is_local, local_path
 from shardwise.storage.atomic import sweep
 
 __all__ = ["TarWriter"]
@@ -36,8 +38,9 @@ class TarWriter:
 
     A sample is a dict: "__key__" and one entry a field, named by its extension without the dot.
     Bytes are written as they are. A str becomes UTF-8, an int or a float its digits; a dict or a
-    list becomes JSON in a field that ends in `json`, a NumPy array becomes npy in one that ends in
-    `npy`. Nothing else is encoded.
+    list becomes JSON in a field that ends in `json`, an array or a tensor npy in one that ends in
+    `npy`; a Pillow image or an array of pixels becomes a picture in one that ends in `jpg` or
+    `webp` (quality 95) or `png`. Nothing else is encoded.
 
     Members stand sorted by field, with neither times nor owners: the same samples in the same
     order give the same bytes, whatever the order of the dicts. Names that do not fit into a ustar
@@ -58,9 +61,15 @@ class TarWriter:
             gets a shard of its own.
         index: whether to write an index file beside each shard.
         digests: whether the index holds a CRC-32 of each field.
+        media: whether a sidecar beside each shard says where the frames of its videos and sounds
+            lie, so that clips are read by ranges. Media that can't be used are refused.
         overwrite: whether shards that exist are replaced. Shards of an earlier run with higher
             numbers stay.
         storage: how remote shards are reached, as `shardwise.tar` takes it.
+        manifest: whether to write a manifest file of all shards when the writer is closed, which
+            `shardwise.tar` opens without a look at each shard: its path, or True for the pattern's
+            name without the number ("out/train-{shard:06d}.tar" gives "out/train.swm"). An
+            exception leaves none; it lists this writer's shards only.
 
     A remote shard is collected in a temporary file without a name (in `tempfile`'s directory: it
     needs room for one shard) and goes up when it is finished, in parts if it is large; its index
@@ -70,6 +79,7 @@ class TarWriter:
     Attributes:
         shards: the paths or URLs of the finished shards.
         num_samples: samples written so far.
+        manifest: the path or URL of the manifest file; None without one.
 
     Examples:
         >>> import shardwise as sw
@@ -79,8 +89,8 @@ class TarWriter:
         ['train-000000.tar']
 
     Raises:
-        FileExistsError: a shard exists already.
-        ValueError: limits or the pattern make no sense.
+        FileExistsError: a shard or the manifest exists already.
+        ValueError: limits, the pattern or the manifest's name make no sense.
         StorageError: the disk or the store does not take the bytes.
     """
 
@@ -92,8 +102,10 @@ class TarWriter:
         max_bytes: int | None = None,
         index: bool = True,
         digests: bool = False,
+        media: bool = False,
         overwrite: bool = False,
         storage: StorageOptions | Mapping[str, Any] | None = None,
+        manifest: bool | str | os.PathLike[str] = False,
     ) -> None:
         for name, limit in (("max_samples", max_samples), ("max_bytes", max_bytes)):
             if limit is not None:
@@ -107,15 +119,22 @@ class TarWriter:
         self._max_bytes = max_bytes
         self._index = index
         self._digests = digests
+        if media and not index:
+            raise ValueError("media=True needs index=True: the sidecar belongs to the index")
+        self._media = MediaBlocks() if media else None
         self._overwrite = overwrite
         self._keys: set[str] = set()
         # The fields of the shard under way.
-        self._fields: set[str] = set()
+        self._fields: Set[str] = frozenset()
         self._shard: LocalShard | None = None
         self._closed = False
         _check_pattern(self._pattern)
+        self._builder = self._manifest_builder(manifest)
+        self.manifest = None if self._builder is None else self._builder.path
         if not overwrite:
-            refuse_existing(self._path(0), self._options)
+            for path in (self._path(0), self.manifest):
+                if path is not None:
+                    refuse_existing(path, self._options)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write one sample.
@@ -127,36 +146,49 @@ class TarWriter:
             ValueError: the key was written before, the key or a field can't be read back as it is,
                 a shard would have more fields than are read, or a second shard is needed and the
                 pattern has no `{shard}`.
-            DataError: the shard can't be read back, for another reason; it was removed.
+            DataError: the shard can't be read back, for another reason; it was removed. Or, with
+                `media`, a media file can't be used.
             TypeError: a value is of a type that is not written.
             FileExistsError: the next shard exists already.
             StorageError: the disk does not take the bytes.
         """
         if self._closed:
             raise ValueError("the writer is closed")
-        key, members = encode_sample(sample)
+        self._write_members(*encode_sample(sample))
+
+    def _write_members(self, key: str, members: Sequence[tuple[str, bytes]]) -> None:
+        """Write an encoded sample."""
         if key in self._keys:
             raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
         parts = []
         for name, data in members:
-            parts += [_header(name, len(data)), data, bytes(round_up(len(data)) - len(data))]
-        data = b"".join(parts)
+            parts += [header(name, len(data)), data, bytes(round_up(len(data)) - len(data))]
+        fields = {name[len(key) + 1 :] for name, _ in members}
+        blocks = None if self._media is None else self._media.of(key, members)
+        self._append(b"".join(parts), [key], fields, blocks)
+
+    def _append(
+        self, data: bytes | memoryview, keys: Sequence[str], fields: Set[str], blocks: Any = None
+    ) -> None:
+        """Append the members of samples, and what the sidecar says of them."""
         goes_on = self._shard is not None and self._fits(self._shard, len(data))
-        fields = (self._fields if goes_on else set()).union(sample) - {"__key__"}
+        fields = self._fields | fields if goes_on else fields
         if len(fields) > MAX_FIELDS:
             raise ValueError(
-                f"the sample {key!r} is the first with which the shard has {len(fields)} different "
-                f"fields, and at most {MAX_FIELDS} are read: give like values like names"
+                f"the sample {keys[0]!r} is the first with which the shard has {len(fields)} "
+                f"different fields, and at most {MAX_FIELDS} are read: give like values like names"
             )
         try:
             if self._shard is not None and not goes_on:
                 self._finish_shard(self._shard)
             if self._shard is None:
                 self._shard = self._open_shard()
-            self._shard.add(data)
+            self._shard.add(data, num_samples=len(keys))
+            if self._media is not None and blocks is not None:
+                self._media.add(blocks)
             self._fields = fields
-            self._keys.add(key)
-            self.num_samples += 1
+            self._keys.update(keys)
+            self.num_samples += len(keys)
             if self._shard.num_samples == self._max_samples:
                 self._finish_shard(self._shard)
         except BaseException as error:
@@ -165,10 +197,12 @@ class TarWriter:
             raise
 
     def close(self) -> None:
-        """Finish the last shard. Without samples there is no shard."""
-        self._closed = True
+        """Finish the last shard, then the manifest. Without samples there is neither."""
+        was_closed, self._closed = self._closed, True
         if self._shard is not None:
             self._finish_shard(self._shard)
+        if self._builder is not None and self.shards and not was_closed:
+            self._builder.write()
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +227,12 @@ class TarWriter:
     def _path(self, number: int) -> str:
         return self._pattern.format(shard=number)
 
+    def _manifest_builder(self, manifest: bool | str | os.PathLike[str]) -> ManifestBuilder | None:
+        if manifest is False:
+            return None
+        path = manifest_path(self._pattern) if manifest is True else path_text("manifest", manifest)
+        return ManifestBuilder(path, options=self._options)
+
     def _open_shard(self) -> LocalShard:
         path = self._path(len(self.shards))
         if path in self.shards:
@@ -210,11 +250,15 @@ class TarWriter:
         self._shard = None
         index = shard.finish(digests=self._digests)
         self.shards.append(shard.path)
-        if not self._index:
-            return
-        if not is_local(shard.path):
+        if not is_local(shard.path) and (self._index or self._builder is not None):
             # The store has a version of its own.
             index = build_index(shard.path, digests=self._digests, options=self._options)
+        if self._builder is not None:
+            header = index.header
+            stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
+            self._builder.add(Entry(shard.path, index, stat))
+        if not self._index:
+            return
         try:
             _, note = IndexStore(options=self._options).publish(shard.path, index)
         except OSError as error:
@@ -224,22 +268,14 @@ class TarWriter:
             ) from error
         if note:
             raise StorageError(f"the shard {shard.path!r} is whole, but {note}")
+        if self._media is not None:
+            self._media.publish(shard.path, index, store=IndexStore(options=self._options))
 
     def _abort(self, error: BaseException) -> None:
         self._closed = True
         if self._shard is not None:
             self._shard.remove(error)
             self._shard = None
-
-
-def _header(name: str, size: int) -> bytes:
-    """The header blocks of a regular file: ustar if it fits, else PAX."""
-    info = tarfile.TarInfo(name)
-    info.size = size
-    try:
-        return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
-    except ValueError:
-        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
 
 
 def _with_braces(pattern: str) -> str:

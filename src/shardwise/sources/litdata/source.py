@@ -1,0 +1,220 @@
+"""The source of LitData's chunks: what its `optimize` writes, read as it lies.
+
+`index.json` names the chunks, their counts, the tree of a sample and the serialiser of each leaf;
+each chunk begins with the offsets of its samples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from shardwise.columns import BytesColumn, Column, values_of
+from shardwise.errors import DataError
+from shardwise.shown import shown
+from shardwise.sources.litdata.arrow_rows import FOOTER_BYTES, MAGIC, SERIALIZERS, open_rows
+from shardwise.sources.litdata.frames import open_frames
+from shardwise.sources.litdata.serializers import form_of
+from shardwise.sources.litdata.tree import Node, fields_of, parse
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.records.forms import BadRowError, Form, column_of
+from shardwise.sources.records.index_json import beside, index_urls, integer, read_index
+from shardwise.sources.records.layout import cut_records, open_content, open_file_records
+from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
+from shardwise.sources.records.unzip import unzip
+from shardwise.storage import StorageOptions
+
+__all__ = ["LitDataSource"]
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What `index.json` says.
+
+    Attributes:
+        chunks: url, samples and bytes of each.
+        serializers: of each leaf.
+        forms: of each leaf.
+        nodes: field -> where it is in the tree of a sample.
+        compression: of the chunks; "" for none.
+        level: what is compressed: "chunk", "batch" or "sample".
+        may_have_rows: whether chunks may be Arrow rows.
+    """
+
+    chunks: tuple[Shard, ...]
+    serializers: tuple[str, ...]
+    forms: tuple[Form, ...]
+    nodes: Mapping[str, Node]
+    compression: str
+    level: str
+    may_have_rows: bool
+
+
+class LitDataSource(RecordSource):
+    """Samples in LitData's chunks, by id; see `shardwise.litdata`.
+
+    Args:
+        url: a directory with an `index.json`, or this file.
+        storage: how remote chunks are reached; None for the defaults.
+        memory_bytes: decompressed chunks that a process keeps; at least four are kept.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        storage: StorageOptions | None = None,
+        memory_bytes: int = 1 << 30,
+    ) -> None:
+        super().__init__(storage=storage, memory_bytes=memory_bytes)
+        if not isinstance(url, str | os.PathLike):
+            raise TypeError(f"url={url!r:.80}: give a directory; sw.concat joins several datasets")
+        self.url = index_urls(url)[0]
+
+    def __repr__(self) -> str:
+        return f"LitDataSource({shown(self.url)!r})"
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The chunks, in the order of the index."""
+        return Manifest("litdata", self._index.chunks)
+
+    @cached_property
+    def _index(self) -> _Index:
+        document = read_index(self._pool, self.url)
+        config, chunks = document.get("config"), document.get("chunks")
+        if not isinstance(config, dict) or not isinstance(chunks, list):
+            raise DataError("no index of LitData: it has no config or no chunks", url=self.url)
+        try:
+            return self._parse(config, chunks)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"the index can't be used: {error}", url=self.url) from error
+
+    def _parse(self, config: Mapping[str, Any], chunks: Sequence[Any]) -> _Index:
+        if config.get("encryption"):
+            raise ValueError("the chunks are encrypted")
+        loader = config.get("item_loader") or "PyTreeLoader"
+        if loader != "PyTreeLoader":
+            raise ValueError(
+                f"the chunks are for {loader!r:.40}, and those of PyTreeLoader are read"
+            )
+        serializers = tuple(map(str, config["data_format"]))
+        tree = parse(config["data_spec"], len(serializers))
+        shards = [
+            Shard(
+                beside(self.url, chunk["filename"]),
+                integer(chunk["chunk_size"]),
+                integer(chunk["chunk_bytes"]),
+            )
+            for chunk in chunks
+        ]
+        compression = str(config.get("compression") or "")
+        level = str(config.get("compression_level") or "chunk") if compression else ""
+        if level not in ("", "chunk", "batch", "sample"):
+            raise ValueError(f"compression_level {level!r:.40}")
+        return _Index(
+            chunks=tuple(shards),
+            serializers=serializers,
+            forms=tuple(map(form_of, serializers)),
+            nodes=fields_of(tree),
+            compression=compression,
+            level=level,
+            may_have_rows=bool(config.get("types")) and SERIALIZERS.issuperset(serializers),
+        )
+
+    @cached_property
+    def _forms(self) -> Mapping[str, Form]:
+        index = self._index
+        # Values of several leaves are put together by `_cut`.
+        return {
+            name: index.forms[node.leaves.start] if node.is_leaf else _NESTED
+            for name, node in index.nodes.items()
+        }
+
+    @property
+    def _is_zipped(self) -> bool:
+        return self._index.may_have_rows or self._index.level in ("chunk", "batch")
+
+    def undecoded(self, names: Sequence[str]) -> Self:
+        """As `RecordSource.undecoded`; values of several leaves are no bytes, and stay values."""
+        return super().undecoded([name for name in names if self._index.nodes[name].is_leaf])
+
+    def _open_shard(self, number: int) -> RecordShard:
+        index = self._index
+        chunk = index.chunks[number]
+        file = self._pool.get(chunk.url)
+        num_bytes = file.stat().num_bytes
+        has_footer = index.may_have_rows and num_bytes >= FOOTER_BYTES
+        if has_footer and file.read(num_bytes - len(MAGIC), len(MAGIC)) == MAGIC:
+            return open_rows(
+                file.read(0, num_bytes),
+                num_records=chunk.num_samples,
+                nodes=index.nodes,
+                serializers=index.serializers,
+                url=chunk.url,
+            )
+        if index.level in ("", "sample"):
+            return open_file_records(
+                file, num_records=chunk.num_samples, num_bytes=chunk.num_bytes, url=chunk.url
+            )
+        data = file.read(0, num_bytes)
+        if index.level == "batch":
+            return open_frames(
+                data,
+                num_records=chunk.num_samples,
+                compression=index.compression,
+                url=chunk.url,
+            )
+        # The index has the length of the content, which some versions of LitData got wrong.
+        content = unzip(data, index.compression, None, url=chunk.url)
+        return open_content(content, num_records=chunk.num_samples, url=chunk.url)
+
+    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+        index = self._index
+        if index.level == "sample":
+            records = _unzipped(records, index.compression)
+        leaves = cut_records(records, [None] * len(index.forms))
+        return {name: self._field(name, index.nodes[name], leaves) for name in names}
+
+    def _field(self, name: str, node: Node, leaves: Sequence[BytesColumn]) -> Column:
+        if node.is_leaf:
+            return leaves[node.leaves.start]
+        values = {}
+        for leaf in node.leaves:
+            try:
+                values[leaf] = values_of(column_of(self._index.forms[leaf], leaves[leaf]))
+            except BadRowError as error:
+                raise BadRowError(error.row, f"in the field {name!r}: {error.reason}") from error
+        num_rows = len(leaves[0]) if leaves else 0
+        return [
+            node.value({leaf: of_leaf[row] for leaf, of_leaf in values.items()})
+            for row in range(num_rows)
+        ]
+
+
+def _nested(data: bytes) -> Any:
+    raise ValueError(f"{len(data)} bytes of a nested value")  # it is never called: see `_cut`
+
+
+_NESTED = Form(decode=_nested)
+
+
+def _unzipped(records: RecordFields, compression: str) -> RecordFields:
+    """Records that are each compressed by themselves."""
+    contents = []
+    for row, (start, length) in enumerate(
+        zip(records.starts.tolist(), records.lengths.tolist(), strict=True)
+    ):
+        data = records.buffer[start : start + length].tobytes()
+        try:
+            contents.append(unzip(data, compression, None, url=""))
+        except DataError as error:
+            raise BadRowError(row, error.reason) from error
+    lengths = np.array([len(content) for content in contents], np.int64)
+    buffer = np.concatenate([np.empty(0, np.uint8), *contents])
+    return RecordFields(buffer, np.cumsum(lengths) - lengths, lengths)

@@ -1,0 +1,1 @@
+"""What formats of numbered records share: byte ranges, fields cut from them, whole-shard zip."""

@@ -1,0 +1,92 @@
+"""The `index.json` of a directory of shards: where it lies, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from shardwise.arguments import path_text
+from shardwise.errors import DataError
+from shardwise.storage import FilePool, is_local, local_path
+
+__all__ = ["beside", "index_urls", "integer", "read_index"]
+
+_NAME = "index.json"
+
+
+def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The index files that a user names: by themselves, or by their directories.
+
+    Raises:
+        TypeError: something is no path.
+        ValueError: there is none, or one is named twice.
+    """
+    if not isinstance(urls, str | os.PathLike | Sequence):
+        raise TypeError(f"urls={urls!r:.80}: give a directory, or a list of them")
+    items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+    found = []
+    for item in items:
+        text = path_text("urls", item)
+        if not text:
+            raise ValueError("urls='': give a directory with an index.json")
+        try:
+            urlsplit(text)
+        except ValueError as error:
+            raise ValueError(f"urls={text!r:.80}: {error}") from None
+        if is_local(text) and "\0" in local_path(text):
+            raise ValueError(f"urls={text!r:.80}: a path has no NUL")
+        path, mark, query = text.partition("?") if "://" in text else (text, "", "")
+        if not path.endswith(".json"):
+            path = f"{path.rstrip('/')}/{_NAME}"
+        found.append(path + mark + query)
+    if not found:
+        raise ValueError("urls=[]: give at least one directory with an index.json")
+    if len(set(found)) < len(found):
+        raise ValueError("urls names a directory twice: its samples would be read twice")
+    return found
+
+
+def read_index(pool: FilePool, url: str) -> dict[str, Any]:
+    """What an index says.
+
+    Raises:
+        MissingShardError: it is not there.
+        DataError: it is no JSON object.
+    """
+    file = pool.get(url)
+    text = file.read(0, file.stat().num_bytes)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"the index is no JSON: {error}", url=url) from error
+    if not isinstance(document, dict):
+        raise DataError("the index is no JSON object", url=url)
+    return document
+
+
+def beside(url: str, name: Any) -> str:
+    """The URL of a file in the index's directory, or below it.
+
+    Raises:
+        ValueError: it is not below.
+    """
+    if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name:
+        raise ValueError(f"the file name {name!r:.80}")
+    if "://" in name or ".." in name.replace("\\", "/").split("/"):
+        raise ValueError(f"the file {name!r:.80} does not lie beside the index")
+    path, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    return f"{path.rpartition('/')[0]}/{name}{mark}{query}"
+
+
+def integer(value: Any) -> int:
+    """A count or a length of an index.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise ValueError(f"{value!r:.80} is no count")
+    return value

@@ -1,0 +1,141 @@
+"""The layout that MDS shards and LitData chunks share.
+
+    count: uint32 | offsets: uint32 [count + 1] | ... | records
+
+A record is the sizes (uint32) of those of its fields that have none of their own, then the fields.
+All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn
+from shardwise.errors import DataError
+from shardwise.sources.records.forms import BadRowError
+from shardwise.sources.records.source import RecordFields, RecordShard
+from shardwise.storage import File
+
+__all__ = ["cut_records", "offsets_of", "open_content", "open_file_records"]
+
+_U32 = np.dtype("<u4")
+
+
+def open_file_records(file: File, *, num_records: int, num_bytes: int, url: str) -> RecordShard:
+    """The places of the records of a file, from its header.
+
+    Args:
+        file: the shard.
+        num_records: what the index says.
+        num_bytes: the shard's length, by the index.
+        url: for messages.
+
+    Raises:
+        DataError: it is not as long as the index says, or its header is another one.
+    """
+    found = file.stat().num_bytes
+    if found != num_bytes:
+        raise DataError(
+            f"the file has {found} bytes; index.json says {num_bytes}: was it cut or replaced?",
+            url=url,
+            offset=min(found, num_bytes),
+        )
+    length = 4 * (num_records + 2)
+    if length > num_bytes:
+        raise DataError(
+            f"{num_bytes} bytes can't hold the {num_records} samples of index.json", url=url
+        )
+    header = np.frombuffer(file.read(0, length), np.uint8)
+    return RecordShard(*offsets_of(header, num_records, num_bytes, url=url))
+
+
+def open_content(content: NDArray[np.uint8], *, num_records: int, url: str) -> RecordShard:
+    """The records of a shard whose bytes are all there; raises as `open_file_records` does."""
+    length = 4 * (num_records + 2)
+    if length > len(content):
+        raise DataError(
+            f"{len(content)} bytes can't hold the {num_records} samples of index.json", url=url
+        )
+    starts, ends = offsets_of(content[:length], num_records, len(content), url=url)
+    return RecordShard(starts, ends, content)
+
+
+def offsets_of(
+    header: NDArray[np.uint8], num_records: int, num_bytes: int, *, url: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the records begin and end: int64 `[records]` each.
+
+    Args:
+        header: uint8 `[4 * (records + 2)]`, the beginning of the shard.
+        num_records: what the index says.
+        num_bytes: the shard's length.
+        url: for messages.
+
+    Raises:
+        DataError: the header is no such one, or damaged.
+    """
+    count, *_ = numbers = header.view(_U32).astype(np.int64)
+    if count != num_records:
+        raise DataError(
+            f"its header says {count} samples, index.json {num_records}: is it another shard?",
+            url=url,
+            offset=0,
+        )
+    offsets = numbers[1:]
+    is_wrong = np.append(np.diff(offsets) < 0, offsets[-1] > num_bytes)
+    if len(header) > offsets[0]:
+        is_wrong[0] = True
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        raise DataError(
+            f"the offset of record {row} is damaged: {offsets[row]} in {num_bytes} bytes",
+            url=url,
+            offset=4 * (row + 1),
+        )
+    return offsets[:-1], offsets[1:]
+
+
+def cut_records(records: RecordFields, sizes: Sequence[int | None]) -> list[BytesColumn]:
+    """The fields of records.
+
+    Args:
+        records: the records.
+        sizes: of each field in bytes; None where each record has the size.
+
+    Raises:
+        BadRowError: a record is shorter or longer than its fields.
+    """
+    num_rows, num_sizes = len(records.starts), sum(size is None for size in sizes)
+    short = np.flatnonzero(records.lengths < 4 * num_sizes)
+    if len(short):
+        row = int(short[0])
+        raise BadRowError(
+            row,
+            f"the record has {records.lengths[row]} bytes, and the sizes of its {num_sizes} "
+            f"fields alone {4 * num_sizes}",
+        )
+    heads = np.empty((num_rows, 4 * num_sizes), np.uint8)
+    head = BytesColumn(records.buffer, records.starts, np.full(num_rows, 4 * num_sizes))
+    if num_sizes:
+        head.copy_rows(heads)
+    stored = iter(heads.view(_U32).astype(np.int64).T)
+    lengths = [
+        next(stored) if size is None else np.full(num_rows, size, np.int64) for size in sizes
+    ]
+    at = records.starts + 4 * num_sizes
+    columns = []
+    for each in lengths:
+        columns.append(BytesColumn(records.buffer, at, each))
+        at = at + each
+    wrong = np.flatnonzero(at != records.starts + records.lengths)
+    if len(wrong):
+        row = int(wrong[0])
+        raise BadRowError(
+            row,
+            f"the record has {records.lengths[row]} bytes, and its fields "
+            f"{at[row] - records.starts[row]}: it is damaged",
+        )
+    return columns

@@ -1,0 +1,278 @@
+"""Numbered records in shards: what the sources of MDS, LitData and TFRecord have in common.
+
+A record is one sample: a byte range of its shard, of which the format says how it is cut into
+fields. Shards are looked at when they are first read, once a process.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import BytesColumn, Column, Columns
+from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.shown import base_name
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of
+from shardwise.sources.row_group_cache import RowGroupCache
+from shardwise.storage import FilePool, StorageOptions, is_local, read_files
+
+__all__ = ["RecordFields", "RecordShard", "RecordSource"]
+
+# Places of 4 million records, or a few unzipped shards.
+_DEFAULT_BYTES = 1 << 30
+# Unzipped shards that a window shuffle reads at a time.
+_MAX_LANES = 64
+
+
+@dataclass(frozen=True)
+class RecordShard:
+    """The records of one shard, as a process has opened it.
+
+    Attributes:
+        starts: int64 `[records]`, where each begins.
+        ends: int64 `[records]`, where it ends.
+        content: all bytes of the shard, uint8; None where records are read from the file.
+    """
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    content: NDArray[np.uint8] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory."""
+        content = 0 if self.content is None else self.content.nbytes
+        return self.starts.nbytes + self.ends.nbytes + content
+
+
+@dataclass(frozen=True)
+class RecordFields:
+    """Some records in a buffer, as a format's `_cut` gets them.
+
+    Attributes:
+        buffer: uint8 `[total]`.
+        starts: int64 `[rows]`, where each record begins in the buffer.
+        lengths: int64 `[rows]`, its length.
+    """
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+class RecordSource(ABC):
+    """Samples by id from numbered records; satisfies `shardwise.sources.protocol.Source`.
+
+    Args:
+        storage: how remote shards are reached; None for the defaults.
+        memory_bytes: places of records and unzipped shards that a process keeps; at least four
+            shards are kept.
+    """
+
+    default_shuffle: Literal["window"] = "window"
+
+    def __init__(
+        self, *, storage: StorageOptions | None = None, memory_bytes: int = _DEFAULT_BYTES
+    ) -> None:
+        self._pool = FilePool(options=storage)
+        self._memory_bytes = memory_bytes
+        self._shards: RowGroupCache[RecordShard] = RowGroupCache(memory_bytes)
+        self._undecoded: frozenset[str] = frozenset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        state["_shards"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shards = RowGroupCache(self._memory_bytes)
+
+    @property
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """The ordered shards with exact counts."""
+
+    @property
+    @abstractmethod
+    def _forms(self) -> Mapping[str, Form]:
+        """The fields in storage order, as they are when nothing is undecoded."""
+
+    @property
+    @abstractmethod
+    def _is_zipped(self) -> bool:
+        """Whether a shard is unzipped as a whole to read any of its records."""
+
+    @abstractmethod
+    def _open_shard(self, number: int) -> RecordShard:
+        """Find the records of a shard; raises DataError for one that is damaged."""
+
+    @abstractmethod
+    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+        """Cut records into fields.
+
+        Returns:
+            For each name a `BytesColumn` of what is stored, or the values.
+
+        Raises:
+            BadRowError: a record is damaged.
+        """
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields."""
+        return tuple(self._forms)
+
+    @cached_property
+    def traits(self) -> SourceTraits:
+        """Which fields are values; and that unzipped shards are read in few lanes."""
+        forms = {name: self._form(name) for name in self._forms}
+        urls = [shard.url for shard in self.manifest.shards]
+        is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
+        return SourceTraits(
+            value_fields=self._value_fields(forms),
+            layouts={name: form.layout for name, form in forms.items() if form.layout is not None},
+            counts_waits=True,
+            random_reads_are_requests=is_remote and not self._is_zipped,
+            window_shape=self._window_shape() if self._is_zipped else None,
+        )
+
+    def undecoded(self, names: Sequence[str]) -> Self:
+        """A source of the same samples with these fields as they are stored, where they are bytes.
+
+        Args:
+            names: of fields.
+        """
+        if not names:
+            return self
+        other = copy.copy(self)
+        other._undecoded = self._undecoded.union(names)
+        other.__dict__.pop("traits", None)
+        return other
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples; see the protocol.
+
+        Raises:
+            DataError: a shard is damaged, cut or missing, or a record is no sample.
+            StorageError: bytes could not be read.
+            ValueError: a field is not there.
+        """
+        names = self.fields if fields is None else fields
+        unknown = [name for name in names if name not in self._forms]
+        if unknown:
+            raise ValueError(f"no field {unknown[0]!r}: the shards have {', '.join(self.fields)}")
+        self.manifest.check(ids)
+        shards, rows = self.manifest.locate(ids)
+        keys = self._keys(shards, rows)
+        if not len(ids) or not names:
+            return Columns(ids, keys, {name: self._empty(name) for name in names})
+        records = self._read_records(shards, rows)
+        num_bytes = int(records.lengths.sum())
+        name = ""
+        try:
+            stored = self._cut(records, names)
+            columns = {}
+            for name in names:
+                column = stored[name]
+                if isinstance(column, BytesColumn):
+                    column = column_of(self._form(name), column)
+                columns[name] = column
+        except BadRowError as error:
+            row = error.row
+            shard = int(shards[row])
+            raise DataError(
+                error.reason,
+                url=self.manifest.shards[shard].url,
+                key=keys[row],
+                field=name or None,
+                offset=int(self._shard(shard).starts[rows[row]]),
+                index=int(ids[row]),
+            ) from error.__cause__
+        return Columns(ids, keys, columns, num_bytes)
+
+    def _value_fields(self, forms: Mapping[str, Form]) -> Collection[str]:
+        return frozenset(name for name, form in forms.items() if form.is_value)
+
+    def _form(self, name: str) -> Form:
+        return STORED if name in self._undecoded else self._forms[name]
+
+    def _empty(self, name: str) -> Column:
+        form = self._form(name)
+        if form.layout is not None:
+            return np.empty((0, *form.layout[0]), form.layout[1])
+        return [] if name in self.traits.value_fields else BytesColumn.of([])
+
+    def _keys(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> list[str]:
+        """Records have no names: the shard's, and the number in it."""
+        names = {
+            shard: base_name(self.manifest.shards[shard].url) for shard in set(shards.tolist())
+        }
+        return [
+            f"{names[shard]}:{row}"
+            for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)
+        ]
+
+    def _shard(self, number: int) -> RecordShard:
+        def make() -> tuple[RecordShard, int]:
+            shard = self._open_shard(number)
+            return shard, shard.num_bytes
+
+        return self._shards.get(number, make)
+
+    def _read_records(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordFields:
+        """Read records into one buffer, adjacent ones by one read."""
+        order = np.lexsort((rows, shards))
+        starts = np.empty(len(rows), np.int64)
+        lengths = np.empty(len(rows), np.int64)
+        places = np.empty(len(rows), np.int64)
+        groups = []
+        total = 0
+        for part in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            number = int(shards[part[0]])
+            shard = self._shard(number)
+            starts[part] = shard.starts[rows[part]]
+            lengths[part] = shard.ends[rows[part]] - starts[part]
+            ends = total + np.cumsum(lengths[part])
+            places[part] = ends - lengths[part]
+            groups.append((number, shard, part, ends, total))
+            total = int(ends[-1])
+        buffer = np.empty(total, np.uint8)
+        reads = []
+        for number, shard, part, ends, begin in groups:
+            if shard.content is not None:
+                for row in part.tolist():
+                    start, place, length = int(starts[row]), int(places[row]), int(lengths[row])
+                    buffer[place : place + length] = shard.content[start : start + length]
+                continue
+            stops = starts[part] + lengths[part]
+            # A record that begins where the one before ends is read along with it.
+            is_last = np.append(starts[part][1:] != stops[:-1], True)
+            is_first = np.append(True, is_last[:-1])
+            offsets, marks = starts[part][is_first], ends[is_last]
+            is_filled = np.diff(marks, prepend=begin) > 0
+            if is_filled.any():
+                url = self.manifest.shards[number].url
+                reads.append((url, offsets[is_filled].tolist(), marks[is_filled].tolist(), begin))
+        read_files(self._pool, reads, buffer.data)
+        return RecordFields(buffer, places, lengths)
+
+    def _window_shape(self) -> WindowShape:
+        """As many lanes as unzipped shards fit into memory, two a lane."""
+        filled = [shard for shard in self.manifest.shards if shard.num_samples]
+        if not filled:
+            return WindowShape()
+        mean_bytes = max(1.0, sum(shard.num_bytes for shard in filled) / len(filled))
+        most = max(1, min(_MAX_LANES, int(self._memory_bytes / (2 * mean_bytes))))
+        lanes = 1 << (most.bit_length() - 1)
+        return WindowShape(lanes, WindowShape().window)

@@ -1,0 +1,55 @@
+"""Whole shards that are compressed: their bytes, of the length that the index names."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError, MissingExtraError
+
+__all__ = ["unzip"]
+
+# The format's name, as an index has it -> Arrow's name of the codec.
+_CODECS = {"zstd": "zstd", "gz": "gzip", "gzip": "gzip", "br": "brotli", "bz2": "bz2"}
+
+
+def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray[np.uint8]:
+    """Decompress.
+
+    Args:
+        data: all of a file.
+        kind: such as "zstd" or "zstd:7".
+        num_bytes: how long the content is; None if it is not known.
+        url: of the file, for messages.
+
+    Raises:
+        DataError: the data is damaged, not as long as it should be, or of an unknown kind.
+        MissingExtraError: Arrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtraError("compressed shards need pyarrow", extra="parquet") from None
+    name = kind.partition(":")[0]
+    if name not in _CODECS and name != "snappy":
+        raise DataError(
+            f"compressed by {kind!r}; {', '.join(sorted(_CODECS))} and snappy are read", url=url
+        )
+    try:
+        if name == "snappy":
+            read = pa.decompress(data, num_bytes, codec="snappy")
+        else:
+            # One byte more than there should be shows a content that is too long.
+            most = None if num_bytes is None else num_bytes + 1
+            stream = pa.CompressedInputStream(pa.BufferReader(data), _CODECS[name])
+            read = stream.read_buffer(most)
+        content = np.frombuffer(read, np.uint8)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the {name} data is damaged: {error}", url=url) from error
+    if num_bytes is not None and len(content) != num_bytes:
+        raise DataError(
+            f"decompressed, it has {'more than' if len(content) > num_bytes else 'only'} "
+            f"{min(len(content), num_bytes)} bytes; the index says {num_bytes}: was it cut?",
+            url=url,
+        )
+    return content

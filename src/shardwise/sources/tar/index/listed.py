@@ -1,0 +1,295 @@
+"""Shards that a manifest file lists: each is held against its entry when it is first used.
+
+Opening a million of them is reading one file. A process that gets them pickled reads the file
+again, and refuses another content than the one that was opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.shown import base_name, shown, without_query
+from shardwise.sources.shard_names import NumberedNames, ShardNames
+from shardwise.sources.tar.index.acceptance import described, require_end, unfinished
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
+from shardwise.sources.tar.index.opened import REMOTE_THREADS, in_threads
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_lists import place_of
+from shardwise.storage import FileStat, LocalFile, atomic_write, is_local, local_path
+from shardwise.storage.user_dirs import user_cache_dir
+from shardwise.storage.whole_file import read_whole
+
+__all__ = ["ListedShards", "is_manifest_file"]
+
+_logger = logging.getLogger("shardwise")
+
+
+def is_manifest_file(url: str) -> bool:
+    """Whether a URL names a manifest file, by its name: `*.swm`.
+
+    >>> is_manifest_file("https://host/train.swm?sig=abc"), is_manifest_file("train.tar")
+    (True, False)
+    """
+    return without_query(url).endswith(".swm")
+
+
+class ListedShards:
+    """The shards of a manifest file. Pickles as the file's URL and version.
+
+    Any thread may call `stat`.
+
+    Args:
+        url: the manifest file.
+        store: where the indexes are; a manifest does not say.
+
+    Attributes:
+        urls, sizes, shard_bytes, fields, key_lengths, has_digests, unsaved: as of `OpenedShards`.
+        fingerprint: of a dataset of these shards alone.
+
+    Raises:
+        MissingShardError: the file is not there.
+        DataError: it is damaged, cut short or of another version, names files that it must not, or
+            lists shards without an end, and `store` does not accept that.
+        StorageError: it could not be read.
+    """
+
+    def __init__(self, url: str, store: IndexStore) -> None:
+        self.url = local_path(url) if is_local(url) else url
+        self._store = store
+        self._version = ""
+        self._set_content()
+
+    def _set_content(self) -> None:
+        content, version = self._load()
+        if self._version not in ("", version):
+            raise StaleIndexError(
+                "the manifest was replaced while it was in use: its content is another than when "
+                "it was opened; open the dataset again",
+                url=self.url,
+            )
+        self._version = version
+        header = content.header
+        if header.num_unfinished and not self._store.accept_unfinished:
+            raise DataError(
+                f"{header.num_unfinished} of {header.num_shards} shards that the manifest lists "
+                f"are not whole: {unfinished(header.num_samples)}",
+                url=self.url,
+            )
+        self.urls: Sequence[str] = _urls_of(content.names, self.url)
+        self.sizes = content.samples.astype(np.int64)
+        self.shard_bytes = content.lengths.astype(np.int64)
+        self.fields = header.fields
+        self.key_lengths = frozenset({header.key_length} if header.num_samples else ())
+        self.has_digests = header.has_digests
+        self.fingerprint: str | None = header.fingerprint
+        self.unsaved: dict[int, ShardIndex] = {}
+        self._stats: dict[int, FileStat] = {}
+        # Last: whoever sees it finds the others, too.
+        self.content = content
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "_store": self._store, "_version": self._version}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __getattr__(self, name: str) -> Any:
+        # Of a pickled one, whatever is read first reads the file: errors then come from a read,
+        # where they are reported, and not from unpickling.
+        if name.startswith("__") or "_version" not in self.__dict__ or "content" in self.__dict__:
+            raise AttributeError(name)
+        self._set_content()
+        return getattr(self, name)
+
+    def pins(self) -> Iterator[tuple[str, FileStat]]:
+        """Nothing: versions are known at first use."""
+        return iter(())
+
+    def stat(self, shard: int) -> FileStat:
+        """A shard as it is at its first use, which is when it is held against its entry.
+
+        Raises:
+            MissingShardError: it is not there.
+            StaleIndexError: it is not the shard that the manifest lists, or its index is not.
+            DataError: its index is damaged.
+            StorageError: something could not be read.
+        """
+        stat = self._stats.get(shard)
+        if stat is None:
+            stat = self.check(shard)
+            # Only a shard that passed; of two threads, both checked it.
+            self._stats[shard] = stat
+        return stat
+
+    def check_all(self) -> None:
+        """Hold every shard against its entry; raises as `stat` does."""
+        are_local = all(map(is_local, ShardNames.of(self.urls).examples()))
+        if are_local:
+            for shard in range(len(self.urls)):
+                self.stat(shard)
+        else:
+            in_threads(self.stat, range(len(self.urls)), REMOTE_THREADS)
+
+    def check(self, shard: int, *, save: bool = True) -> FileStat:
+        """Hold a shard against its entry; `stat` does that once.
+
+        Args:
+            shard: its number.
+            save: whether an index that had to be made or fetched is kept on this machine.
+
+        Raises:
+            MissingShardError, StaleIndexError, DataError, StorageError: as `stat` says.
+        """
+        url, content, store = self.urls[shard], self.content, self._store
+        try:
+            stat = store.stat(url)
+        except MissingShardError as error:
+            raise MissingShardError(
+                f"the manifest {shown(self.url)!r} lists this shard, and it is not there "
+                f"({error.reason}): put it back, or make the manifest again without it by "
+                f"`shardwise index --merge {shown(self.url)} URLS`",
+                url=url,
+            ) from error
+        tag = int(content.tags[shard])
+        length = self.shard_bytes.item(shard)
+        differs = stat.num_bytes != length
+        if stat.etag and tag_says_etag(tag):
+            differs = differs or tag_of(stat) != tag
+        if differs:
+            raise self._stale(url, f"it lists {length:,} bytes, there are {described(stat)}")
+        if save:
+            # Refuses an index that does not fit; of a copy with another time, the headers are
+            # compared: see `IndexStore.load`.
+            store.find(url, stat)
+        index = store.load(url, stat)
+        is_new = index is None
+        if index is None:
+            _logger.info("%s has no index that fits and is indexed now", shown(url))
+            index = build_index(
+                url, options=store.options, accept_unfinished=store.accept_unfinished
+            )
+        if not store.accept_unfinished:
+            require_end(index.header, url)
+        if index.content_digest() != int(content.index_digests[shard]):
+            raise self._stale(
+                url,
+                f"it lists {self.sizes[shard]:,} samples in {length:,} bytes, the index has "
+                f"{index.num_samples:,} in {index.num_bytes:,}, at other places or of other names",
+            )
+        if is_new and save:
+            try:
+                store.save(url, index)
+            except OSError as error:
+                _logger.info("the index of %s can't be kept: %s", shown(url), error)
+                self.unsaved[shard] = index
+        return stat
+
+    def _stale(self, url: str, how: str) -> StaleIndexError:
+        return StaleIndexError(
+            f"the shard is not the one that the manifest {shown(self.url)!r} lists: {how}; put the "
+            f"shard back, or make the manifest again with `shardwise index --merge "
+            f"{shown(self.url)} URLS`",
+            url=url,
+        )
+
+    def _load(self) -> tuple[ManifestFile, str]:
+        """The file's content, and what tells it from any other."""
+        if is_local(self.url):
+            LocalFile(self.url).open()
+            return _decode(_mapped(self.url), self.url)
+        if self._version:
+            # The copy of the process that opened it.
+            with suppress(OSError, DataError):
+                return _decode(_mapped(self._copy(self._version)), self.url)
+        options = self._store.options
+        data = read_whole(self.url, options=options and replace(options, cache=None))
+        content, version = _decode(data, self.url)
+        self._keep(data, version)
+        return content, version
+
+    def _copy(self, version: str) -> str:
+        """Where this machine has a copy of one version of a remote file."""
+        digest = hashlib.sha256(without_query(self.url).encode()).hexdigest()[:12]
+        folder = user_cache_dir() / "manifests"
+        return str(folder / f"{base_name(self.url)}-{digest}-{version}.swm")
+
+    def _keep(self, data: bytes, version: str) -> None:
+        """Write the copy that other processes of this machine map, and remove older ones."""
+        path = Path(self._copy(version))
+        if path.exists():
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as file:
+                file.write(data)
+            for old in path.parent.glob(f"{path.name.removesuffix(f'-{version}.swm')}-*.swm"):
+                if old != path:
+                    old.unlink(missing_ok=True)
+        except OSError as error:
+            _logger.info("no copy of %s can be kept: %s", shown(self.url), error)
+
+
+def _mapped(path: str) -> mmap.mmap | bytes:
+    with Path(path).open("rb") as file:
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            # An empty file can't be mapped.
+            return b""
+
+
+def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
+    content = decode(data, path=path)
+    return content, f"{content.header.fingerprint}-{bytes(data[-4:]).hex()}"
+
+
+def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
+    """The URLs of names that are relative to a manifest's place, or absolute.
+
+    Raises:
+        DataError: a pattern leads out of the manifest's directory, or to this machine from another.
+    """
+    base = without_query(manifest)
+    assert isinstance(names, ShardNames)
+    parts: list[NumberedNames | Sequence[str]] = []
+    for part in names.parts:
+        if not isinstance(part, NumberedNames):
+            parts.append(_Placed(part, base))
+            continue
+        first, last = part.name(0), part.name(part.length - 1)
+        place_of(last, base)
+        url = place_of(first, base)
+        # What a name gets in front of it, or loses: the same for all of the pattern.
+        kept = len(first) - len(part.prefix)
+        parts.append(part._replace(prefix=url[: len(url) - kept]))
+    return ShardNames(parts)
+
+
+class _Placed(Sequence[str]):
+    """Names that become URLs, and are checked, when they are asked for."""
+
+    __slots__ = ("_base", "_names")
+
+    def __init__(self, names: Sequence[str], base: str) -> None:
+        self._names = names
+        self._base = base
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        return place_of(self._names[number], self._base)

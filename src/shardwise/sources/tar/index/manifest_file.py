@@ -1,0 +1,282 @@
+"""The format of a manifest file, `train.swm`: what is known of each shard of a dataset.
+
+A file of columns (`column_file`), 20 to 40 bytes a shard. It holds names relative to its own place,
+counts, and by which version of each shard and index a reader tells them from others. It holds no
+query of a URL: that may be a signature.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.shown import shown
+from shardwise.sources.manifest import narrow
+from shardwise.sources.shard_names import NumberedNames, PackedNames, ShardNames
+from shardwise.sources.tar.index.column_file import (
+    FIRST_BYTES,
+    ColumnFileError,
+    decode_columns,
+    encode_columns,
+    parse_header,
+    spread,
+)
+from shardwise.storage import FileStat
+
+__all__ = ["ManifestFile", "ManifestHeader", "decode", "encode", "tag_of", "tag_says_etag"]
+
+_FORMAT = "shardwise-manifest"
+_VERSION = "1"
+
+_FINGERPRINT = re.compile("[0-9a-f]{16}")
+# Digits of a number in a name.
+_MAX_WIDTH = 18
+_MAX_COUNT = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestHeader:
+    """The part of a manifest file that is about the dataset as a whole.
+
+    Attributes:
+        fingerprint: of the dataset, 16 hex digits.
+        num_shards: shards in it.
+        num_samples: samples in all of them.
+        num_bytes: bytes of all of them.
+        fields: the names of all fields that any sample has, in storage order.
+        key_length: bytes of a key where all keys are of one length, else None.
+        has_digests: whether an index has a CRC-32 of every payload.
+        num_unfinished: shards that have no end (two blocks of zeros).
+        writer: the program that wrote the file.
+    """
+
+    fingerprint: str
+    num_shards: int
+    num_samples: int
+    num_bytes: int
+    fields: tuple[str, ...]
+    key_length: int | None = None
+    has_digests: bool = False
+    num_unfinished: int = 0
+    writer: str = ""
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """The content of a manifest file.
+
+    Attributes:
+        header: the dataset as a whole.
+        names: `[shards]`, relative to the file's directory, or absolute.
+        samples: unsigned `[shards]`, samples a shard.
+        lengths: unsigned `[shards]`, bytes a shard.
+        tags: uint64 `[shards]`, `tag_of` each shard.
+        index_digests: uint64 `[shards]`, `ShardIndex.content_digest` of each index.
+        index_bytes: unsigned `[shards]`, the size of each index file.
+    """
+
+    header: ManifestHeader
+    names: Sequence[str]
+    samples: NDArray[Any]
+    lengths: NDArray[Any]
+    tags: NDArray[np.uint64]
+    index_digests: NDArray[np.uint64]
+    index_bytes: NDArray[Any]
+
+
+def tag_of(stat: FileStat) -> int:
+    """A digest of a shard's ETag, else of its time of change: 64 bits, odd for an ETag."""
+    text = f"etag {stat.etag}" if stat.etag else f"time {stat.mtime_ns}"
+    number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+    return number | 1 if stat.etag else number & ~1
+
+
+def tag_says_etag(tag: int) -> bool:
+    """Whether a tag was made of an ETag."""
+    return bool(tag & 1)
+
+
+def encode(content: ManifestFile) -> bytes:
+    """A manifest file's bytes: equal input gives equal bytes."""
+    header, names = content.header, ShardNames.of(content.names)
+    others = [name.encode("utf-8", "surrogateescape") for name in _others(names)]
+    metadata = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "kind": "tar",
+        "fingerprint": header.fingerprint,
+        "num_shards": str(header.num_shards),
+        "num_samples": str(header.num_samples),
+        "num_bytes": str(header.num_bytes),
+        "fields": json.dumps(header.fields),
+        "key_length": json.dumps(header.key_length),
+        "has_digests": json.dumps(header.has_digests),
+        "num_unfinished": str(header.num_unfinished),
+        "names": json.dumps(
+            [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
+        ),
+        "writer": header.writer or f"shardwise {version('shardwise')}",
+    }
+    columns = {
+        "tag": _of_one(content.tags),
+        "index_digest": _of_one(content.index_digests),
+        # In full: the length of the file bounds how many shards it speaks of.
+        "samples": narrow(content.samples),
+        "bytes": _of_one(narrow(content.lengths)),
+        "index_bytes": _of_one(narrow(content.index_bytes)),
+    }
+    if others:
+        ends = np.cumsum([len(name) for name in others], dtype=np.int64)
+        columns["name_ends"] = narrow(ends)
+        columns["names"] = np.frombuffer(b"".join(others), np.uint8)
+    return encode_columns(metadata, columns)
+
+
+def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
+    """A manifest file's content; the columns are views of `data`.
+
+    Raises:
+        DataError: the file is damaged, cut short, of another version, or no manifest.
+    """
+    try:
+        with memoryview(data) as view:
+            metadata = parse_header(bytes(view[:FIRST_BYTES]), view)[0]
+        # Before anything else: another version may have other columns.
+        _require_format(metadata)
+        _, columns = decode_columns(data)
+        header = _header_of(metadata)
+        return _content(header, _parts_of(metadata), columns)
+    except _OtherVersionError as error:
+        raise DataError(str(error), url=path) from error
+    except ColumnFileError as error:
+        raise _unusable(path, str(error)) from error
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
+    ) as error:  # fmt: skip
+        raise _unusable(path, f"its header does not fit its columns ({error})") from error
+
+
+class _OtherVersionError(Exception):
+    """The file is a manifest of a version that this release does not read."""
+
+
+def _require_format(metadata: Mapping[str, str]) -> None:
+    if metadata["format"] != _FORMAT:
+        raise ColumnFileError(f"it is of the format {metadata['format']!r:.80}, not {_FORMAT!r}")
+    if metadata["version"] != _VERSION:
+        raise _OtherVersionError(
+            f"the manifest is of version {metadata['version']!r:.80}, and this release reads "
+            f"{_VERSION!r}: update shardwise, or make it again with `shardwise index --merge`"
+        )
+    if metadata["kind"] != "tar":
+        raise ColumnFileError(f"it is of {metadata['kind']!r:.80}, not of tar shards")
+
+
+def _header_of(metadata: Mapping[str, str]) -> ManifestHeader:
+    key_length = json.loads(metadata["key_length"])
+    header = ManifestHeader(
+        fingerprint=str(metadata["fingerprint"]),
+        num_shards=int(metadata["num_shards"]),
+        num_samples=int(metadata["num_samples"]),
+        num_bytes=int(metadata["num_bytes"]),
+        fields=tuple(map(str, json.loads(metadata["fields"]))),
+        key_length=None if key_length is None else int(key_length),
+        has_digests=json.loads(metadata["has_digests"]) is True,
+        num_unfinished=int(metadata["num_unfinished"]),
+        writer=str(metadata["writer"]),
+    )
+    counts = (header.num_samples, header.num_bytes, header.key_length or 0, header.num_unfinished)
+    if header.num_shards < 1 or not all(0 <= count <= _MAX_COUNT for count in counts):
+        raise ValueError("a count is out of its range")
+    if not _FINGERPRINT.fullmatch(header.fingerprint):
+        raise ValueError("the fingerprint is not 16 hex digits")
+    return header
+
+
+def _parts_of(metadata: Mapping[str, str]) -> list[NumberedNames | int]:
+    """The parts of the names: patterns, and how many names stand in the column."""
+    parts: list[NumberedNames | int] = []
+    for part in json.loads(metadata["names"]):
+        if isinstance(part, int):
+            parts.append(part)
+            continue
+        prefix, suffix, first, width, count = part
+        numbered = NumberedNames(str(prefix), str(suffix), int(first), int(width), int(count))
+        is_sound = 0 < numbered.width <= _MAX_WIDTH and 0 < numbered.length <= _MAX_COUNT
+        if not is_sound or not 0 <= numbered.first <= _MAX_COUNT:
+            raise ValueError("a pattern of names is out of its range")
+        parts.append(numbered)
+    return parts
+
+
+def _content(
+    header: ManifestHeader,
+    parts: Sequence[NumberedNames | int],
+    columns: Mapping[str, NDArray[Any]],
+) -> ManifestFile:
+    num_shards = header.num_shards
+    samples = columns["samples"]
+    if len(samples) != num_shards:
+        raise ValueError(f"{len(samples)} counts for {num_shards} shards")
+    lengths = spread(columns["bytes"], num_shards)
+    for name, column, stated in (
+        ("samples", samples, header.num_samples),
+        ("bytes", lengths, header.num_bytes),
+    ):
+        # In floating point first: the sum of hostile numbers may not fit into 64 bits.
+        if float(column.sum(dtype=np.float64)) > _MAX_COUNT or int(column.sum()) != stated:
+            raise ValueError(f"the {name} of the shards do not sum up to {stated}")
+    others = PackedNames(columns.get("names"), columns.get("name_ends"))
+    names: list[NumberedNames | Sequence[str]] = []
+    start = 0
+    for part in parts:
+        if isinstance(part, int):
+            names.append(others.part(start, start + part))
+            start += part
+        else:
+            names.append(part)
+    if start != len(others) or len(ShardNames(names)) != num_shards:
+        raise ValueError(f"the names are not those of {num_shards} shards")
+    return ManifestFile(
+        header,
+        ShardNames(names),
+        samples,
+        lengths,
+        _of_64_bits(columns["tag"], num_shards),
+        _of_64_bits(columns["index_digest"], num_shards),
+        spread(columns["index_bytes"], num_shards),
+    )
+
+
+def _of_64_bits(column: NDArray[Any], length: int) -> NDArray[np.uint64]:
+    if column.dtype != np.uint64:
+        raise ValueError(f"{column.dtype} where uint64 must be")
+    return spread(column, length)
+
+
+def _of_one(column: NDArray[Any]) -> NDArray[Any]:
+    """One element of a column, if all are equal."""
+    return column[:1] if len(column) and (column == column[0]).all() else column
+
+
+def _others(names: ShardNames) -> list[str]:
+    """The names that are in no pattern."""
+    return [name for part in names.parts if not isinstance(part, NumberedNames) for name in part]
+
+
+def _unusable(path: str, reason: str) -> DataError:
+    return DataError(
+        f"the manifest can't be used: {reason}; get it again, or make it again with `shardwise "
+        f"index --merge {shown(path)} URLS`",
+        url=path,
+    )

@@ -1,0 +1,249 @@
+"""Making manifest files: what is known of each shard, put into one file.
+
+Names are relative to the file's directory where the shards lie in or below it, so that a dataset
+that is copied as a whole opens. No query, user or password of a URL is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import string
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.errors import DataError, StorageError
+from shardwise.shown import shown, without_query
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.shard_names import ShardNames
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.listed import is_manifest_file
+from shardwise.sources.tar.index.manifest_file import ManifestFile, ManifestHeader, encode, tag_of
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_lists import place_of
+from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, local_path
+from shardwise.storage.stores.upload import upload
+
+__all__ = ["Entry", "ManifestBuilder", "manifest_path", "merge_indexes", "require_manifest_name"]
+
+_logger = logging.getLogger("shardwise")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a manifest file has of one shard.
+
+    Attributes:
+        url: the shard.
+        index: its index.
+        stat: the shard.
+    """
+
+    url: str
+    index: ShardIndex
+    stat: FileStat
+
+
+class ManifestBuilder:
+    """Collects shards and writes the file. Keeps numbers, and no index.
+
+    Args:
+        path: where the manifest will be, a path or a URL.
+        options: how a store is reached.
+
+    Raises:
+        ValueError: the name does not end in ".swm".
+    """
+
+    def __init__(self, path: str, *, options: StorageOptions | None = None) -> None:
+        require_manifest_name(path)
+        self.path = local_path(path) if is_local(path) else path
+        self._options = options
+        self._urls: list[str] = []
+        self._names: list[str] = []
+        self._samples: list[int] = []
+        self._lengths: list[int] = []
+        self._tags: list[int] = []
+        self._digests: list[int] = []
+        self._index_bytes: list[int] = []
+        self._fields: dict[str, None] = {}
+        self._key_lengths: set[int | None] = set()
+        self._has_digests = False
+        self._num_unfinished = 0
+        self._num_queries = 0
+
+    def add(self, entry: Entry) -> None:
+        """Append a shard.
+
+        Raises:
+            ValueError: its URL can't be kept without a secret, or is one of this machine in a
+                remote manifest.
+        """
+        header = entry.index.header
+        self._names.append(self._name(entry.url))
+        self._urls.append(entry.url)
+        self._samples.append(header.num_samples)
+        self._lengths.append(entry.stat.num_bytes)
+        self._tags.append(tag_of(entry.stat))
+        self._digests.append(entry.index.content_digest())
+        self._index_bytes.append(len(entry.index.to_bytes()))
+        self._fields.update(dict.fromkeys(header.fields))
+        if header.num_samples:
+            self._key_lengths.add(header.key_length)
+        self._has_digests = self._has_digests or header.has_digests
+        self._num_unfinished += not header.has_end
+
+    def write(self) -> Manifest:
+        """Write the file, whole or not at all; the manifest that it holds.
+
+        Raises:
+            ValueError: two shards have the same name.
+            StorageError: it can't be written.
+        """
+        if len(set(self._names)) < len(self._names):
+            twice = Counter(self._names).most_common(1)[0][0]
+            raise ValueError(
+                f"two shards are called {shown(twice)!r}: a manifest keeps no query of a URL, and "
+                "no shard twice"
+            )
+        if self._num_queries:
+            _logger.warning(
+                "the queries of %d URLs are not kept in %s: signatures run out. Its readers "
+                "need credentials of the store",
+                self._num_queries, shown(self.path),
+            )  # fmt: skip
+        manifest = Manifest.of_columns(
+            "tar", self._urls, np.array(self._samples), np.array(self._lengths)
+        )
+        one_length = len(self._key_lengths) == 1
+        header = ManifestHeader(
+            fingerprint=manifest.fingerprint,
+            num_shards=len(self._urls),
+            num_samples=manifest.num_samples,
+            num_bytes=manifest.num_bytes,
+            fields=tuple(self._fields),
+            key_length=next(iter(self._key_lengths)) if one_length else None,
+            has_digests=self._has_digests,
+            num_unfinished=self._num_unfinished,
+        )
+        content = ManifestFile(
+            header,
+            ShardNames.of(self._names),
+            manifest.sizes,
+            manifest.shard_bytes,
+            np.array(self._tags, np.uint64),
+            np.array(self._digests, np.uint64),
+            np.array(self._index_bytes, np.int64),
+        )
+        _write(self.path, encode(content), self._options)
+        return manifest
+
+    def _name(self, url: str) -> str:
+        """A shard's name as the file keeps it."""
+        if is_local(url):
+            if not is_local(self.path):
+                raise ValueError(
+                    f"the shard {shown(url)!r} is a file of this machine, and a manifest at "
+                    f"{shown(self.path)!r} is for all: give the shards' URLs there"
+                )
+            path = os.path.abspath(local_path(url))  # noqa: PTH100 - the text, without links
+            base = f"{os.path.dirname(os.path.abspath(self.path)).rstrip('/')}/"  # noqa: PTH100, PTH120
+        else:
+            path = without_query(url)
+            if path != url:
+                self._num_queries += 1
+                if not path.endswith(".tar"):
+                    raise ValueError(
+                        f"the query of {shown(url)!r} may name the shard, or be a signature, and "
+                        "is not kept: give shards whose paths name them"
+                    )
+            if shown(path) != path:
+                raise ValueError(
+                    f"{shown(url)!r} has a user or a password in it, which a manifest does not "
+                    "keep: give them as the store's credentials"
+                )
+            base = without_query(self.path)
+            base = base[: base.rfind("/") + 1]
+        name = path.removeprefix(base) if path.startswith(base) else path
+        if name != path and not _is_placed(name, base, path):
+            # Such as a name that begins with "~", or that looks like a URL.
+            name = path
+        return name
+
+
+def _is_placed(name: str, base: str, path: str) -> bool:
+    """Whether a relative name is read back as the path that it stands for."""
+    try:
+        return place_of(name, base) == path
+    except DataError:
+        return False
+
+
+def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manifest:
+    """Write a manifest file of shards whose indexes are there.
+
+    Args:
+        path: the manifest file, "train.swm", or its URL.
+        urls: the shards, in order.
+        store: where the indexes are.
+
+    Raises:
+        DataError: a shard has no index that fits it, or is missing.
+        ValueError: as `ManifestBuilder` says.
+        StorageError: something could not be read or written.
+    """
+    builder = ManifestBuilder(path, options=store.options)
+    for url in urls:
+        stat = store.stat(url)
+        index = store.valid(url, stat)
+        if index is None:
+            raise DataError(
+                f"the shard has no index that fits: make it with `{store.command} {shown(url)}`",
+                url=url,
+            )
+        builder.add(Entry(url, index, stat))
+    return builder.write()
+
+
+def manifest_path(pattern: str) -> str:
+    """Where the manifest of a pattern's shards lies: its text up to the number, else a plain name.
+
+    >>> manifest_path("out/train-{shard:06d}.tar"), manifest_path("out/{shard}.tar")
+    ('out/train.swm', 'out/manifest.swm')
+    """
+    parts = [text for text, _, _, _ in string.Formatter().parse(pattern)]
+    directory, slash, name = parts[0].removesuffix(".tar").rpartition("/")
+    return f"{directory}{slash}{name.rstrip('-_.') or 'manifest'}.swm"
+
+
+def require_manifest_name(path: str) -> None:
+    """Refuse a name that `sw.tar` would not take for a manifest's.
+
+    Raises:
+        ValueError: it does not end in ".swm".
+    """
+    if not is_manifest_file(path):
+        raise ValueError(f"a manifest's name must end in '.swm', and {shown(path)!r} does not")
+
+
+def _write(path: str, data: bytes, options: StorageOptions | None) -> None:
+    """Write a file, local or remote, whole or not at all.
+
+    Raises:
+        StorageError: it can't be written.
+    """
+    if not is_local(path):
+        upload(path, data, options=options)
+        return
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise StorageError(
+            f"the manifest {path!r} can't be written: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Media sidecars: where the frames of the videos and the sound in a tar shard lie."""

@@ -1,0 +1,177 @@
+"""The media of tar shards by sample: their indexes from sidecars, their bytes by ranges."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwise.errors import DataError, MissingShardError
+from shardwise.media_files.index_format import index_from_bytes
+from shardwise.media_files.media_index import MediaIndex
+from shardwise.shown import shown
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.tar.media.build import open_sidecar
+from shardwise.sources.tar.media.sidecar import MediaSidecar
+from shardwise.storage import FilePool
+from shardwise.storage.read import read_files
+
+if TYPE_CHECKING:
+    from shardwise.sources.tar.index.index_store import IndexStore
+    from shardwise.sources.tar.read.shards import ShardSet
+
+__all__ = ["TarMedia"]
+
+# Sidecars that are kept in memory, and coded frames of parsed indexes, at 50 bytes each.
+_MAX_SIDECARS, _MAX_FRAMES = 64, 1_000_000
+
+
+class TarMedia:
+    """The media files of one field of tar shards.
+
+    Args:
+        shards: gives the shards with their indexes.
+        store: where the sidecars lie.
+        pool: opens the shards.
+        field: the field that has them.
+    """
+
+    def __init__(
+        self, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool, field: str
+    ) -> None:
+        self._shards = shards
+        self._store = store
+        self._pool = pool
+        self._field = field
+        self._lock: PerProcess[threading.Lock] = PerProcess()
+        self._sidecars: OrderedDict[int, MediaSidecar] = OrderedDict()
+        self._indexes: OrderedDict[int, MediaIndex] = OrderedDict()
+        self._num_frames = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {
+            "_sidecars": OrderedDict(), "_indexes": OrderedDict(), "_num_frames": 0,
+        }  # fmt: skip
+        return self.__dict__ | empty | {"_lock": PerProcess()}
+
+    def identity(self) -> str:
+        """Changes when a sidecar does: 16 hex digits of the headers of all.
+
+        Raises:
+            MissingShardError: a shard has no sidecar.
+        """
+        digest = hashlib.sha256()
+        for shard in np.flatnonzero(self._shards().manifest.sizes).tolist():
+            digest.update(self._sidecar(shard).identity)
+        return digest.hexdigest()[:16]
+
+    def block(self, sample: int) -> bytes:
+        """The stored index of a sample's file; empty where it lacks the field."""
+        shard, row = self._shards().locate(sample)
+        sidecar = self._sidecar(shard)
+        return b"" if self._field not in sidecar.header.fields else sidecar.block(row, self._field)
+
+    def index(self, sample: int) -> MediaIndex:
+        """The index of a sample's file.
+
+        Raises:
+            DataError: the file can't be used, the sample lacks it, or its index is damaged.
+        """
+        with self._lock.get(threading.Lock):
+            known = self._indexes.get(sample)
+        if known is not None:
+            return known
+        try:
+            index = _parsed(self.block(sample), self._field)
+        except DataError as error:
+            url, key = self.place(sample)
+            raise DataError(error.reason, url=url, key=key, field=self._field) from error
+        with self._lock.get(threading.Lock):
+            if self._indexes.setdefault(sample, index) is index:
+                self._num_frames += _num_frames(index)
+            while self._num_frames > _MAX_FRAMES and len(self._indexes) > 1:
+                self._num_frames -= _num_frames(self._indexes.popitem(last=False)[1])
+        return index
+
+    def place(self, sample: int) -> tuple[str, str]:
+        """The url of the shard, and the key of a sample."""
+        shards = self._shards()
+        shard, row = shards.locate(sample)
+        return shards.manifest.urls[shard], shards.index(shard).keys[row]
+
+    def read(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """Ranges of the files of some samples; all remote ones are in flight at once.
+
+        Args:
+            wanted: by sample the ranges (start, stop) in its file, in order and apart.
+
+        Returns:
+            By sample, pairs of a range's start and its bytes.
+
+        Raises:
+            DataError: a shard is not the one that was indexed, or ends before a range does.
+            StorageError: bytes could not be read.
+        """
+        shards = self._shards()
+        by_shard: dict[int, list[tuple[int, int, int, int]]] = {}
+        for sample, ranges in wanted.items():
+            shard, row = shards.locate(sample)
+            ((base, size),) = shards.index(shard).locate_one((self._field,), row)
+            for start, stop in ranges:
+                if not 0 <= start <= stop <= size:
+                    raise DataError(
+                        f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
+                        url=shards.manifest.urls[shard], field=self._field, offset=base,
+                    )  # fmt: skip
+                by_shard.setdefault(shard, []).append((base + start, stop - start, sample, start))
+        reads, places, begin = [], [], 0
+        for shard, parts in by_shard.items():
+            parts.sort()
+            ends = (begin + np.cumsum([length for _, length, *_ in parts])).tolist()
+            reads.append((shards.manifest.urls[shard], [part[0] for part in parts], ends, begin))
+            for (_, length, sample, start), end in zip(parts, ends, strict=True):
+                places.append((sample, start, end - length, end))
+            begin = ends[-1]
+        buffer = np.empty(begin, np.uint8).data
+        if begin:
+            read_files(self._pool, reads, buffer)
+        held: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in wanted}
+        for sample, start, low, high in places:
+            held[sample].append((start, buffer[low:high].toreadonly()))
+        yield from held.items()
+
+    def _sidecar(self, shard: int) -> MediaSidecar:
+        with self._lock.get(threading.Lock):
+            known = self._sidecars.get(shard)
+            if known is not None:
+                return known
+            url = self._shards().manifest.urls[shard]
+            sidecar = open_sidecar(url, store=self._store)
+            if sidecar is None:
+                raise MissingShardError(
+                    f"{shown(url)} has no media index: make one with "
+                    f"`shardwise index --media {shown(url)}`, or write shards with "
+                    "TarWriter(media=True)"
+                )
+            self._sidecars[shard] = sidecar
+            while len(self._sidecars) > _MAX_SIDECARS:
+                self._sidecars.popitem(last=False)
+            return sidecar
+
+
+def _parsed(block: bytes, field: str) -> MediaIndex:
+    if not block:
+        raise DataError(f"the sample has no {field!r}")
+    if block.startswith(b"!"):
+        raise DataError(block[1:].decode("utf-8", "replace"))
+    return index_from_bytes(block)
+
+
+def _num_frames(index: MediaIndex) -> int:
+    return sum(len(track.columns.pts) for track in index.tracks)

@@ -1,0 +1,270 @@
+"""Making and reading sidecars: while a shard is written, or of one that is there."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.index_format import index_to_bytes
+from shardwise.media_files.media_index import index_media, with_checksums
+from shardwise.shown import shown
+from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.media.sidecar import (
+    MediaSidecar,
+    SidecarHeader,
+    bad_block,
+    encode_sidecar,
+    sidecar_path,
+)
+from shardwise.storage import StorageOptions, atomic_write, is_local, local_path
+from shardwise.storage.protocol import File
+from shardwise.storage.stores.upload import upload
+
+__all__ = [
+    "BadMedia",
+    "MediaBlocks",
+    "build_sidecar",
+    "fresh_index",
+    "is_media_field",
+    "media_block",
+    "media_payloads",
+    "open_sidecar",
+    "publish_sidecar",
+    "sidecar_header",
+]
+
+_EXTENSIONS = frozenset(
+    [
+        "mp4",
+        "m4v",
+        "mov",
+        "mkv",
+        "webm",
+        "avi",
+        "ts",
+        "m2ts",
+        "mpg",
+        "mpeg",
+        "mp3",
+        "m4a",
+        "aac",
+        "ogg",
+        "oga",
+        "opus",
+        "mka",
+    ]
+)
+
+# A shard of 1 GB of video has 0.7 MB of index.
+_MAX_WHOLE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class BadMedia:
+    """A media file that can't be used: which, and why."""
+
+    url: str
+    key: str
+    field: str
+    offset: int
+    reason: str
+
+    def error(self) -> DataError:
+        """The same as an error."""
+        return DataError(
+            self.reason, url=self.url, key=self.key, field=self.field, offset=self.offset
+        )
+
+
+def is_media_field(field: str) -> bool:
+    """Whether a field's name ends like a video, or like sound whose packets need an index."""
+    return field.rpartition(".")[2].lower() in _EXTENSIONS
+
+
+def media_block(data: bytes | memoryview) -> bytes:
+    """The stored index of one media file, with checksums.
+
+    Raises:
+        DataError: it can't be used: damaged, cut, or no media file.
+        MissingExtraError: its container needs PyAV.
+    """
+    reader = BytesReader(data)
+    index = index_media(reader)
+    if not any(track.num_frames for track in index.tracks):
+        raise DataError("the file has neither pictures nor sound")
+    return index_to_bytes(with_checksums(index, reader))
+
+
+class MediaBlocks:
+    """The blocks of a shard that is being written: its bytes are there, and are not read again."""
+
+    def __init__(self) -> None:
+        self._blocks: list[dict[str, bytes]] = []
+
+    def of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        """The blocks of one sample by field.
+
+        Raises:
+            DataError: one of its media files can't be used.
+        """
+        blocks = {}
+        for name, data in members:
+            field = name[len(key) + 1 :]
+            if is_media_field(field):
+                try:
+                    blocks[field] = media_block(data)
+                except DataError as error:
+                    raise DataError(
+                        error.reason, key=key, field=field, offset=error.offset
+                    ) from error
+        return blocks
+
+    def add(self, blocks: dict[str, bytes]) -> None:
+        """Take the blocks of a sample that was written."""
+        self._blocks.append(blocks)
+
+    def publish(self, url: str, index: ShardIndex, *, store: IndexStore) -> None:
+        """Write the sidecar of a finished shard, if it has media, and begin the next one's."""
+        samples, self._blocks = self._blocks, []
+        fields = [field for field in index.fields if is_media_field(field)]
+        if fields:
+            blocks = [sample.get(field, b"") for sample in samples for field in fields]
+            publish_sidecar(url, index, blocks, store=store, fields=fields)
+
+
+def sidecar_header(index: ShardIndex, fields: Sequence[str]) -> SidecarHeader:
+    """What a sidecar of a shard says of it."""
+    rows = np.arange(index.num_samples)
+    digest = 0
+    for field in fields:
+        offsets, sizes = index.locate(field, rows)
+        digest = zlib.crc32(np.where(sizes < 0, -1, offsets).astype("<i8").tobytes(), digest)
+        digest = zlib.crc32(sizes.astype("<i8").tobytes(), digest)
+    return SidecarHeader(index.num_bytes, index.num_samples, tuple(fields), digest)
+
+
+def publish_sidecar(
+    url: str, index: ShardIndex, blocks: Sequence[bytes], *, store: IndexStore,
+    fields: Sequence[str],
+) -> str:  # fmt: skip
+    """Write a sidecar beside the shard's index; it appears whole or not at all.
+
+    Returns:
+        Where it lies.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    path = sidecar_path(store.published_path(url))
+    data = encode_sidecar(sidecar_header(index, fields), blocks)
+    if is_local(path):
+        Path(local_path(path)).parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(local_path(path)) as file:
+            file.write(data)
+    else:
+        upload(path, data, options=store.options)
+    return path
+
+
+def media_payloads(
+    url: str, index: ShardIndex, fields: Sequence[str], options: StorageOptions | None
+) -> Iterator[tuple[int, str, int, bytes | None]]:
+    """Row, field, place and payload of each media file of a shard; None for one that is missing."""
+    file = open_uncached(url, options)
+    try:
+        for row in range(index.num_samples):
+            for field, (offset, size) in zip(
+                fields, index.locate_one(tuple(fields), row), strict=True
+            ):
+                yield row, field, offset, None if size < 0 else file.read(offset, size)
+    finally:
+        file.close()
+
+
+def build_sidecar(
+    url: str, *, store: IndexStore, progress: Callable[[int], object] | None = None
+) -> tuple[str | None, list[BadMedia]]:
+    """Make the sidecar of a shard that has an index.
+
+    Args:
+        url: the shard.
+        store: where its index is.
+        progress: called with the bytes read since its last call.
+
+    Returns:
+        Where the sidecar lies, None for a shard without media; and the files that can't be used.
+
+    Raises:
+        DataError: the shard has no index that fits.
+        StorageError: it can't be read or written.
+    """
+    index = fresh_index(url, store)
+    fields = [field for field in index.fields if is_media_field(field)]
+    if not fields:
+        return None, []
+    blocks: list[bytes] = []
+    bad: list[BadMedia] = []
+    for row, field, offset, data in media_payloads(url, index, fields, store.options):
+        try:
+            blocks.append(b"" if data is None else media_block(data))
+        except DataError as error:
+            place = offset + (error.offset or 0)
+            bad.append(BadMedia(url, index.keys[row], field, place, error.reason))
+            blocks.append(bad_block(error.reason))
+        if progress is not None and data is not None:
+            progress(len(data))
+    return publish_sidecar(url, index, blocks, store=store, fields=fields), bad
+
+
+def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
+    """The sidecar of a shard; None where there is none.
+
+    Raises:
+        StaleIndexError: it is of another version of the shard.
+        DataError: it is damaged.
+    """
+    path = sidecar_path(store.published_path(url))
+    try:
+        file: File = open_uncached(path, store.options)
+        num_bytes = file.stat().num_bytes
+    except MissingShardError:
+        return None
+
+    # Of a shard far away one request for all, not one a sample.
+    whole = file.read(0, num_bytes) if file.is_remote and num_bytes <= _MAX_WHOLE_BYTES else None
+
+    def read(start: int, stop: int) -> bytes:
+        start, stop = min(start, num_bytes), min(stop, num_bytes)
+        if whole is not None:
+            return whole[start:stop]
+        return file.read(start, stop - start) if stop > start else b""
+
+    sidecar = MediaSidecar(read, path=path)
+    index = fresh_index(url, store)
+    if sidecar.header != sidecar_header(index, [f for f in index.fields if is_media_field(f)]):
+        raise StaleIndexError(
+            "the media sidecar is of another version of the shard: make it again with "
+            f"`shardwise index --media {shown(url)}`",
+            url=url,
+        )
+    return sidecar
+
+
+def fresh_index(url: str, store: IndexStore) -> ShardIndex:
+    """The index of a shard, which must be there and fit."""
+    saved = store.look(url)
+    if saved.error is not None:
+        raise saved.error
+    if saved.state != "fresh" or saved.index is None:
+        raise StaleIndexError(
+            f"the index of the shard is {saved.state}: run `{store.command} {shown(url)}` first",
+            url=url,
+        )
+    return saved.index

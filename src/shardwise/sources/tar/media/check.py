@@ -1,0 +1,102 @@
+"""Checking the media of a shard: against its sidecar, and by decoding where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shardwise.errors import DataError, MissingExtraError, ShardwiseError
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.media_index import index_media, with_checksums
+from shardwise.media_files.sound import PacketSound
+from shardwise.sources.tar.check.problem import Problem, problem_of
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.media.build import (
+    fresh_index,
+    is_media_field,
+    media_payloads,
+    open_sidecar,
+)
+from shardwise.sources.tar.media.sidecar import MediaSidecar
+
+__all__ = ["check_media", "media_problems"]
+
+_SECONDS_AT_ONCE = 10
+
+
+def media_problems(url: str, *, store: IndexStore) -> Iterator[Problem]:
+    """What is wrong with the media of a shard.
+
+    With a sidecar, each payload is compared with its checksums; without one, all is decoded.
+    """
+    try:
+        index = fresh_index(url, store)
+        fields = [field for field in index.fields if is_media_field(field)]
+        sidecar = open_sidecar(url, store=store) if fields else None
+        for row, field, offset, data in media_payloads(url, index, fields, store.options):
+            if data is None:
+                continue
+            try:
+                _check(data, row, field, sidecar)
+            except MissingExtraError:
+                raise
+            except DataError as error:
+                yield Problem(
+                    url,
+                    error.reason,
+                    "replace the file, or leave the sample out",
+                    key=index.keys[row],
+                    field=field,
+                    offset=offset + (error.offset or 0),
+                )
+    except MissingExtraError:
+        raise
+    except ShardwiseError as error:
+        yield problem_of(error, url)
+
+
+def _check(data: bytes, row: int, field: str, sidecar: MediaSidecar | None) -> None:
+    indexed = None if sidecar is None else sidecar.index(row, field)
+    if indexed is None:
+        check_media(data)
+        return
+    reader = BytesReader(data)
+    found = with_checksums(index_media(reader), reader)
+    for mine, theirs in zip(found.tracks, indexed.tracks, strict=True):
+        assert mine.checksums is not None
+        assert theirs.checksums is not None
+        if len(mine.checksums) != len(theirs.checksums):
+            raise DataError("the file has other frames than its media index says")
+        wrong = np.flatnonzero(mine.checksums != theirs.checksums)
+        if len(wrong):
+            raise DataError(
+                f"{mine.kind}: {len(wrong)} of {len(mine.checksums)} groups of frames are not the "
+                f"ones that were indexed, the first of them group {int(wrong[0])}"
+            )
+
+
+def check_media(data: bytes) -> None:
+    """Decode all of a media file.
+
+    Raises:
+        DataError: something can't be decoded.
+    """
+    reader = BytesReader(data)
+    index = index_media(reader)
+    kinds = {track.kind for track in index.tracks}
+    if not kinds:
+        raise DataError("the file has neither pictures nor sound")
+    if "video" in kinds:
+        form = form_of(index, size=(16, 16))
+        num_frames = index.first("video").num_frames
+        # In large parts: each begins at a key frame.
+        for start in range(0, num_frames, 1024):
+            numbers = np.arange(start, min(start + 1024, num_frames))
+            decode_frames(reader, index, numbers, form=form)
+    if "audio" in kinds:
+        sound = PacketSound(reader, index)
+        step = _SECONDS_AT_ONCE * sound.rate
+        for start in range(0, sound.num_samples, step):
+            sound.read(start, min(start + step, sound.num_samples))

@@ -1,0 +1,22 @@
+"""A writer of one shard that also takes samples as they stand in other shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwise.sources.tar.write.stored import StoredRun
+from shardwise.sources.tar.write.writer import TarWriter
+
+__all__ = ["CopyingWriter"]
+
+
+class CopyingWriter(TarWriter):
+    """As `TarWriter`, for samples that are encoded already. Keys are the caller's to check."""
+
+    def write_members(self, key: str, members: Sequence[tuple[str, bytes]]) -> None:
+        """Write what `encode_sample` returned."""
+        self._write_members(key, members)
+
+    def write_stored(self, run: StoredRun) -> None:
+        """Write the samples of a run, in the bytes that they have."""
+        self._append(run.data, run.keys, run.fields)

@@ -1,0 +1,149 @@
+"""CRC-32C of many byte strings: by google-crc32c at about 4 GB/s a core, or by numpy.
+
+Numpy makes about 170 MB/s, and nothing needs to be installed for it. How it does that:
+Blocks of all strings go through the table side by side, two bytes of each at a time; then the
+blocks of a string are joined. Zeros before a string change nothing while the register begins with
+0, so that strings are filled up to whole blocks at their beginning; what beginning with ones adds
+depends on the length alone.
+
+Source: RFC 3720 (the Castagnoli polynomial), and TensorFlow's mask of it in record files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["crc32c", "crc32c_by_numpy", "masked_crc32c"]
+
+_POLYNOMIAL = 0x82F63B78
+_ONES = 0xFFFFFFFF
+_MASK = 0xA282EAD8
+# A short block costs steps that join, a long one steps through the table.
+_MIN_BLOCK, _MAX_BLOCK = 64, 16384
+
+Words = NDArray[np.uint32]
+
+
+def masked_crc32c(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Words:
+    """The CRC-32C of each string, turned and shifted as record files have it."""
+    crc = crc32c(buffer, starts, lengths).astype(np.uint64)
+    turned = (crc >> np.uint64(15)) | (crc << np.uint64(17))
+    return ((turned + np.uint64(_MASK)) & np.uint64(_ONES)).astype(np.uint32)
+
+
+def crc32c(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Words:
+    """The CRC-32C of each string, by google-crc32c where it is installed, else by numpy.
+
+    Args:
+        buffer: uint8 `[total]`.
+        starts: int64 `[strings]`, where each begins in it.
+        lengths: int64 `[strings]`, its length.
+
+    Returns:
+        uint32 `[strings]`.
+    """
+    of_one = _compiled()
+    if of_one is None:
+        return crc32c_by_numpy(buffer, starts, lengths)
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return np.array([of_one(buffer[start:stop]) for start, stop in bounds], np.uint32)
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[[NDArray[np.uint8]], int] | None:
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    # Without its extension it counts in Python, which numpy is faster than.
+    return google_crc32c.value if google_crc32c.implementation == "c" else None
+
+
+def crc32c_by_numpy(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Words:
+    """The CRC-32C of each string, by numpy; arguments and result as of `crc32c`."""
+    if not len(starts):
+        return np.empty(0, np.uint32)
+    longest = int(lengths.max())
+    block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (longest.bit_length() // 2 + 2)))
+    counts = -(-lengths // block)
+    num_blocks = int(counts.sum())
+    # All strings, each filled up with zeros at its beginning.
+    filled = np.zeros(num_blocks * block, np.uint8)
+    ends = np.cumsum(counts) * block
+    for start, length, end in zip(starts.tolist(), lengths.tolist(), ends.tolist(), strict=True):
+        filled[end - length : end] = buffer[start : start + length]
+    table = _table_of_pairs()
+    crc = np.zeros(num_blocks, np.uint32)
+    pairs = filled.view("<u2").reshape(num_blocks, block // 2)
+    for column in np.ascontiguousarray(pairs.T):
+        low = crc.astype(np.uint16)
+        low ^= column
+        crc >>= np.uint32(16)
+        crc ^= table.take(low)
+    joined = np.zeros(len(starts), np.uint32)
+    firsts, skip = np.cumsum(counts) - counts, _zeros(block)
+    for number in range(int(counts.max(initial=0))):
+        has = np.flatnonzero(counts > number)
+        joined[has] = _apply(skip, joined[has]) ^ crc[firsts[has] + number]
+    return joined ^ _ones_after(lengths) ^ np.uint32(_ONES)
+
+
+@lru_cache(maxsize=1)
+def _table() -> Words:
+    """What a byte does to the register."""
+    table: Words = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
+    return table.astype(np.uint32)
+
+
+@lru_cache(maxsize=1)
+def _table_of_pairs() -> Words:
+    """What two bytes do to the register: 256 KiB, which stay in the processor's L2 cache."""
+    table = _table()
+    register = np.arange(1 << 16, dtype=np.uint32)
+    for _ in range(2):
+        register = table[register & np.uint32(255)] ^ (register >> np.uint32(8))
+    return register
+
+
+@lru_cache(maxsize=64)
+def _zeros(num_bytes: int) -> Words:
+    """What `num_bytes` zero bytes do to each bit of the register: uint32 `[32]`.
+
+    Args:
+        num_bytes: a power of two.
+    """
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    if num_bytes == 1:
+        one: Words = _table()[bits & np.uint32(255)] ^ (bits >> np.uint32(8))
+        return one
+    half = _zeros(num_bytes // 2)
+    return _apply(half, half)
+
+
+def _apply(columns: Words, words: Words) -> Words:
+    """A linear function of the register, by what it does to each bit."""
+    out = np.zeros_like(words)
+    for bit, column in enumerate(columns):
+        out ^= column * ((words >> np.uint32(bit)) & np.uint32(1))
+    return out
+
+
+def _ones_after(lengths: NDArray[np.int64]) -> Words:
+    """The register that began with ones, after `lengths` zero bytes: uint32 `[k]`."""
+    register = np.full(len(lengths), _ONES, np.uint32)
+    for bit in range(int(lengths.max(initial=0)).bit_length()):
+        has = np.flatnonzero(lengths >> bit & 1)
+        register[has] = _apply(_zeros(1 << bit), register[has])
+    return register

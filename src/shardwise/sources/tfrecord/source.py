@@ -1,0 +1,256 @@
+"""The source of TFRecord files: records by number, and the features of `tf.train.Example`.
+
+Every file is scanned for its records at the first use of the manifest, unless an index has them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.arguments import path_text
+from shardwise.columns import BytesColumn, Column
+from shardwise.errors import DataError
+from shardwise.shown import shown
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.records.forms import STORED, BadRowError, Form
+from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
+from shardwise.sources.tfrecord.crc32c import masked_crc32c
+from shardwise.sources.tfrecord.example import KINDS, parse_example
+from shardwise.sources.tfrecord.scan import find_records
+from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path
+
+__all__ = ["TfRecordSource"]
+
+_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+_RECORD = "record"
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """What is taken of a feature.
+
+    Attributes:
+        kind: "bytes", "float32" or "int64".
+        is_list: whether it is a list of values; else exactly one.
+    """
+
+    kind: str
+    is_list: bool
+
+    @property
+    def text(self) -> str:
+        """As a user writes it."""
+        return f"{self.kind}[]" if self.is_list else self.kind
+
+
+class TfRecordSource(RecordSource):
+    """Records of TFRecord files, by id; see `shardwise.tfrecord`.
+
+    Args:
+        urls: what `shardwise.storage.expand` takes; a directory stands for its `.tfrecord` files.
+        features: name -> "bytes", "float32" or "int64", with "[]" for a list; names alone, whose
+            kinds are those of the first record; () for records as bytes; None for the features of
+            the first record, or records as bytes if it is no Example.
+        index: the directory of the index files; None for beside the files.
+        storage: how remote files are reached; None for the defaults.
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        features: Mapping[str, str] | Iterable[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
+        storage: StorageOptions | None = None,
+    ) -> None:
+        super().__init__(storage=storage)
+        self.urls = expand(urls, suffixes=_SUFFIXES, options=storage)
+        self._index_dir = None if index is None else path_text("index", index)
+        if self._index_dir is not None and (
+            not is_local(self._index_dir) or "\0" in local_path(self._index_dir)
+        ):
+            raise ValueError(f"index={self._index_dir!r:.80}: give a directory of this machine")
+        self._asked = _asked(features)
+        self._opening: PerProcess[threading.Lock] = PerProcess()
+        self._found: list[tuple[FileStat, NDArray[np.int64]]] | None = None
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
+        return f"TfRecordSource({shown(self.urls[0])!r}{more})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the places of records: other processes load the index files."""
+        return super().__getstate__() | {"_found": None}
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The files, in their order; the first use scans those without an index."""
+        places = self._places()
+        return Manifest(
+            "tfrecord",
+            [
+                Shard(url, places[i][1].shape[1], places[i][0].num_bytes)
+                for i, url in enumerate(self.urls)
+            ],
+        )
+
+    def _places(self) -> list[tuple[FileStat, NDArray[np.int64]]]:
+        if self._found is None:
+            with self._opening.get(threading.Lock):
+                if self._found is None:
+                    with ThreadPoolExecutor(min(_THREADS, len(self.urls))) as pool:
+                        self._found = list(pool.map(self._find, self.urls))
+        return self._found
+
+    def _find(self, url: str) -> tuple[FileStat, NDArray[np.int64]]:
+        stat, records = find_records(self._pool.get(url), self._index_dir)
+        self._pool.pin(url, stat)
+        return stat, records
+
+    @cached_property
+    def _features(self) -> Mapping[str, _Feature] | None:
+        """What is taken of each record; None for the record itself."""
+        asked = self._asked
+        if isinstance(asked, dict):
+            return {name: _feature(text) for name, text in asked.items()}
+        if asked == ():
+            return None
+        first = self._first_record()
+        if first is None:
+            return None if asked is None else {name: _Feature("bytes", False) for name in asked}
+        url, data = first
+        try:
+            found = parse_example(data)
+        except ValueError:
+            found = {}
+        known = {name: _Feature(kind, len(values) != 1) for name, (kind, values) in found.items()}
+        if asked is None:
+            return known or None
+        for name in asked:
+            if name not in known:
+                raise DataError(
+                    f"the first record has no feature {name!r}, but "
+                    f"{', '.join(sorted(known)) or 'none'}: give its kind, as "
+                    f"features={{{name!r}: 'bytes'}}",
+                    url=url,
+                )
+        return {name: known[name] for name in asked}
+
+    def _first_record(self) -> tuple[str, bytes] | None:
+        for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
+            if len(ends):
+                start = int(ends[0] - lengths[0])
+                return url, self._pool.get(url).read(start, int(lengths[0]))
+        return None
+
+    @cached_property
+    def _forms(self) -> Mapping[str, Form]:
+        features = self._features
+        return dict.fromkeys([_RECORD] if features is None else features, STORED)
+
+    def _value_fields(self, forms: Mapping[str, Form]) -> Collection[str]:
+        features = self._features or {}
+        return frozenset(
+            name for name in forms if name in features and features[name].text != "bytes"
+        )
+
+    @property
+    def _is_zipped(self) -> bool:
+        return False
+
+    def _open_shard(self, number: int) -> RecordShard:
+        shard = self.manifest.shards[number]
+        stat, (ends, lengths) = self._places()[number]
+        if len(ends) != shard.num_samples or stat.num_bytes != shard.num_bytes:
+            raise DataError(
+                f"the file was replaced: it had {shard.num_samples} records in "
+                f"{shard.num_bytes} bytes, and has {len(ends)} in {stat.num_bytes}",
+                url=shard.url,
+            )
+        # The checksum of the data is read along with it.
+        return RecordShard(ends - lengths, ends + 4)
+
+    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+        buffer, starts, lengths = records.buffer, records.starts, records.lengths - 4
+        ends = starts + lengths
+        stored = buffer[ends[:, None] + np.arange(4)].view("<u4")[:, 0]
+        wrong = np.flatnonzero(masked_crc32c(buffer, starts, lengths) != stored)
+        if len(wrong):
+            raise BadRowError(int(wrong[0]), "the record is damaged: its checksum differs")
+        features = self._features
+        if features is None:
+            return {_RECORD: BytesColumn(buffer, starts, lengths)}
+        rows: dict[str, list[Any]] = {name: [] for name in names}
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            try:
+                found = parse_example(buffer[start:end].tobytes())
+                for name in names:
+                    rows[name].append(_value(name, features[name], found.get(name)))
+            except ValueError as error:
+                raise BadRowError(row, str(error)) from error
+        return {
+            name: BytesColumn.of(values) if features[name].text == "bytes" else values
+            for name, values in rows.items()
+        }
+
+
+def _value(name: str, feature: _Feature, found: tuple[str, Any] | None) -> Any:
+    """The value of a feature; None where the record lacks it."""
+    if found is None:
+        return None
+    kind, values = found
+    if not len(values) and not feature.is_list:
+        return None
+    if kind != feature.kind:
+        # A list without values may be of any kind.
+        if not len(values):
+            return [] if feature.kind == "bytes" else np.empty(0, feature.kind)
+        raise ValueError(
+            f"the feature {name!r} is {kind}, and was {feature.kind} when it was asked"
+        )
+    if feature.is_list:
+        return values
+    if len(values) != 1:
+        raise ValueError(
+            f"the feature {name!r} has {len(values)} values: take it as a list, "
+            f"features={{{name!r}: '{kind}[]'}}"
+        )
+    return values[0] if kind == "bytes" else values[0].item()
+
+
+def _asked(features: Any) -> dict[str, str] | tuple[str, ...] | None:
+    if features is None:
+        return None
+    if isinstance(features, str | bytes) or not isinstance(features, Iterable):
+        raise TypeError(f"features={features!r:.80}: give a dict of kinds, or a sequence of names")
+    if isinstance(features, Mapping):
+        asked = dict(features)
+        for name, text in asked.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise TypeError(f"features={{{name!r:.80}: {text!r:.80}}}: give texts")
+            _feature(text)
+        return asked
+    names = tuple(features)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"features={names!r:.80}: give names, each once")
+    return names
+
+
+def _feature(text: str) -> _Feature:
+    kind = text.removesuffix("[]")
+    if kind not in KINDS.values():
+        raise ValueError(
+            f"the kind {text!r:.80} of a feature: give bytes, float32 or int64, with [] for a list"
+        )
+    return _Feature(kind, text.endswith("[]"))

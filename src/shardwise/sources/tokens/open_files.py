@@ -1,0 +1,103 @@
+"""From URLs to files of tokens: each file's format is found by its name and by what lies beside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shardwise.arguments import path_text
+from shardwise.errors import DataError, MissingShardError
+from shardwise.shown import base_name
+from shardwise.sources.tokens.litdata import open_litdata
+from shardwise.sources.tokens.megatron import open_megatron
+from shardwise.sources.tokens.raw import open_npy, open_raw
+from shardwise.sources.tokens.token_file import TokenFile
+from shardwise.storage import StorageOptions, expand, is_local, local_path, open_file
+
+__all__ = ["expand_tokens", "open_token_files"]
+
+_SUFFIXES = (".bin", ".npy")
+_LITDATA = "index.json"
+# Opening a file waits for a store or a network file system.
+_THREADS = 16
+
+
+def expand_tokens(
+    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: StorageOptions
+) -> list[str]:
+    """Files of tokens and indexes of LitData; a directory that has one of these stands for it.
+
+    Raises:
+        MissingShardError: nothing is there.
+        ValueError: nothing is named, or a file twice.
+    """
+    many: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
+    if isinstance(many, bytes) or not isinstance(many, Sequence):
+        raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")
+    return expand([_indexed(item) for item in many], suffixes=_SUFFIXES, options=options)
+
+
+def _indexed(item: Any) -> Any:
+    text = path_text("each of urls", item)
+    if text and is_local(text):
+        index = os.path.join(local_path(text), _LITDATA)  # noqa: PTH118 - keeps './'
+        return index if os.path.isfile(index) else text  # noqa: PTH113 - as above
+    return text
+
+
+def open_token_files(
+    urls: Sequence[str], dtype: np.dtype[Any] | None, options: StorageOptions
+) -> list[TokenFile]:
+    """Open files and check their headers.
+
+    Raises:
+        DataError: a file is damaged, cut, foreign, or of another dtype than the first.
+        MissingShardError: one is not there.
+        StorageError: one could not be read.
+    """
+    opened = partial(_open, dtype=dtype, options=options)
+    if len(urls) == 1:
+        files = opened(urls[0])
+    else:
+        with ThreadPoolExecutor(min(_THREADS, len(urls))) as pool:
+            files = [file for each in pool.map(opened, urls) for file in each]
+    if not files:
+        raise DataError("no chunk of tokens is in it", url=urls[0])
+    for file in files[1:]:
+        if file.dtype != files[0].dtype:
+            raise DataError(
+                f"its tokens are {file.dtype.name}, and those of {files[0].url!r} "
+                f"{files[0].dtype.name}: read them as two datasets",
+                url=file.url,
+            )
+    return files
+
+
+def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> list[TokenFile]:
+    name = base_name(url)
+    if name == _LITDATA:
+        return open_litdata(url, dtype, options)
+    stat = open_file(url, options=options).stat()
+    if name.endswith(".npy"):
+        return [open_npy(url, stat, dtype, options)]
+    if not name.endswith(".bin"):
+        raise DataError(
+            "no file of tokens by its name: .bin, .npy, or LitData's index.json", url=url
+        )
+    megatron = open_megatron(url, stat, dtype, options)
+    if megatron is not None:
+        return [megatron]
+    if dtype is None and name.startswith("chunk-"):
+        beside = f"{url[: -len(name)]}{_LITDATA}"
+        try:
+            open_file(beside, options=options).stat()
+        except MissingShardError:
+            pass
+        else:
+            raise DataError(f"a chunk of LitData: name its index, {beside!r}", url=url)
+    return [open_raw(url, stat, dtype, options)]

@@ -1,0 +1,124 @@
+"""Files of nothing but tokens: raw ones, those of llm.c with a header, and `.npy`.
+
+A raw file says nothing of itself, so its dtype must be given. llm.c's have 256 int32 before the
+tokens: a magic number, version 1 and the number of tokens. Of `.npy` the header is read by numpy;
+Python objects, which would be unpickled, are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from shardwise.errors import DataError
+from shardwise.sources.tokens.token_file import TokenFile, tokens_between
+from shardwise.storage import FileStat, StorageOptions, open_file
+
+__all__ = ["open_npy", "open_raw"]
+
+_LLMC_BYTES = 1024
+_LLMC_DTYPES = {20240520: "<u2", 20240801: "<u4"}
+_NPY_MAGIC = b"\x93NUMPY"
+# The header of one dimension has 80 to 128 bytes.
+_MAX_NPY_HEADER = 4096
+# What numpy raises of a header that is no literal of Python.
+_BAD_HEADERS = (
+    ValueError, EOFError, SyntaxError, TypeError, LookupError, tokenize.TokenError,
+)  # fmt: skip
+
+
+def open_raw(
+    url: str, stat: FileStat, dtype: np.dtype[Any] | None, options: StorageOptions
+) -> TokenFile:
+    """A file without an index.
+
+    Raises:
+        DataError: its dtype is unknown, it is cut, or it is of another format.
+        StorageError: it could not be read.
+    """
+    head = open_file(url, options=options).read(0, min(stat.num_bytes, _LLMC_BYTES))
+    if head.startswith((_NPY_MAGIC, b"MMIDIDX", b"PK\3\4", b"\x1f\x8b", b"(\xb5/\xfd")):
+        raise DataError(
+            f"a file of raw tokens begins with {head[:6]!r}: it is of another format, or "
+            "compressed",
+            url=url,
+            offset=0,
+        )
+    if len(head) == _LLMC_BYTES:
+        magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
+        if magic in _LLMC_DTYPES and version == 1:
+            return _open_llmc(url, stat, np.dtype(_LLMC_DTYPES[magic]), count, dtype)
+    if dtype is None:
+        raise DataError(
+            "nothing says what its tokens are: there is no .idx of Megatron and no index.json of "
+            "LitData beside it; give dtype='uint16' for a raw file, as nanoGPT writes it",
+            url=url,
+        )
+    return TokenFile(url, stat, dtype, 0, tokens_between(url, 0, stat.num_bytes, dtype))
+
+
+def _open_llmc(
+    url: str, stat: FileStat, own: np.dtype[Any], count: int, dtype: np.dtype[Any] | None
+) -> TokenFile:
+    if dtype is not None and dtype != own:
+        raise DataError(
+            f"dtype={dtype.name} was given, and llm.c's header says {own.name}", url=url
+        )
+    end = _LLMC_BYTES + count * own.itemsize
+    if end != stat.num_bytes:
+        raise DataError(
+            f"the header says {count} tokens, which end at byte {end}, and the file has "
+            f"{stat.num_bytes}: it is cut or damaged",
+            url=url,
+            offset=min(end, stat.num_bytes) if count >= 0 else 8,
+        )
+    return TokenFile(url, stat, own, _LLMC_BYTES, count)
+
+
+def open_npy(
+    url: str, stat: FileStat, dtype: np.dtype[Any] | None, options: StorageOptions
+) -> TokenFile:
+    """An array of one dimension; a raw file of that name, as OLMo has them, needs a dtype.
+
+    Raises:
+        DataError: the header is damaged, it is no row of integers, or the file is cut.
+        StorageError: it could not be read.
+    """
+    head = open_file(url, options=options).read(0, min(stat.num_bytes, _MAX_NPY_HEADER))
+    if not head.startswith(_NPY_MAGIC):
+        if dtype is not None:
+            return open_raw(url, stat, dtype, options)
+        raise DataError(
+            "no .npy: it does not begin with \\x93NUMPY; if it has nothing but tokens, give dtype=",
+            url=url,
+            offset=0,
+        )
+    stream = io.BytesIO(head)
+    try:
+        version = npy.read_magic(stream)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, own = read(stream, max_header_size=_MAX_NPY_HEADER)
+    except _BAD_HEADERS as error:
+        raise DataError(f"a damaged header of .npy: {error}", url=url, offset=6) from None
+    if own.kind not in "iu" or len(shape) != 1 or own.byteorder == ">":
+        raise DataError(
+            f"an array of {own} and shape {list(shape)}: tokens are one row of whole numbers, "
+            "little-endian",
+            url=url,
+            offset=stream.tell(),
+        )
+    if dtype is not None and dtype != own:
+        raise DataError(f"dtype={dtype.name} was given, and the header says {own.name}", url=url)
+    offset = stream.tell()
+    if offset + shape[0] * own.itemsize != stat.num_bytes:
+        raise DataError(
+            f"{shape[0]} tokens end at byte {offset + shape[0] * own.itemsize}, and the file has "
+            f"{stat.num_bytes}: it is cut or damaged",
+            url=url,
+            offset=min(offset + shape[0] * own.itemsize, stat.num_bytes),
+        )
+    return TokenFile(url, stat, own, offset, shape[0])

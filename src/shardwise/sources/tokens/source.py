@@ -1,0 +1,147 @@
+"""Blocks of tokens as samples: block i of a file is its tokens i * block to i * block + block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Columns
+from shardwise.errors import DataError
+from shardwise.shown import base_name, shown
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.tokens.open_files import expand_tokens, open_token_files
+from shardwise.sources.tokens.read import TokenReader
+from shardwise.sources.tokens.token_file import TokenFile, checked_dtype
+from shardwise.storage import StorageOptions
+
+__all__ = ["TokenBlocks", "TokenSource"]
+
+
+class TokenSource:
+    """What the two ways to cut tokens into samples share: files, fields and traits.
+
+    Args:
+        urls: files, patterns, directories or a list of these.
+        block: tokens of a sample, of which it has one more: the next sample's first.
+        dtype: of raw files.
+        storage: how remote files are reached.
+    """
+
+    fields = ("tokens",)
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        block: int,
+        dtype: Any = None,
+        storage: StorageOptions | None = None,
+    ) -> None:
+        self.block = block
+        self._dtype = checked_dtype(dtype)
+        self._options = StorageOptions() if storage is None else storage
+        self.urls = expand_tokens(urls, self._options)
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
+        return f"{type(self).__name__}({shown(self.urls[0])!r}{more}, block={self.block})"
+
+    @cached_property
+    def reader(self) -> TokenReader:
+        """The opened files; raises as `open_token_files` does."""
+        return TokenReader(open_token_files(self.urls, self._dtype, self._options), self._options)
+
+    @property
+    def files(self) -> tuple[TokenFile, ...]:
+        """The files of tokens, in order."""
+        return self.reader.files
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """In full where files are mapped: a block costs the same wherever it lies."""
+        return "full" if self.reader.are_local else "window"
+
+    @cached_property
+    def traits(self) -> SourceTraits:
+        """The one field is an array of a fixed shape."""
+        return SourceTraits(
+            value_fields=self.fields,
+            layouts={"tokens": ((self.block + 1,), self.reader.dtype)},
+            random_reads_are_requests=not self.reader.are_local,
+        )
+
+    def _refuse_none(self, count: int) -> None:
+        if count < 1:
+            most = max(file.num_tokens for file in self.files)
+            raise DataError(
+                f"no block of {self.block} + 1 tokens: the longest file has {most}; use a smaller "
+                "block",
+                url=self.files[0].url,
+            )
+
+
+class TokenBlocks(TokenSource):
+    """Blocks of each file; satisfies `shardwise.sources.protocol.Source`.
+
+    Neighbouring blocks share a token: the last target of one is the first input of the next. Up to
+    `block` tokens at the end of a file are in none; `num_dropped` counts these.
+    """
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """A shard for each file.
+
+        Raises:
+            DataError: a file is damaged, cut or foreign, or none has a whole block.
+            StorageError: one could not be read.
+        """
+        counts = [max(0, (file.num_tokens - 1) // self.block) for file in self.files]
+        self._refuse_none(sum(counts))
+        kind = f"tokens {self.block} {self.reader.dtype.str}"
+        return Manifest(
+            kind,
+            [Shard(f.url, n, f.stat.num_bytes) for f, n in zip(self.files, counts, strict=True)],
+        )
+
+    @property
+    def num_dropped(self) -> int:
+        """Tokens that are in no block."""
+        used = self.manifest.sizes * self.block + (self.manifest.sizes > 0)
+        return sum(file.num_tokens for file in self.files) - int(used.sum())
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read blocks; see the protocol.
+
+        Raises:
+            DataError: a file has changed or is cut.
+            StorageError: one could not be read.
+        """
+        ids = np.asarray(ids, dtype=np.int64)
+        shards, rows = self.manifest.locate(ids)
+        names = [base_name(file.url) for file in self.files]
+        pairs = zip(shards.tolist(), rows.tolist(), strict=True)
+        keys = [f"{names[shard]}:{row}" for shard, row in pairs]
+        if fields == ():
+            return Columns(ids, keys, {})
+        tokens = self._read(shards, rows)
+        return Columns(ids, keys, {"tokens": tokens}, tokens.nbytes)
+
+    def _read(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[Any]:
+        reader, width = self.reader, self.block + 1
+        if not reader.are_local:
+            counts = np.full(len(rows), width)
+            return reader.runs(shards, rows * self.block, counts).reshape(len(rows), width)
+        files = np.unique(shards).tolist()
+        if len(files) == 1:
+            return reader.blocks(files[0], rows, self.block)
+        out = np.empty((len(rows), width), reader.dtype)
+        for file in files:
+            places = np.flatnonzero(shards == file)
+            out[places] = reader.blocks(file, rows[places], self.block)
+        return out
