@@ -19,7 +19,13 @@ from shardwise.columns import Columns, merge_columns
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
+from shardwise.sources.protocol import (
+    Source,
+    SourceTraits,
+    read_rows,
+    traits_of,
+    value_fields_of,
+)
 
 __all__ = ["ConcatSource", "concat"]
 
@@ -47,6 +53,11 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
     for number, part in enumerate(parts):
         if not isinstance(part, Dataset):
             raise TypeError(f"dataset {number} of concat() is {part!r:.80}: wrap it with sw.wrap")
+        if getattr(part, "sampler", None) is not None:
+            raise ValueError(
+                f"dataset {number} of concat() brings an order of its own, which a part could not "
+                "keep: concatenate what it is made of, or mix() it with the others"
+            )
     first = parts[0]
     for number, part in enumerate(parts[1:], 1):
         difference = _difference(first, part)
@@ -138,7 +149,7 @@ class ConcatSource:
     def manifest(self) -> Manifest:
         """All shards, one source's after the other's."""
         manifests = [source.manifest for source in self.sources]
-        manifest = Manifest("concat", [shard for m in manifests for shard in m.shards])
+        manifest = Manifest.joined("concat", manifests)
         parts = "".join(f"{m.fingerprint}\n" for m in manifests)
         digest = hashlib.sha256(f"shardwise concat 1\n{parts}".encode())
         manifest.fingerprint = digest.hexdigest()[:16]
@@ -156,6 +167,17 @@ class ConcatSource:
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples of each source together; see the protocol."""
+        return self.read_epoch(ids, fields, epoch=0, seed=0)
+
+    def read_epoch(
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int,
+        seed: int,
+    ) -> Columns:
+        """Read samples of an epoch, for sources whose samples differ between epochs."""
         names = self.fields if fields is None else fields
         # side="right" skips empty sources.
         owners = np.searchsorted(np.cumsum(self.sizes), ids, side="right")
@@ -164,7 +186,8 @@ class ConcatSource:
             rows = np.flatnonzero(owners == owner)
             start = int(self.starts[owner])
             try:
-                parts.append((rows, self.sources[owner].read(ids[rows] - start, names)))
+                source, own = self.sources[owner], ids[rows] - start
+                parts.append((rows, read_rows(source, own, names, epoch=epoch, seed=seed)))
             except DataError as error:
                 # The source knows its own ids.
                 error.index = None if error.index is None else error.index + start

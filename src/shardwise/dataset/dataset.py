@@ -7,23 +7,26 @@ loader says who gets it when.
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Never, overload
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.codecs import default_decoder
 from shardwise.collate import collate
-from shardwise.columns import Columns
-from shardwise.dataset.display import Sample, gallery
-from shardwise.dataset.fields import RawRows, decode_row, decode_rows, is_plain_function
-from shardwise.dataset.samples import LoadedSamples
+from shardwise.dataset.column import Progress, computed_column
+from shardwise.dataset.column_reader import ColumnReader
+from shardwise.dataset.display import gallery
+from shardwise.dataset.fields import is_plain_function
+from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.subset import (
-    checked_ids,
+    checked_columns,
     filter_mask,
+    rows_of,
     subset_fingerprint,
     subset_indices,
     subset_shard_sizes,
@@ -37,15 +40,11 @@ from shardwise.sources.protocol import Source, value_fields_of
 
 __all__ = ["Dataset"]
 
-# Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
-# up to 1,024 rows or 16 MiB.
-_FIRST_ROWS, _MAX_ROWS = 16, 1024
-_READ_BYTES = 16 << 20
 # Samples whose pictures a notebook shows.
 _NUM_SHOWN = 8
 
 
-class Dataset(LoadedSamples):
+class Dataset(IndexedSamples):
     """Samples by index, decoded and transformed.
 
     A sample is a dict: "__key__" (str) and one entry a field, bytes until decoded. `ds[i]` is one
@@ -196,11 +195,84 @@ class Dataset(LoadedSamples):
         source_ids = subset_indices(indices, len(self), self._transforms.indices)
         return Dataset(self._source, _transforms=self._transforms.take(source_ids))
 
+    def column(
+        self,
+        name: str,
+        fn: Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        progress: Progress = None,
+        num_workers: int = 0,
+    ) -> NDArray[Any]:
+        """One value of every sample, as a read-only array `[samples]`, in storage order.
+
+        Made in parallel once, and kept: beside the indexes of tar shards (in `.shardwise/`), else,
+        and where that can't be written, in the user's cache directory. The file belongs to these
+        samples (names, sizes and versions of the shards, the subset), this name, the decoders and
+        maps, and the function; if one of them changes, the column is made anew. Of a function its
+        code and the values that it holds count; globals, files and objects that it looks into do
+        not. Of wrapped datasets nothing is kept, since their content is not known from outside.
+
+        Args:
+            name: a field, which alone is read; "__key__"; a member of a field of JSON
+                (`"json.n_frames"`). A field of a tar shard that has no decoder gets its default
+                one. With a function, any name.
+            fn: sample -> value. It gets all fields that the dataset selects.
+            progress: None for a bar where standard error is a terminal; False for none; a function
+                of (samples done, all samples).
+            num_workers: processes, which are spawned and get the dataset and the function pickled.
+                0 for threads of this one, which suffice where reading or decoding in C is the work.
+
+        Returns:
+            The field's own dtype where the source has arrays of numbers; else bool, int64, float64
+            or str.
+
+        Raises:
+            ValueError: there is no such field, and no function.
+            DataError: a sample has no such value, or it is no single number or text, or the
+                function raised; url and key say where.
+            WorkerError: a process died.
+
+        Examples:
+            >>> import shardwise as sw
+            >>> ds = sw.wrap([{"text": "a b"}, {"text": "c"}])
+            >>> ds.column("words", lambda sample: len(sample["text"].split()))
+            array([2, 1])
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"column({name!r}): the name of a field, or with a function any name")
+        if fn is not None and not callable(fn):
+            raise TypeError(f"column({name!r}, {fn!r:.40}): a function of a sample")
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
+            raise ValueError(f"num_workers={num_workers!r}: processes, or 0 for threads")
+        reader = self._column_reader(name, fn)
+        return computed_column(reader, progress=progress, num_workers=num_workers)
+
+    def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
+        if fn is not None:
+            return ColumnReader(name, self, None, fn=fn)
+        if self.is_mapped:
+            return ColumnReader(name, self, name)
+        if name == "__key__":
+            return ColumnReader(name, self.select(), name)
+        field, *path = [name] if name in (*self.fields, *self._parts) else name.split(".")
+        if field not in (*self.fields, *self._parts):
+            there = ", ".join(map(repr, self.fields)) or "none"
+            raise ValueError(
+                f"column({name!r}): no field {field!r}: the fields are {there}; give a function "
+                "that makes the values, as column(name, lambda sample: ...)"
+            )
+        read = self.select(field)
+        decoder = default_decoder(field)
+        is_stored = field not in value_fields_of(self._source)
+        if is_stored and decoder is not None and field not in self._transforms.decoders:
+            read = read.decode(**{field: decoder})
+        return ColumnReader(name, read, field, tuple(path))
+
     def filter(
         self,
         where: ArrayLike | Callable[[dict[str, Any]], ArrayLike],
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Mapping[str, ArrayLike] | None = None,
     ) -> Dataset:
         """Keep the samples for which something holds: a subset, with equal steps on all ranks.
 
@@ -209,7 +281,8 @@ class Dataset(LoadedSamples):
                 samples' values, decoded and stacked as in a batch, with "__key__", and returns one
                 boolean for each. It is called for 512 samples at a time, in each process that
                 makes the dataset, and must return the same in all of them.
-            columns: the fields that the function gets; others are not read.
+            columns: the fields that the function gets; others are not read. A mapping of names to
+                arrays `[samples]`, such as what `column` gives, is taken as it is.
 
         Raises:
             ValueError: a field is not there, a `map()` comes before a function, or a mask of
@@ -229,102 +302,88 @@ class Dataset(LoadedSamples):
                     f"filter(function, columns={columns!r}): name the fields that it gets, such "
                     "as columns=['cls']"
                 )
-            self._transforms.check("filter", columns, self.fields)
-            read = self.select(*columns)
-            mask = filter_mask(where, lambda ids: collate(read.load(ids)), len(self))
+            read: Callable[[NDArray[np.int64]], dict[str, Any]]
+            if isinstance(columns, Mapping):
+                read = partial(rows_of, checked_columns(columns, len(self)))
+            else:
+                self._transforms.check("filter", columns, self.fields)
+                selected = self.select(*columns)
+                read = lambda ids: collate(selected.load(ids))  # noqa: E731 - one line
+            mask = filter_mask(where, read, len(self))
         else:
             mask = np.asarray(where)
             if mask.dtype != np.bool_:
                 raise TypeError(f"filter() takes booleans, not {mask.dtype}: use subset(indices)")
         return self.subset(mask)
 
-    # Samples.
+    def clips(
+        self,
+        field: str,
+        *,
+        frames: int = 16,
+        stride: int = 1,
+        step: int | None = None,
+        count: int | None = None,
+        seconds: float | None = None,
+        jitter: int = 0,
+        fps: float | Fraction | None = None,
+        cuts: str | None = None,
+        short: Literal["drop", "mask", "repeat", "error"] = "drop",
+        size: int | tuple[int, int] | None = None,
+        fit: Literal["stretch", "crop"] = "stretch",
+        layout: Literal["TCHW", "THWC", "CTHW"] = "TCHW",
+        audio: Literal["same"] | None = None,
+        on_bad: Literal["error", "drop"] = "error",
+    ) -> Dataset:
+        """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 
-    @overload
-    def __getitem__(self, index: int | np.integer[Any]) -> dict[str, Any]: ...
+        Which frames a clip has follows from the media index (`shardwise index --media`, or
+        `TarWriter(media=True)`) in integers, before a byte of a picture is read. Up to 10,000
+        samples of other sources are indexed here. The sample's other fields ride along.
+        docs/video.md has the fields of a clip.
 
-    @overload
-    def __getitem__(
-        self, index: slice | Sequence[int] | NDArray[np.integer[Any]]
-    ) -> list[dict[str, Any]]: ...
+        Args:
+            field: the field that has the videos, as stored.
+            frames: frames of a clip.
+            stride: 4 takes each fourth frame of the video.
+            step: frames from the begin of a clip to that of the next; by default a clip begins
+                where the one before ends.
+            count: clips of each video (or cut), evenly spread, in place of `step`.
+            seconds: seconds from one clip to the next, in place of `step`.
+            jitter: a clip begins 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
+            fps: frames a second, in place of `stride`: frame i is the one that is on the screen
+                i / fps seconds after the first.
+            cuts: a field of JSON ("json.scenes") with a list of rows {"start": s, "end": s, ...}:
+                clips lie inside of these, by default one in the middle of each, and
+                "__media__" has the row as "cut".
+            short: of a video or cut that is too short: "drop" it (`ds.source.counts` has how many),
+                "mask" frames of zeros behind its end ("mp4.mask"), "repeat" its last frame, or
+                "error".
+            size: (height, width) of the pictures; None keeps the video's.
+            fit: "stretch" to the size, or "crop" the centre.
+            layout: of frames T, channels C, height H, width W.
+            audio: "same" for the sound of the same time: "mp4.audio", float32
+                `[channels, samples]`, and "mp4.audio.mask".
+            on_bad: "drop" leaves out the videos that the index says can't be used.
 
-    def __getitem__(self, index: Any) -> Any:
-        if type(index) is not int:
-            if isinstance(index, slice):
-                return self.__getitems__(range(*index.indices(len(self))))
-            if hasattr(index, "__len__") and getattr(index, "ndim", None) != 0:
-                return self.__getitems__(index)
-            if isinstance(index, bool):
-                raise TypeError(f"ds[{index}]: a sample's index is an int")
-            index = operator.index(index)
-        num_samples = len(self)
-        if not -num_samples <= index < num_samples:
-            raise IndexError(f"sample {index} of {num_samples}")
-        index %= num_samples
-        if self._read_sample is not None:
-            sample = self._sample(index)
-            if sample is not None:
-                return Sample(sample)
-        rows = self._read(np.array([index], dtype=np.int64))
-        return Sample(self._mapped(rows, 0, decode_row(rows, 0, self._fields), 0, 0))
+        Raises:
+            DataError: a shard has no media index; or a video can't be used or is too short, and
+                the options say "error".
+            ValueError: there is no such field, options do not go together, or a `map()` comes
+                before.
+        """
+        from shardwise.dataset.clips.make import make_clips
+        from shardwise.dataset.clips.options import checked_options
 
-    def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
-        """Samples by index, read together; torch's DataLoader calls this for a batch."""
-        ids = checked_ids(indices, len(self), from_end=True)
-        return list(self._samples(self._read(ids))) if len(ids) else []
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        num_samples = len(self)
-        # Objects gain nothing from being read together, and may be large.
-        most = 1 if self._traits.holds_objects else _MAX_ROWS
-        start, num_rows = 0, min(most, _FIRST_ROWS)
-        while start < num_samples:
-            stop = min(start + num_rows, num_samples)
-            rows = self._read(np.arange(start, stop, dtype=np.int64))
-            yield from self._samples(rows)
-            row_bytes = max(1, rows.columns.num_bytes // (stop - start))
-            start, num_rows = stop, max(1, min(most, 2 * num_rows, _READ_BYTES // row_bytes))
-
-    # Inner parts.
+        options = checked_options(
+            field, frames=frames, stride=stride, step=step, count=count, seconds=seconds,
+            jitter=jitter, fps=fps, cuts=cuts, short=short, size=size, fit=fit, layout=layout,
+            audio=audio, on_bad=on_bad,
+        )  # fmt: skip
+        source, transforms = make_clips(self._source, self._transforms, self.fields, options)
+        return Dataset(source, _transforms=transforms)
 
     @property
     def _parts(self) -> tuple[str, ...]:
         """Fields that are not read yet, and may be named."""
         return () if self._transforms.selected is not None else self._traits.parts
-
-    @cached_property
-    def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:
-        """The source's quick way to one sample, if it has one and no function follows."""
-        return None if self.is_mapped else getattr(self._source, "read_sample", None)
-
-    def _sample(self, index: int) -> dict[str, Any] | None:
-        """One sample by the quick way; None if something is wrong: the other way raises it."""
-        transforms = self._transforms
-        source_id = index if transforms.indices is None else int(transforms.indices[index])
-        assert self._read_sample is not None
-        stored = self._read_sample(source_id, transforms.selected)
-        if stored is None:
-            return None
-        key, values = stored
-        sample: dict[str, Any] = {"__key__": key}
-        for field, value in zip(self._fields, values, strict=True):
-            if value is None:
-                if field.required:
-                    return None
-            elif field.decoder is None:
-                sample[field.name] = value
-            else:
-                try:
-                    sample[field.name] = field.decoder(value)
-                except Exception as exc:  # noqa: BLE001 - decoders are the user's code
-                    columns = Columns(np.array([source_id]), [key], {})
-                    rows = RawRows(np.array([index]), columns, self._url_in_source)
-                    rows.blame(0, field.decoder, exc, field=field.name)
-        return sample
-
-    def _samples(self, rows: RawRows) -> Iterator[dict[str, Any]]:
-        """Finish samples one by one, as epoch 0 of seed 0 has them."""
-        samples = decode_rows(rows, self._fields)
-        if not self.is_mapped:
-            return samples
-        return (self._mapped(rows, row, sample, 0, 0) for row, sample in enumerate(samples))

@@ -1,32 +1,32 @@
 """From stored rows to values: missing fields, decoders, and errors that name the sample.
 
 Rows are decoded one by one into sample dicts, or column by column for a batch: both give the same
-values. Every failure becomes a `DataError` that names url, key, field and index (I6).
+values, a keyed decoder's included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column, Columns, Layout, values_of
-from shardwise.errors import DataError, ShardwiseError, message_of
+from shardwise.columns import BytesColumn, Column, Layout, values_of
+from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+from shardwise.dataset.raw_rows import RawRows
+from shardwise.errors import DataError
 
 __all__ = [
     "Field",
     "Layout",
-    "RawRows",
     "copied",
     "decode_columns",
     "decode_row",
     "decode_rows",
     "in_place",
     "is_plain_function",
-    "name_of",
 ]
 
 
@@ -39,12 +39,35 @@ class Field:
         decoder: bytes -> value, or None for the bytes themselves.
         required: it was asked for by name, so a sample without it is an error.
         layout: shape and dtype of a row, where the source has arrays of values; else None.
+        number: its place among the fields that are read.
+        takes_rng: the decoder has a parameter called `rng`.
     """
 
     name: str
-    decoder: Callable[[Any], Any] | None
+    decoder: Callable[..., Any] | None
     required: bool
     layout: Layout | None = None
+    number: int = 0
+    takes_rng: bool = False
+
+    @classmethod
+    def of(
+        cls, name: str, decoder: Any, *, required: bool, layout: Layout | None, number: int
+    ) -> Field:
+        """Look at the decoder's signature once."""
+        return cls(name, decoder, required, layout, number, takes_rng(decoder))
+
+    @property
+    def stream(self) -> int:
+        """Which of a sample's generators the decoder gets; decoders of one stream draw alike."""
+        return int(getattr(self.decoder, "stream", 0))
+
+    def decode(self, value: Any, random: SampleKeys, source_id: int) -> Any:
+        """Call the decoder, which must be there, with the sample's generator if it takes one."""
+        assert self.decoder is not None
+        if self.takes_rng:
+            return self.decoder(value, rng=random.generator(source_id, self.stream))
+        return self.decoder(value)
 
     @property
     def has_no_null(self) -> bool:
@@ -64,47 +87,6 @@ class Field:
         return np.dtype(np.int64) if fits else None
 
 
-@dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond
-class RawRows:
-    """Samples as the source read them, and their names in messages.
-
-    Attributes:
-        ids: int64 `[rows]`, the samples' ids in the dataset; `columns.ids` has the source's.
-        columns: what the source read.
-        url_of: the url of the shard that holds a sample, by its id in the source.
-    """
-
-    ids: NDArray[np.int64]
-    columns: Columns
-    url_of: Callable[[int], str]
-
-    def error(self, row: int, message: str, *, field: str | None = None) -> DataError:
-        """Make the error that says where the sample in this row lies."""
-        return DataError(
-            message,
-            url=self.url_of(int(self.columns.ids[row])),
-            key=self.columns.keys[row],
-            field=field,
-            index=int(self.ids[row]),
-        )
-
-    def blame(
-        self, row: int, fn: Callable[..., Any], exc: Exception, *, field: str | None = None
-    ) -> NoReturn:
-        """Raise the error for `exc`, which a decoder or function raised on the sample in this row.
-
-        Errors that are not the data's, such as a missing package, stay as they are. The traceback
-        of `exc` begins with the user's function, not with its caller here.
-        """
-        if isinstance(exc, ShardwiseError) and not isinstance(exc, DataError):
-            raise exc
-        reason = exc.reason if isinstance(exc, DataError) else message_of(exc)
-        message = f"{name_of(fn)} raised {type(exc).__name__}: {reason}"
-        traceback = exc.__traceback__
-        cause = exc.with_traceback(traceback.tb_next if traceback else None)
-        raise self.error(row, message, field=field) from cause
-
-
 def is_plain_function(decoder: Callable[..., Any]) -> bool:
     """Whether a decoder is any callable: none of this library's, and without their abilities."""
     return not (
@@ -112,11 +94,6 @@ def is_plain_function(decoder: Callable[..., Any]) -> bool:
         or hasattr(decoder, "decode_into")
         or hasattr(decoder, "decode_column")
     )
-
-
-def name_of(fn: Callable[..., Any]) -> str:
-    """The name of a decoder or function in messages."""
-    return getattr(fn, "__qualname__", None) or repr(fn)
 
 
 def in_place(field: Field) -> Layout | None:
@@ -216,7 +193,7 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
         return out
     if field.decoder is None and isinstance(column, np.ndarray):
         return _own(column)
-    values: Any = _decode_at_once(field, column) if whole else None
+    values: Any = _decode_at_once(rows, field, column) if whole else None
     if values is None:
         values = _owned(column)
         if field.decoder is not None:
@@ -296,33 +273,39 @@ def _decoded(rows: RawRows, row: int, field: Field, value: Any) -> Any:
     if field.decoder is None:
         return value
     try:
+        rows.begin(row, field.number)
+        if field.takes_rng:
+            return field.decoder(value, rng=rows.generator(row, field.stream))
         return field.decoder(value)
     except Exception as exc:  # noqa: BLE001 - decoders are the user's code: anything may come
         rows.blame(row, field.decoder, exc, field=field.name)
 
 
-def _decode_at_once(field: Field, column: Column) -> Any:
+def _decode_at_once(rows: RawRows, field: Field, column: Column) -> Any:
     """Decode a whole column to an array or a list, or return None: do it row by row.
 
-    So it is done with damaged values too: the row's own error then names the sample.
+    So it is done with damaged values too: the row's own error then names the sample. Keyed
+    decoders get a generator a sample, so they are called row by row.
     """
     if isinstance(column, np.ndarray):
         return None if field.cast is None else column.astype(field.cast)
     decode_column = getattr(field.decoder, "decode_column", None)
-    if decode_column is None or not isinstance(column, BytesColumn):
+    if decode_column is None or field.takes_rng or not isinstance(column, BytesColumn):
         return None
     try:
+        rows.begin_column(field.number)
         return decode_column(column)
     except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
         return None
 
 
-def _filled_at_once(field: Field, column: Column, out: NDArray[Any]) -> bool:
+def _filled_at_once(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> bool:
     """Decode a whole column into `out` if the decoder can; else False, and `out` means nothing."""
     decode_column_into = getattr(field.decoder, "decode_column_into", None)
-    if decode_column_into is None or not isinstance(column, BytesColumn):
+    if decode_column_into is None or field.takes_rng or not isinstance(column, BytesColumn):
         return False
     try:
+        rows.begin_column(field.number)
         decode_column_into(column, out)
     except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
         return False
@@ -331,9 +314,9 @@ def _filled_at_once(field: Field, column: Column, out: NDArray[Any]) -> bool:
 
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
     """Decode into the rows of `out`: by one copy where a whole column comes at once."""
-    if _filled_at_once(field, column, out):
+    if _filled_at_once(rows, field, column, out):
         return
-    values = column if field.decoder is None else _decode_at_once(field, column)
+    values = column if field.decoder is None else _decode_at_once(rows, field, column)
     if isinstance(values, np.ndarray) and (values.shape, values.dtype) == (out.shape, out.dtype):
         np.copyto(out, values)
         return
@@ -342,8 +325,13 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
         if decoder is None:
             raise rows.error(row, _odd_value(value, out), field=field.name)
         try:
+            rows.begin(row, field.number)
             # With the dots a scalar's row is a view too.
-            decoder.decode_into(value, out[row, ...])
+            if field.takes_rng:
+                rng = rows.generator(row, field.stream)
+                decoder.decode_into(value, out[row, ...], rng=rng)
+            else:
+                decoder.decode_into(value, out[row, ...])
         except Exception as exc:  # noqa: BLE001 - as above
             rows.blame(row, decoder, exc, field=field.name)
 

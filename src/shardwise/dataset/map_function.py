@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.dataset.fields import RawRows, name_of
+from shardwise.dataset.raw_rows import RawRows, name_of
 from shardwise.plan.permute import mix
 
 __all__ = ["MapFunction", "columns_of"]
@@ -68,6 +68,7 @@ class MapFunction:
         """
         key = sample["__key__"]
         try:
+            rows.begin(row, -1 - self.place)
             if self.takes_rng:
                 sample = self.fn(sample, rng=self._generator(rows, row, epoch, seed))
             else:

@@ -17,21 +17,23 @@ from numpy.typing import NDArray
 from shardwise.dataset.fields import (
     Field,
     Layout,
-    RawRows,
     copied,
     decode_columns,
     decode_rows,
     in_place,
     is_plain_function,
 )
+from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.map_function import columns_of
+from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import checked_ids
 from shardwise.dataset.transforms import Transforms
 from shardwise.errors import DataError
-from shardwise.samples import LoadCost, StageTimes
+from shardwise.media_files.stage_seconds import StageSeconds
+from shardwise.samples import DecodeWatch, LoadCost, StageTimes
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, traits_of
+from shardwise.sources.protocol import Source, SourceTraits, read_rows, traits_of
 
 __all__ = ["LoadedSamples"]
 
@@ -122,6 +124,7 @@ class LoadedSamples:
         seed: int = 0,
         out: Mapping[str, NDArray[Any]] | None = None,
         stats: StageTimes | None = None,
+        watch: DecodeWatch | None = None,
     ) -> dict[str, Sequence[Any]]:
         """Read, decode and transform samples; see `Samples.load`. Several threads may call it.
 
@@ -137,25 +140,33 @@ class LoadedSamples:
             StorageError: bytes could not be read.
         """
         started = time.perf_counter()
-        rows = self._read(checked_ids(ids, len(self)))
+        rows = self._read(checked_ids(ids, len(self)), epoch=epoch, seed=seed)
+        rows.watch = watch
         read = time.perf_counter()
         if stats is not None:
             stats.add("read", read - started, rows.columns.num_bytes)
         transform_s = 0.0
-        if self.is_mapped:
-            # Row by row, so that the first error is that of the first row.
-            samples = []
-            for row, sample in enumerate(decode_rows(rows, self._fields)):
+        with StageSeconds() as apart:
+            if self.is_mapped:
+                # Row by row, so that the first error is that of the first row.
+                samples = []
+                for row, sample in enumerate(decode_rows(rows, self._fields)):
+                    decoded = time.perf_counter()
+                    # What a function decodes by itself is part of "transform".
+                    apart.is_paused = True
+                    samples.append(self._mapped(rows, row, sample, epoch, seed))
+                    apart.is_paused = False
+                    transform_s += time.perf_counter() - decoded
                 decoded = time.perf_counter()
-                samples.append(self._mapped(rows, row, sample, epoch, seed))
+                columns: dict[str, Any] = dict(columns_of(rows, samples))
                 transform_s += time.perf_counter() - decoded
-            decoded = time.perf_counter()
-            columns: dict[str, Any] = dict(columns_of(rows, samples))
-            transform_s += time.perf_counter() - decoded
-        else:
-            columns = decode_columns(rows, self._fields, out or {})
+            else:
+                columns = decode_columns(rows, self._fields, out or {})
         if stats is not None:
-            stats.add("decode", time.perf_counter() - read - transform_s)
+            apart_s = sum(apart.seconds.values())
+            stats.add("decode", time.perf_counter() - read - transform_s - apart_s)
+            for stage, seconds in apart.seconds.items():
+                stats.add(stage, seconds)
             if self.is_mapped:
                 stats.add("transform", transform_s)
         return columns
@@ -172,7 +183,7 @@ class LoadedSamples:
         if self.is_mapped or self._traits.holds_objects or not columnar:
             return None
         manifest = self.manifest
-        num_bytes = sum(shard.num_bytes for shard in manifest.shards)
+        num_bytes = manifest.num_bytes
         # 0: the source does not know its samples' sizes.
         return num_bytes / max(1, manifest.num_samples) if num_bytes else None
 
@@ -190,16 +201,20 @@ class LoadedSamples:
         ]
 
     def _url_in_source(self, source_id: int) -> str:
+        url_of: Callable[[int], str] | None = getattr(self._source, "url_of", None)
+        if url_of is not None:
+            return url_of(source_id)
         manifest = self._source.manifest
         shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
         return manifest.shards[int(shard[0])].url
 
-    def _read(self, ids: NDArray[np.int64]) -> RawRows:
-        """Read samples by their ids in this dataset."""
+    def _read(self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0) -> RawRows:
+        """Read samples by their ids in this dataset; by default as epoch 0 of seed 0 has them."""
         indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         try:
-            columns = self._source.read(source_ids, self._transforms.selected)
+            fields = self._transforms.selected
+            columns = read_rows(self._source, source_ids, fields, epoch=epoch, seed=seed)
         except DataError as error:
             # The source knows its own ids: say which sample of this dataset it is.
             if indices is not None and error.index is not None:
@@ -212,7 +227,7 @@ class LoadedSamples:
             own = columns.fields if self.is_mapped else self._transforms.decoders
             copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
             columns = replace(columns, fields={**columns.fields, **copies})
-        return RawRows(ids, columns, self._url_in_source)
+        return RawRows(ids, columns, self._url_in_source, SampleKeys(seed, epoch))
 
     def _mapped(
         self, rows: RawRows, row: int, sample: dict[str, Any], epoch: int, seed: int

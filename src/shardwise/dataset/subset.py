@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "checked_columns",
     "checked_ids",
     "filter_mask",
+    "rows_of",
     "subset_fingerprint",
     "subset_indices",
     "subset_shard_sizes",
@@ -79,6 +81,27 @@ def subset_indices(
         chosen = np.flatnonzero(chosen)
     ids = checked_ids(chosen, num_samples)
     return ids.copy() if inner is None else inner[ids]
+
+
+def checked_columns(columns: Mapping[str, ArrayLike], num_samples: int) -> dict[str, NDArray[Any]]:
+    """Arrays of one value a sample, by name.
+
+    Raises:
+        ValueError: one has another length.
+    """
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    for name, array in arrays.items():
+        if array.shape[:1] != (num_samples,):
+            raise ValueError(
+                f"filter(): the column {name!r} has shape {list(array.shape)}, for {num_samples} "
+                "samples: give one value each, as column() does"
+            )
+    return arrays
+
+
+def rows_of(columns: Mapping[str, NDArray[Any]], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Some rows of each column."""
+    return {name: column[ids] for name, column in columns.items()}
 
 
 def filter_mask(

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from shardwise.codecs import default_decoder, resolve
 from shardwise.columns import Layout
-from shardwise.dataset.fields import Field, name_of
+from shardwise.dataset.fields import Field
 from shardwise.dataset.map_function import MapFunction
+from shardwise.dataset.raw_rows import name_of
 
 __all__ = ["Transforms"]
 
@@ -87,8 +88,14 @@ class Transforms:
     def fields(self, known: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Field, ...]:
         """The fields that are read, with their decoders, and with layouts where they are arrays."""
         return tuple(
-            Field(name, self.decoders.get(name), name in self.required, layouts.get(name))
-            for name in known
+            Field.of(
+                name,
+                self.decoders.get(name),
+                required=name in self.required,
+                layout=layouts.get(name),
+                number=number,
+            )
+            for number, name in enumerate(known)
         )
 
     def steps(self) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Clips of videos as samples: `Dataset.clips`."""

@@ -1,0 +1,146 @@
+"""A clip between reading and decoding: its bytes and its index; and the decoders of clips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.errors import DataError
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.media_index import MediaIndex
+from shardwise.media_files.pictures import clip_shape
+from shardwise.media_files.sound_window import open_sound, read_window
+
+__all__ = ["Clip", "ClipDecoder", "HeldRanges", "SoundDecoder", "SoundMask"]
+
+
+class HeldRanges:
+    """A file of which some ranges are in memory; others are read when they are asked for.
+
+    Args:
+        num_bytes: the file's size.
+        held: pairs of a range's start and its bytes.
+        fetch: reads another range.
+    """
+
+    def __init__(
+        self,
+        num_bytes: int,
+        held: list[tuple[int, memoryview]],
+        fetch: Callable[[int, int], memoryview],
+    ) -> None:
+        self.num_bytes = num_bytes
+        self._held = held
+        self._fetch = fetch
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Bytes `[start, stop)`."""
+        for begin, data in self._held:
+            if begin <= start and stop <= begin + len(data):
+                return data[start - begin : stop - begin]
+        return self._fetch(start, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A clip that is read and not decoded.
+
+    Attributes:
+        reader: the file, with the clip's ranges in memory.
+        index: the file's index.
+        frames: int64 `[T]`, the numbers of its frames; -1 for a frame of zeros.
+        span: the first tick, and the length in ticks, of what it shows.
+    """
+
+    reader: HeldRanges
+    index: MediaIndex
+    frames: NDArray[np.int64]
+    span: tuple[int, Fraction] = field(default=(0, Fraction(0)))
+
+    @cached_property
+    def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The sound of the same time, float32 `[channels, samples]`, and where there is one."""
+        picture, heard = self.index.first("video"), self.index.first("audio")
+        sound = open_sound(self.reader, index=self.index)
+        tick = Fraction(*picture.time_base)
+        begin = self.span[0] * tick - heard.origin * Fraction(*heard.time_base)
+        start = round(begin * sound.rate)
+        count = max(1, round(self.span[1] * tick * sound.rate))
+        values = read_window(sound, start, count, rate=sound.rate, channels=None)
+        places = np.arange(start, start + count)
+        return values, (places >= 0) & (places < sound.num_samples)
+
+    def named(self, error: DataError) -> DataError:
+        """The error with the clip's frames in it."""
+        shown = self.frames[self.frames >= 0]
+        frames = f"frames {int(shown.min())} to {int(shown.max())}" if len(shown) else "no frames"
+        return DataError(f"clip of {frames}: {error.reason}", offset=error.offset)
+
+
+@dataclass(frozen=True)
+class ClipDecoder:
+    """Decodes the pictures of clips.
+
+    Attributes:
+        frames: of a clip.
+        size: (height, width), or None for the video's.
+        fit: "stretch" or "crop".
+        layout: "TCHW", "THWC" or "CTHW".
+    """
+
+    frames: int
+    size: tuple[int, int] | None
+    fit: str
+    layout: str
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every clip; None without a size."""
+        if self.size is None:
+            return None
+        return clip_shape(self.frames, *self.size, self.layout), np.dtype(np.uint8)
+
+    def __call__(self, clip: Clip) -> NDArray[np.uint8]:
+        """Decode a clip."""
+        return self._decode(clip, None)
+
+    def decode_into(self, clip: Clip, out: NDArray[Any]) -> None:
+        """Decode a clip into a row of a batch."""
+        self._decode(clip, out)
+
+    def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        form = form_of(clip.index, size=self.size, fit=self.fit, layout=self.layout)
+        try:
+            return decode_frames(clip.reader, clip.index, clip.frames, form=form, out=out)
+        except DataError as error:
+            raise clip.named(error) from error
+
+
+@dataclass(frozen=True)
+class SoundDecoder:
+    """Decodes the sound of clips."""
+
+    def __call__(self, clip: Clip) -> NDArray[np.float32]:
+        """float32 `[channels, samples]`."""
+        try:
+            return clip.sound[0]
+        except DataError as error:
+            raise clip.named(error) from error
+
+
+@dataclass(frozen=True)
+class SoundMask:
+    """Where the sound of clips is sound: False before its beginning and behind its end."""
+
+    def __call__(self, clip: Clip) -> NDArray[np.bool_]:
+        """Bool `[samples]`."""
+        try:
+            return clip.sound[1]
+        except DataError as error:
+            raise clip.named(error) from error

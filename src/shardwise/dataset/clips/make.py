@@ -1,0 +1,110 @@
+"""`Dataset.clips`: from a source of videos to the source of their clips."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import values_of
+from shardwise.dataset.clips.clip import ClipDecoder, SoundDecoder, SoundMask
+from shardwise.dataset.clips.files import MediaFiles, StoredFiles, files_of
+from shardwise.dataset.clips.options import ClipOptions
+from shardwise.dataset.clips.source import ClipSource
+from shardwise.dataset.clips.table import (
+    ClipCounts,
+    clip_table,
+    from_arrays,
+    to_arrays,
+)
+from shardwise.dataset.kept_arrays import KeptArrays
+from shardwise.dataset.transforms import Transforms
+from shardwise.plan.clip_windows import ClipTable
+from shardwise.sources.protocol import Source
+
+__all__ = ["make_clips"]
+
+
+def make_clips(
+    source: Source, transforms: Transforms, fields: tuple[str, ...], options: ClipOptions
+) -> tuple[ClipSource, Transforms]:
+    """The source of clips, and what is done to its samples.
+
+    Args:
+        source: the videos.
+        transforms: what is done to the samples with them: fields, decoders, a subset.
+        fields: the fields that are read.
+        options: which clips.
+
+    Raises:
+        ValueError: there is no such field, or a `map()` comes before.
+        DataError: a video can't be used or is too short, and the options say "error".
+    """
+    needed = [options.field, *([options.cuts.split(".")[0]] if options.cuts else [])]
+    transforms.check("clips", needed, fields)
+    indices = transforms.indices
+    ids = np.arange(source.manifest.num_samples) if indices is None else indices
+    files = files_of(source, options.field, ids)
+    identity = files.identity()
+    table, counts = _table(source, files, ids, options, identity)
+    made = ClipSource(
+        source, indices=indices, fields=fields, files=files, options=options, table=table,
+        counts=counts, identity=identity,
+    )  # fmt: skip
+    field = options.field
+    decoders: dict[str, Any] = {
+        **transforms.decoders,
+        field: ClipDecoder(options.frames, options.size, options.fit, options.layout),
+    }
+    if options.audio is not None:
+        decoders |= {f"{field}.audio": SoundDecoder(), f"{field}.audio.mask": SoundMask()}
+    required = transforms.required.union([field])
+    if options.short == "mask":
+        required = required.union([f"{field}.mask"])
+    return made, replace(
+        transforms, selected=None, indices=None, decoders=decoders, required=required
+    )
+
+
+def _table(
+    source: Source,
+    files: MediaFiles,
+    ids: NDArray[np.int64],
+    options: ClipOptions,
+    identity: str,
+) -> tuple[ClipTable, ClipCounts]:
+    """The clips, kept beside the indexes if these are: a look at a million videos takes minutes."""
+    place = None
+    if not isinstance(files, StoredFiles):
+        version: Callable[[], str] | None = getattr(source, "version", None)
+        chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
+        origin = (
+            f"clips 1 {source.manifest.fingerprint} {version() if version else ''} {identity} "
+            f"{chosen} {options.described}"
+        )
+        place = KeptArrays(getattr(source, "directory", None), name="clips", origin=origin)
+        kept = place.load()
+        if kept is not None:
+            return from_arrays(kept)
+    table, counts = clip_table(files, ids, options, _cut_reader(source, ids, options))
+    if place is not None:
+        place.save(to_arrays(table, counts))
+    return table, counts
+
+
+def _cut_reader(
+    source: Source, ids: NDArray[np.int64], options: ClipOptions
+) -> Callable[[int], Any] | None:
+    if options.cuts is None:
+        return None
+    field = options.cuts.split(".")[0]
+
+    def read(video: int) -> Any:
+        columns = source.read(ids[video : video + 1], (field,))
+        return values_of(columns.fields[field])[0]
+
+    return read

@@ -1,0 +1,127 @@
+"""Samples of a source by index and in storage order: `ds[i]`, `ds[[i, j]]`, `for sample in ds`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shardwise.columns import Columns
+from shardwise.dataset.display import Sample
+from shardwise.dataset.fields import decode_row, decode_rows
+from shardwise.dataset.keyed_random import SampleKeys
+from shardwise.dataset.raw_rows import RawRows
+from shardwise.dataset.samples import LoadedSamples
+from shardwise.dataset.subset import checked_ids
+
+__all__ = ["IndexedSamples"]
+
+# Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
+# up to 1,024 rows or 16 MiB.
+_FIRST_ROWS, _MAX_ROWS = 16, 1024
+_READ_BYTES = 16 << 20
+
+
+class IndexedSamples(LoadedSamples):
+    """The samples one by one, as epoch 0 of seed 0 has them."""
+
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(
+        self, index: slice | Sequence[int] | NDArray[np.integer[Any]]
+    ) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is not int:
+            if isinstance(index, slice):
+                return self.__getitems__(range(*index.indices(len(self))))
+            if hasattr(index, "__len__") and getattr(index, "ndim", None) != 0:
+                return self.__getitems__(index)
+            if isinstance(index, bool):
+                raise TypeError(f"ds[{index}]: a sample's index is an int")
+            index = operator.index(index)
+        num_samples = len(self)
+        if not -num_samples <= index < num_samples:
+            raise IndexError(f"sample {index} of {num_samples}")
+        index %= num_samples
+        if self._read_sample is not None:
+            sample = self._sample(index)
+            if sample is not None:
+                return Sample(sample)
+        rows = self._read(np.array([index], dtype=np.int64))
+        return Sample(self._mapped(rows, 0, decode_row(rows, 0, self._fields), 0, 0))
+
+    def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
+        """Samples by index, read together; torch's DataLoader calls this for a batch."""
+        ids = checked_ids(indices, len(self), from_end=True)
+        return list(self._samples(self._read(ids))) if len(ids) else []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        runs = self._runs()
+        if runs is not None:
+            for columns in runs:
+                yield from self._samples(RawRows(columns.ids, columns, self._url_in_source))
+            return
+        num_samples = len(self)
+        # Objects gain nothing from being read together, and may be large.
+        most = 1 if self._traits.holds_objects else _MAX_ROWS
+        start, num_rows = 0, min(most, _FIRST_ROWS)
+        while start < num_samples:
+            stop = min(start + num_rows, num_samples)
+            rows = self._read(np.arange(start, stop, dtype=np.int64))
+            yield from self._samples(rows)
+            row_bytes = max(1, rows.columns.num_bytes // (stop - start))
+            start, num_rows = stop, max(1, min(most, 2 * num_rows, _READ_BYTES // row_bytes))
+
+    # Inner parts.
+
+    def _runs(self) -> Iterator[Columns] | None:
+        """All samples by the source's quick way in storage order, if it has one."""
+        read_run = getattr(self._source, "read_run", None)
+        if read_run is None or self._transforms.indices is not None:
+            return None
+        runs: Iterator[Columns] | None = read_run(0, len(self), self._transforms.selected)
+        return runs
+
+    @cached_property
+    def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:
+        """The source's quick way to one sample, if it has one and no function follows."""
+        return None if self.is_mapped else getattr(self._source, "read_sample", None)
+
+    def _sample(self, index: int) -> dict[str, Any] | None:
+        """One sample by the quick way; None if something is wrong: the other way raises it."""
+        transforms = self._transforms
+        source_id = index if transforms.indices is None else int(transforms.indices[index])
+        assert self._read_sample is not None
+        stored = self._read_sample(source_id, transforms.selected)
+        if stored is None:
+            return None
+        key, values = stored
+        sample: dict[str, Any] = {"__key__": key}
+        for field, value in zip(self._fields, values, strict=True):
+            if value is None:
+                if field.required:
+                    return None
+            elif field.decoder is None:
+                sample[field.name] = value
+            else:
+                try:
+                    sample[field.name] = field.decode(value, SampleKeys(), source_id)
+                except Exception as exc:  # noqa: BLE001 - decoders are the user's code
+                    columns = Columns(np.array([source_id]), [key], {})
+                    rows = RawRows(np.array([index]), columns, self._url_in_source)
+                    rows.blame(0, field.decoder, exc, field=field.name)
+        return sample
+
+    def _samples(self, rows: RawRows) -> Iterator[dict[str, Any]]:
+        """Finish samples one by one, as epoch 0 of seed 0 has them."""
+        samples = decode_rows(rows, self._fields)
+        if not self.is_mapped:
+            return samples
+        return (self._mapped(rows, row, sample, 0, 0) for row, sample in enumerate(samples))

@@ -1,0 +1,217 @@
+"""Datasets behind one another, each read in its own way: what a mixture reads its samples from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Columns, merge_columns
+from shardwise.dataset.dataset import Dataset
+from shardwise.errors import DataError
+from shardwise.plan import key_of, mix
+from shardwise.samples import DecodeWatch, StageTimes
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.protocol import SourceTraits
+
+__all__ = ["SOURCE", "MixSource", "is_mixture"]
+
+# The field that names a sample's dataset.
+SOURCE = "__source__"
+# Samples of a dataset that are tried for the fields that its functions return.
+_NUM_TRIED = 16
+
+_Ids = NDArray[np.int64]
+
+
+class MixSource:
+    """Datasets behind one another, to those who ask a dataset for its source.
+
+    Args:
+        parts: by name.
+
+    It reads samples as the datasets decode them, with the randomness of epoch 0 and seed 0.
+    """
+
+    default_shuffle: Literal["full", "window"] = "full"
+
+    def __init__(self, parts: Mapping[str, Dataset]) -> None:
+        self.parts = dict(parts)
+        self._datasets = list(self.parts.values())
+        self.ends = np.cumsum([len(part) for part in self._datasets], dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return f"mix({self.parts!r})"
+
+    @property
+    def traits(self) -> SourceTraits:
+        """All fields are values."""
+        return SourceTraits(value_fields=self.fields)
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of all datasets, in the order in which they come up, and "__source__"."""
+        names = dict.fromkeys(name for part in self._datasets for name in part.fields)
+        return (*(name for name in names if name != SOURCE), SOURCE)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a batch beside "__key__": after a `map()`, what it returns."""
+        names = dict.fromkeys(name for part in self._datasets for name in _columns_of(part))
+        return (*(name for name in names if name not in (SOURCE, "__key__")), SOURCE)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """All shards, one dataset's after the other's; a subset's have what is left of them."""
+        shards: list[Shard] = []
+        for name, part in self.parts.items():
+            sizes, whole = part.shard_sizes.tolist(), part.manifest.shards
+            if len(sizes) != len(whole):  # a subset that jumps between shards
+                shards.append(Shard(name, len(part), 0))
+                continue
+            shards += [
+                Shard(shard.url, size, shard.num_bytes if size == shard.num_samples else 0)
+                for shard, size in zip(whole, sizes, strict=True)
+            ]
+        return Manifest("mix", shards)
+
+    def locate(self, index: int) -> tuple[str, Dataset, int]:
+        """The name and the dataset of a sample, and its index there."""
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        name = list(self.parts)[number]
+        part = self.parts[name]
+        return name, part, index - int(self.ends[number]) + len(part)
+
+    def read(self, ids: _Ids, fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples of each dataset together; see the protocol."""
+        loaded = self.load(ids)
+        names = self.fields if fields is None else fields
+        missing = [None] * len(ids)
+        return Columns(ids, loaded["__key__"], {name: loaded.get(name, missing) for name in names})
+
+    def load(
+        self,
+        ids: _Ids,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        stats: StageTimes | None = None,
+        watch: DecodeWatch | None = None,
+    ) -> dict[str, Sequence[Any]]:
+        """Load the samples of each dataset together; see `Samples.load`."""
+        owners = np.searchsorted(self.ends, ids, side="right")
+        numbers = np.unique(owners).tolist() or [0]
+        is_one = len(numbers) == 1
+        # Seconds count once all datasets are read: until then a row before may have an error.
+        kept = None if is_one or stats is None else _Times()
+        pieces: list[tuple[NDArray[np.intp], Mapping[str, Any]]] = []
+        for number in numbers:
+            name, part = list(self.parts.items())[number]
+            rows = np.flatnonzero(owners == number)
+            start = int(self.ends[number]) - len(part)
+            here = out if is_one or not out else _buffers(out, len(rows))
+            try:
+                loaded = part.load(
+                    ids[rows] - start,
+                    epoch=epoch,
+                    seed=mix(seed, key_of(name)),
+                    out=here,
+                    stats=kept or stats,
+                    watch=None if watch is None else self._watch_of(part, start, watch),
+                )
+            except DataError as error:
+                # The dataset knows its own indices.
+                error.index = None if error.index is None else error.index + start
+                raise
+            inner = loaded.get(SOURCE) if is_mixture(part) else None
+            of = [name] * len(rows) if inner is None else [f"{name}/{below}" for below in inner]
+            pieces.append((rows, {**loaded, SOURCE: of}))
+        if kept is not None and stats is not None:
+            kept.give(stats)
+        return self._merged(pieces, out or {}, len(ids))
+
+    def _watch_of(self, part: Dataset, start: int, watch: DecodeWatch) -> DecodeWatch:
+        places = [self.fields.index(name) for name in part.fields]
+        return _PartWatch(watch, start, places)
+
+    def _merged(
+        self,
+        pieces: Sequence[tuple[NDArray[np.intp], Mapping[str, Any]]],
+        out: Mapping[str, NDArray[Any]],
+        num_rows: int,
+    ) -> dict[str, Sequence[Any]]:
+        names: Sequence[str] = ("__key__", *self.columns)
+        if not num_rows:
+            names = [name for name in names if name in pieces[0][1]]
+        merged: dict[str, Any] = {}
+        for name in names:
+            parts = [(rows, piece.get(name, [None] * len(rows))) for rows, piece in pieces]
+            if name in out and len(pieces) > 1:
+                for rows, column in parts:
+                    out[name][rows] = column
+                merged[name] = out[name]
+            else:
+                merged[name] = parts[0][1] if len(parts) == 1 else merge_columns(parts, num_rows)
+        return merged
+
+
+def is_mixture(dataset: Dataset) -> bool:
+    """Whether the samples of a dataset are a mixture's, and name their own datasets."""
+    return isinstance(dataset.source, MixSource)
+
+
+class _PartWatch:
+    """A watch of one dataset: names its samples and fields as the mixture does."""
+
+    def __init__(self, watch: DecodeWatch, start: int, places: Sequence[int]) -> None:
+        self._watch = watch
+        self._start = start
+        self._places = places
+
+    def begin(self, sample: int, key: str, part: int) -> None:
+        """See `DecodeWatch`."""
+        number = sample if sample < 0 else sample + self._start
+        self._watch.begin(number, key, part if part < 0 else self._places[part])
+
+    def end(self) -> None:
+        """See `DecodeWatch`."""
+        self._watch.end()
+
+
+class _Times:
+    """Keeps the seconds of several datasets until all of them are loaded."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[str, float, int]] = []
+
+    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
+        self._entries.append((stage, seconds, num_bytes))
+
+    def give(self, stats: StageTimes) -> None:
+        """Count them."""
+        for entry in self._entries:
+            stats.add(*entry)
+
+
+def _buffers(out: Mapping[str, NDArray[Any]], num_rows: int) -> dict[str, NDArray[Any]]:
+    """Arrays for some of the rows of `out`."""
+    return {n: np.empty((num_rows, *rows.shape[1:]), rows.dtype) for n, rows in out.items()}
+
+
+def _columns_of(part: Dataset) -> Sequence[str]:
+    """The columns that a dataset loads; after a `map()` only a sample can tell."""
+    if isinstance(part.source, MixSource):
+        return part.source.columns
+    if not part.is_mapped:
+        return part.fields
+    for index in range(min(_NUM_TRIED, len(part))):
+        try:
+            return list(part.load(np.array([index], dtype=np.int64)))
+        except DataError:
+            if index + 1 == min(_NUM_TRIED, len(part)):
+                raise
+    return ()

@@ -1,0 +1,263 @@
+"""The dataset of a mixture: samples of several datasets, with the name of theirs in each."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Never, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shardwise.columns import Layout
+from shardwise.dataset.dataset import Dataset
+from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
+from shardwise.dataset.subset import checked_ids
+from shardwise.plan import MixtureSampler
+from shardwise.samples import DecodeWatch, LoadCost, StageTimes
+
+__all__ = ["MixedDataset"]
+
+
+class MixedDataset(Dataset):
+    """What `shardwise.mix` makes: a dataset that brings its own order.
+
+    `select`, `decode` and `map` are done to each of its datasets, where those have the fields; a
+    function of `map` finds "__source__" in the sample. Its `rng` is keyed by the dataset's name,
+    too. A sample is transformed alike wherever it comes within one epoch of the mixture; `ds[i]` is
+    the sample of its dataset, as that gives it.
+
+    Args:
+        parts: the datasets by name.
+        sampler: the order of their samples.
+    """
+
+    def __init__(
+        self, parts: Mapping[str, Dataset], sampler: MixtureSampler, *, is_labelled: bool = False
+    ) -> None:
+        self._mixed = MixSource(parts)
+        self._sampler = sampler
+        # Whether the functions of the datasets find "__source__" in the sample already.
+        self._is_labelled = is_labelled
+        super().__init__(self._mixed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the datasets and the order; see `Dataset`."""
+        parts, sampler = self._mixed.parts, self._sampler
+        return {"parts": parts, "sampler": sampler, "is_labelled": self._is_labelled}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        MixedDataset.__init__(self, **state)
+
+    def __repr__(self) -> str:
+        weights = self._sampler.schedule.weights()
+        parts = ", ".join(
+            f"{name!r}: ({part!r}, {weight:.4g})"
+            for (name, part), weight in zip(self._mixed.parts.items(), weights, strict=True)
+        )
+        sampler = self._sampler
+        facts = f"until={sampler.options.until!r}, per={sampler.per!r}, seed={sampler.seed}"
+        starts = sampler.schedule.starts()
+        if len(starts) > 1:
+            facts += f", weights change at {', '.join(map(str, starts[1:]))}"
+        return f"mix({{{parts}}}, {facts})"
+
+    @property
+    def sampler(self) -> MixtureSampler:
+        """The order that it brings: a loader takes it where it gets no sampler."""
+        return self._sampler
+
+    @property
+    def parts(self) -> dict[str, Dataset]:
+        """The datasets by name."""
+        return dict(self._mixed.parts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which samples these are: 16 hex digits of the names and datasets."""
+        facts = "".join(f"{n}\0{part.fingerprint}\n" for n, part in self._mixed.parts.items())
+        return hashlib.sha256(f"shardwise mix 1\n{facts}".encode()).hexdigest()[:16]
+
+    @cached_property
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples a shard, int64 `[shards]`, one dataset's after the other's."""
+        return np.concatenate([part.shard_sizes for part in self._mixed.parts.values()])
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a `map()` makes samples of one of the datasets."""
+        return any(part.is_mapped for part in self._mixed.parts.values())
+
+    @cached_property
+    def cost(self) -> LoadCost:
+        """What loading a sample costs, at most."""
+        every = [part.cost for part in self._mixed.parts.values()]
+        sizes = [cost.row_bytes for cost in every if cost.row_bytes is not None]
+        return LoadCost(
+            row_bytes=float(np.mean(sizes)) if len(sizes) == len(every) else None,
+            runs_python=any(cost.runs_python for cost in every),
+            one_thread_suffices=all(cost.one_thread_suffices for cost in every),
+            random_reads_are_requests=any(cost.random_reads_are_requests for cost in every),
+            batch_is_one_request=all(cost.batch_is_one_request for cost in every),
+        )
+
+    def __len__(self) -> int:
+        return int(self._mixed.ends[-1])
+
+    def url_of(self, index: int) -> str:
+        """The url of the shard that holds sample `index`."""
+        _, part, inner = self._mixed.locate(index)
+        return part.url_of(inner)
+
+    def describe(self, index: int) -> str:
+        """Where sample `index` lies, for messages; reads no sample."""
+        name, part, inner = self._mixed.locate(index)
+        return f"sample {index}, of {name!r} {part.describe(inner)}"
+
+    def layout(self) -> dict[str, Layout]:
+        """Shape and dtype of the fields that all datasets decode straight into a batch's rows."""
+        first, *others = [part.layout() for part in self._mixed.parts.values()]
+        # A field that an earlier function or another dataset makes otherwise is not in place.
+        return {name: form for name, form in first.items() if _in_all(name, form, others)}
+
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        stats: StageTimes | None = None,
+        watch: DecodeWatch | None = None,
+    ) -> dict[str, Sequence[Any]]:
+        """Read, decode and transform samples as their datasets do; see `Samples.load`."""
+        ids = checked_ids(ids, len(self))
+        return self._mixed.load(ids, epoch=epoch, seed=seed, out=out, stats=stats, watch=watch)
+
+    def select(self, *fields: str) -> Dataset:
+        """Keep these fields of each dataset that has them; "__source__" stays.
+
+        Raises:
+            ValueError: no dataset has a field, or a `map()` comes before.
+        """
+        self._check("select", fields)
+        return self._each(lambda part: part.select(*(f for f in fields if f in _known(part))))
+
+    def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
+        """Decode fields of each dataset that has them; see `Dataset.decode`.
+
+        Raises:
+            ValueError: no dataset has a field, or a `map()` comes before.
+            TypeError: a decoder can't be called, or stands without a field.
+        """
+        if specs or not decoders:
+            return self._each(lambda part: part.decode(*specs))
+        self._check("decode", tuple(decoders))
+
+        def decoded(part: Dataset) -> Dataset:
+            own = {name: spec for name, spec in decoders.items() if name in _known(part)}
+            return part.decode(**own) if own else part
+
+        return self._each(decoded)
+
+    def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
+        """Transform the samples of all datasets; see `Dataset.map`."""
+        parts = self._mixed.parts
+        if not self._is_labelled:
+            parts = {name: part.map(_Label(name)) for name, part in parts.items()}
+        mapped = {name: part.map(fn) for name, part in parts.items()}
+        return MixedDataset(mapped, self._sampler, is_labelled=True)
+
+    def subset(self, indices: ArrayLike) -> NoReturn:  # noqa: ARG002
+        """Not for a mixture, whose order would be another one.
+
+        Raises:
+            TypeError: always; it says what to do instead.
+        """
+        raise TypeError(_NO_SUBSET)
+
+    def filter(self, where: Any, *, columns: Any = None) -> NoReturn:  # noqa: ARG002
+        """Not for a mixture, whose order would be another one.
+
+        Raises:
+            TypeError: always; it says what to do instead.
+        """
+        raise TypeError(_NO_SUBSET)
+
+    def __getitem__(self, index: Any) -> Any:
+        is_number = hasattr(index, "__index__") and not hasattr(index, "__len__")
+        if is_number and not isinstance(index, bool):
+            index = operator.index(index)
+        if type(index) is int and -len(self) <= index < len(self):
+            name, part, inner = self._mixed.locate(index % len(self))
+            return _named(part[inner], name, part)
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
+        """Samples by index; those of each dataset are read together."""
+        ids = checked_ids(indices, len(self), from_end=True)
+        owners = np.searchsorted(self._mixed.ends, ids, side="right")
+        samples: list[dict[str, Any]] = [{}] * len(ids)
+        for number, (name, part) in enumerate(self._mixed.parts.items()):
+            rows = np.flatnonzero(owners == number)
+            start = int(self._mixed.ends[number]) - len(part)
+            loaded = part.__getitems__(ids[rows] - start) if len(rows) else []
+            for row, sample in zip(rows.tolist(), loaded, strict=True):
+                samples[row] = _named(sample, name, part)
+        return samples
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for name, part in self._mixed.parts.items():
+            for sample in part:
+                yield _named(sample, name, part)
+
+    def _each(self, change: Callable[[Dataset], Dataset]) -> Dataset:
+        """The mixture of changed datasets, in the same order: the order knows ids alone."""
+        parts = {name: change(part) for name, part in self._mixed.parts.items()}
+        return MixedDataset(parts, self._sampler)
+
+    def _check(self, method: str, names: Sequence[str]) -> None:
+        known = {name for part in self._mixed.parts.values() for name in _known(part)}
+        odd = [name for name in names if name not in known and name != SOURCE]
+        if odd and not self.is_mapped:
+            raise ValueError(
+                f"{method}(): no dataset of the mixture has {', '.join(map(repr, odd))}; they have "
+                f"{', '.join(map(repr, sorted(known)))}"
+            )
+
+
+_NO_SUBSET = (
+    "a mixture has an order of its own, which a part of it could not keep: take the subset of its "
+    "datasets before, such as sw.mix({'web': (web.subset(indices), 0.7), ...})"
+)
+
+
+class _Label:
+    """Puts the name of a dataset into its samples, for the functions behind it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        below = sample.get(SOURCE)
+        return {**sample, SOURCE: self.name if below is None else f"{self.name}/{below}"}
+
+    def __repr__(self) -> str:
+        return f"{SOURCE}={self.name!r}"
+
+
+def _named(sample: dict[str, Any], name: str, part: Dataset) -> dict[str, Any]:
+    below = sample.get(SOURCE) if is_mixture(part) else None
+    sample[SOURCE] = name if below is None else f"{name}/{below}"
+    return sample
+
+
+def _known(part: Dataset) -> tuple[str, ...]:
+    """The fields that may be named, parts of fields among them."""
+    return (*part.fields, *part._parts)
+
+
+def _in_all(name: str, form: Layout, layouts: Sequence[Mapping[str, Layout]]) -> bool:
+    return all(layout.get(name) == form for layout in layouts)

@@ -1,0 +1,251 @@
+"""`sw.pack`: a dataset of documents as a dataset of packs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from shardwise.dataset import Dataset
+from shardwise.dataset.column import Progress, kept_place
+from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource
+from shardwise.errors import DataError
+from shardwise.plan.arguments import whole
+from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
+from shardwise.progress_bar import progress as progress_bar
+
+__all__ = ["pack"]
+
+# Where the tokens are, if nobody says it: the first of these that the documents have.
+_TOKEN_FIELDS = ("tokens", "input_ids")
+# 16.8 M tokens, longer than models read: a pack of them takes 300 MB with its positions and masks.
+_MAX_LENGTH = 1 << 24
+# More documents than a dataset has.
+_MAX_WINDOW = 1 << 40
+
+
+def pack(
+    dataset: Dataset,
+    *,
+    length: SupportsIndex,
+    lengths: str | ArrayLike | None = None,
+    fields: str | Sequence[str] | None = None,
+    pad: int | Mapping[str, int] = 0,
+    window: SupportsIndex = 4096,
+    long: LongDocuments = "split",
+    max_documents: SupportsIndex | None = None,
+    dtype: DTypeLike = np.int64,
+    progress: Progress = None,
+) -> Dataset:
+    """Documents put together into packs of `length` tokens; a pack is a sample.
+
+    Best fit in windows of neighbours: at a window of 4,096 more than 99.5 % of the places hold a
+    token. Packs are made once, and kept as columns are (`Dataset.column`); every epoch shuffles the
+    packs, and a resume costs nothing. Each document is in one pack, or in several if it is longer
+    than a pack. Documents without a token are in none. A pack has these fields:
+
+    | field | form | content |
+    |---|---|---|
+    | the token fields | dtype `[length]` | the documents' tokens, then `pad` |
+    | "position_ids" | int64 `[length]` | places in the document's piece, from 0 |
+    | "document_ids" | int32 `[length]` | 0, 1, ... for the pack's documents; -1 for padding |
+    | "loss_mask" | bool `[length]` | False for padding |
+    | "cu_seqlens" | int32 `[most + 2]` | 0, the documents' ends, and `length` up to the end |
+    | "max_seqlen" | int32 | the longest piece, or the padding if that is longer |
+    | "documents" | int64 `[most]` | indices in `dataset`, then -1 |
+
+    `most` is `max_documents`, or what the fullest pack has. docs/packing.md says what to give to
+    attention kernels and trainers. `select` keeps some of the fields; others are not made.
+
+    A `map` of the dataset, such as a tokenizer, runs for every pack that is read. Its randomness is
+    that of epoch 0: a document has the same length in every epoch.
+
+    Args:
+        dataset: the documents; token fields are rows of whole numbers.
+        length: tokens of a pack.
+        lengths: tokens of each document: an array, or the name of a column. None counts them, which
+            reads every document once.
+        fields: the token fields, of one length in a document; the first one is counted. None for
+            "tokens", "input_ids", or the only field.
+        pad: what stands behind the last token: one number, or one for each field
+            (`{"input_ids": 0, "labels": -100}`).
+        window: neighbours in storage order that are packed with each other.
+        long: what becomes of documents with more than `length` tokens: "split" cuts them, "drop"
+            leaves them out, "error" refuses them. `ds.source.packs.num_dropped` counts.
+        max_documents: the room for documents in "cu_seqlens" and "documents". None for as many as
+            the fullest pack has. Packs that are mixed by `shardwise.mix` need the same room to be
+            stacked in a batch.
+        dtype: of the token fields: integers.
+        progress: as for `Dataset.column`.
+
+    Raises:
+        ValueError: a length is negative, there are not as many as documents, or one is too long
+            and long="error"; there is no such field; a pack has more than `max_documents`.
+        TypeError: lengths or dtype are no whole numbers.
+        DataError: a document is damaged or no row of whole numbers. Also when packs are read: a
+            document has another length than the one that was packed.
+
+    Examples:
+        >>> import numpy as np
+        >>> import shardwise as sw
+        >>> ds = sw.wrap([{"tokens": np.arange(n)} for n in (3, 2, 4)])
+        >>> packs = sw.pack(ds, length=6)
+        >>> packs[1]["tokens"], packs[1]["cu_seqlens"]
+        (array([0, 1, 0, 1, 2, 3]), array([0, 2, 6, 6], dtype=int32))
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"pack({dataset!r:.60}): wrap it with sw.wrap")
+    size = _at_most(_MAX_LENGTH, "length", whole("length", length, least=1))
+    width = _at_most(_MAX_WINDOW, "window", whole("window", window, least=1))
+    options = PackOptions(_fields(dataset, fields), {}, width, _dtype(dtype))
+    options = PackOptions(options.fields, _pad(pad, options), width, options.dtype)
+    counts = _lengths(dataset, lengths, options.fields[0], progress)
+    digest = hashlib.sha256(np.ascontiguousarray(counts, "<i8").data).hexdigest()
+    origin = f"packs {dataset.fingerprint} {size} {width} {long} {digest}"
+    place = kept_place(dataset, "packs", origin)
+    kept = None if place is None else place.load()
+    if kept is None:
+        packs = _packed(counts, size, width, long, progress)
+        if place is not None:
+            place.save(_arrays(packs))
+    else:
+        packs = _from_arrays(kept, size)
+    if max_documents is not None:
+        room = _at_most(size, "max_documents", whole("max_documents", max_documents, least=1))
+        if packs.max_documents > room:
+            raise ValueError(
+                f"max_documents={room}, and the fullest pack has {packs.max_documents} documents: "
+                f"use {packs.max_documents} or more, or a smaller length"
+            )
+        options = replace(options, max_documents=room)
+    return Dataset(PackSource(_only(dataset, options.fields), packs, options))
+
+
+def _only(dataset: Dataset, fields: Sequence[str]) -> Dataset:
+    """The dataset with these fields alone; an empty one may have no fields to choose from."""
+    return dataset if dataset.is_mapped or not len(dataset) else dataset.select(*fields)
+
+
+def _packed(
+    lengths: NDArray[np.int64], size: int, width: int, long: LongDocuments, progress: Progress
+) -> Packs:
+    if progress is None or progress is True:
+        with progress_bar("packing", len(lengths), unit="documents") as report:
+            return pack_documents(lengths, length=size, window=width, long=long, report=report)
+    return pack_documents(lengths, length=size, window=width, long=long)
+
+
+def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = (fields,) if isinstance(fields, str) else fields
+    if names is not None and not isinstance(names, Sequence):
+        raise TypeError(f"fields={fields!r:.60}: the names of one token field or more")
+    known = dataset.fields
+    if names is None:
+        named = [name for name in _TOKEN_FIELDS if name in known]
+        if not named and not dataset.is_mapped and len(known) > 1:
+            raise ValueError(
+                f"pack(): which field has the tokens? Give fields=..., one of "
+                f"{', '.join(map(repr, known))}"
+            )
+        # What a map() makes is called "tokens", unless something else is said.
+        names = named[:1] or (("tokens",) if dataset.is_mapped or not known else known[:1])
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"fields={fields!r}: the names of one token field or more")
+    if not dataset.is_mapped and len(dataset):
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"pack(): no field {name!r}: the fields are {', '.join(map(repr, known))}"
+                )
+    clash = [name for name in names if name in MADE_FIELDS]
+    if clash:
+        raise ValueError(f"pack() makes {clash[0]!r} itself: rename that field with a map()")
+    return tuple(dict.fromkeys(names))
+
+
+def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        made = np.dtype(dtype)
+    except (TypeError, ValueError):
+        made = np.dtype(object)
+    if made.kind not in "iu":
+        raise TypeError(f"dtype={dtype!r:.60}: tokens are integers, such as 'int64'")
+    return made
+
+
+def _pad(pad: int | Mapping[str, int], options: PackOptions) -> dict[str, int]:
+    if isinstance(pad, Mapping):
+        odd = [name for name in pad if name not in options.fields]
+        if odd:
+            raise ValueError(f"pad names {odd[0]!r}, and the token fields are {options.fields}")
+        pads = {name: whole(f"pad[{name!r}]", pad.get(name, 0)) for name in options.fields}
+    else:
+        pads = dict.fromkeys(options.fields, whole("pad", pad))
+    bounds = np.iinfo(options.dtype)
+    for value in pads.values():
+        if not bounds.min <= value <= bounds.max:
+            raise ValueError(f"pad={value} does not fit into {options.dtype}")
+    return pads
+
+
+def _lengths(
+    dataset: Dataset, lengths: str | ArrayLike | None, field: str, progress: Progress
+) -> NDArray[np.int64]:
+    if isinstance(lengths, str):
+        column: Any = dataset.column(lengths, progress=progress)
+        name = f"lengths={lengths!r}"
+    elif lengths is None:
+        # By the field alone: of documents with more fields, others are not read.
+        read = _only(dataset, (field,))
+        column = read.column(f"{field} count", _Count(field), progress=progress)
+        name = f"the tokens in {field!r}"
+    else:
+        column, name = lengths, "lengths"
+    try:
+        return checked_lengths(column, len(dataset))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+class _Count:
+    """Counts the tokens of a document."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __repr__(self) -> str:
+        return f"tokens of {self.field!r}"
+
+    def __call__(self, sample: Mapping[str, Any]) -> int:
+        if self.field not in sample:
+            there = ", ".join(map(repr, sample))
+            raise DataError(f"the document has no field {self.field!r}: it has {there}")
+        tokens = np.asarray(sample[self.field])
+        if tokens.ndim != 1 or (tokens.dtype.kind not in "iub" and tokens.size):
+            form = f"{tokens.dtype} of shape {list(tokens.shape)}"
+            raise DataError(f"tokens are one row of whole numbers, and this is {form}")
+        return len(tokens)
+
+
+_ARRAYS = ("starts", "documents", "begins", "sizes", "wholes")
+
+
+def _arrays(packs: Packs) -> dict[str, NDArray[Any]]:
+    counts = np.array([packs.num_empty, packs.num_dropped], np.int64)
+    return {**{name: getattr(packs, name) for name in _ARRAYS}, "counts": counts}
+
+
+def _from_arrays(arrays: Mapping[str, NDArray[Any]], size: int) -> Packs:
+    empty, dropped = arrays["counts"].tolist()
+    parts: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+    return Packs(length=size, num_empty=empty, num_dropped=dropped, **parts)
+
+
+def _at_most(most: int, name: str, value: int) -> int:
+    if value > most:
+        raise ValueError(f"{name}={value}: use {most} at most")
+    return value

@@ -1,0 +1,98 @@
+"""Samples as the source read them, on their way through decoders and functions.
+
+Every failure becomes a `DataError` that names url, key, field and index (I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.columns import Columns
+from shardwise.dataset.keyed_random import SampleKeys
+from shardwise.errors import DataError, DecodeTimeoutError, ShardwiseError, message_of
+from shardwise.samples import DecodeWatch
+
+__all__ = ["RawRows", "name_of"]
+
+
+@dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond
+class RawRows:
+    """Samples as the source read them, and their names in messages.
+
+    Attributes:
+        ids: int64 `[rows]`, the samples' ids in the dataset; `columns.ids` has the source's.
+        columns: what the source read.
+        url_of: the url of the shard that holds a sample, by its id in the source.
+        random: makes the generators that keyed decoders get.
+        watch: learns which decoder or function begins; None where nobody watches.
+    """
+
+    ids: NDArray[np.int64]
+    columns: Columns
+    url_of: Callable[[int], str]
+    random: SampleKeys = field(default_factory=SampleKeys)
+    watch: DecodeWatch | None = None
+
+    def begin(self, row: int, part: int) -> None:
+        """Tell the watch that a decoder or function begins on the sample in this row.
+
+        Raises:
+            DecodeTimeoutError: it was stopped there before.
+        """
+        if self.watch is not None:
+            self.watch.begin(int(self.ids[row]), self.columns.keys[row], part)
+
+    def begin_column(self, part: int) -> None:
+        """Tell the watch that a decoder begins on a whole column."""
+        if self.watch is not None and len(self.ids) == 1:
+            self.begin(0, part)
+        elif self.watch is not None:
+            self.watch.begin(-1, "", part)
+
+    def generator(self, row: int, stream: int) -> np.random.Generator:
+        """The generator that a keyed decoder gets for the sample in this row."""
+        return self.random.generator(int(self.columns.ids[row]), stream)
+
+    def error(
+        self, row: int, message: str, *, field: str | None = None, offset: int | None = None
+    ) -> DataError:
+        """Make the error that says where the sample in this row lies."""
+        return DataError(
+            message,
+            url=self.url_of(int(self.columns.ids[row])),
+            key=self.columns.keys[row],
+            field=field,
+            offset=offset,
+            index=int(self.ids[row]),
+        )
+
+    def blame(
+        self, row: int, fn: Callable[..., Any], exc: Exception, *, field: str | None = None
+    ) -> NoReturn:
+        """Raise the error for `exc`, which a decoder or function raised on the sample in this row.
+
+        Errors that are not the data's, such as a missing package, stay as they are. The traceback
+        of `exc` begins with the user's function, not with its caller here.
+        """
+        if isinstance(exc, ShardwiseError) and not isinstance(exc, DataError):
+            raise exc
+        if isinstance(exc, DecodeTimeoutError):
+            exc.url, exc.key = self.url_of(int(self.columns.ids[row])), self.columns.keys[row]
+            exc.field, exc.index = field, int(self.ids[row])
+            raise exc
+        reason = exc.reason if isinstance(exc, DataError) else message_of(exc)
+        message = f"{name_of(fn)} raised {type(exc).__name__}: {reason}"
+        traceback = exc.__traceback__
+        cause = exc.with_traceback(traceback.tb_next if traceback else None)
+        offset = exc.offset if isinstance(exc, DataError) else None
+        raise self.error(row, message, field=field, offset=offset) from cause
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """The name of a decoder or function in messages."""
+    return getattr(fn, "__qualname__", None) or repr(fn)
