@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from shardwise.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
 
-__all__ = ["EXECUTORS", "ExecutorName", "choose_executor"]
+__all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "choose_executor", "executor_of"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -28,6 +29,46 @@ _MAX_WORKERS_A_CORE = 4
 _STORE_THREADS = 8
 
 
+@runtime_checkable
+class ExecutorFactory(Protocol):
+    """Makes executors that this layer does not know: of batch servers."""
+
+    def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
+        """Make the executor of a loader's batches; see `choose_executor`."""
+        ...
+
+
+def executor_of(
+    builder: BatchBuilder,
+    *,
+    executor: ExecutorName | ExecutorFactory | None,
+    num_workers: int | None,
+    num_threads: int | None,
+    timeout: float | None,
+    **options: Any,
+) -> Executor:
+    """Make the executor that a factory makes, or else the one that `choose_executor` chooses.
+
+    Raises:
+        ValueError: options that do not go together; the message has their values.
+    """
+    if isinstance(executor, ExecutorFactory):
+        if num_workers or num_threads:
+            raise ValueError(
+                f"executor={executor!r} makes no batches here: leave out num_workers={num_workers} "
+                f"and num_threads={num_threads}"
+            )
+        return executor.make_executor(builder, timeout=timeout)
+    return choose_executor(
+        builder,
+        executor=executor,
+        num_workers=num_workers,
+        num_threads=num_threads,
+        timeout=timeout,
+        **options,
+    )
+
+
 def choose_executor(
     builder: BatchBuilder,
     *,
@@ -37,6 +78,8 @@ def choose_executor(
     num_ranks: int,
     prefetch_factor: int,
     timeout: float | None,
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+    decode_timeout: float | None = None,
 ) -> Executor:
     """Make the executor that the options ask for.
 
@@ -44,26 +87,29 @@ def choose_executor(
     library release the GIL. Where samples are only read, one thread is active while no read
     blocks. Processes, one for each such core, where there is more than one core and functions of
     the user's run for each sample: they hold the GIL. `num_workers` above 0 means processes, 0
-    none; each has one thread by default. Neither processes nor threads (`num_workers` 0 or None,
+    none; each has one thread by default. `decode_timeout` means processes, too: a thread can't be
+    stopped. Neither processes nor threads (`num_workers` 0 or None,
     `num_threads=0`) is the inline executor.
 
     Raises:
         ValueError: options that do not go together; the message has their values.
     """
-    if executor not in (None, *EXECUTORS):
-        raise ValueError(
-            f"executor={executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
-        )
-    for name, value in (("num_workers", num_workers), ("num_threads", num_threads)):
-        if value is not None and value < 0:
-            raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
+    _check(executor, num_workers, num_threads)
     cores = usable_cores(num_ranks=num_ranks)
     cost = builder.dataset.cost
     if executor is None:
         executor = "inline" if num_threads == 0 else "threads"
+        if decode_timeout is not None and num_workers != 0 and num_threads != 0:
+            executor = "processes"
         is_open = num_workers is None and num_threads is None and cores > 1
         if num_workers or (is_open and cost.runs_python and _can_be_pickled(builder)):
             executor = "processes"
+    if executor != "processes" and decode_timeout is not None:
+        raise ValueError(
+            f"decode_timeout={decode_timeout:g} with executor={executor!r}: a decoder that does "
+            "not return can be stopped in a worker process only, so use executor='processes' or "
+            "num_workers of 1 or more, or leave decode_timeout= out"
+        )
     if executor != "processes" and num_workers:
         raise ValueError(
             f"executor={executor!r} has no processes: leave out num_workers={num_workers}, or use "
@@ -88,7 +134,9 @@ def choose_executor(
             num_workers=num_workers,
             num_threads=num_threads,
             num_prefetch=max(2, prefetch_factor * num_workers),
+            prefetch_bytes=prefetch_bytes,
             timeout=timeout,
+            decode_timeout=decode_timeout,
         )
     if executor == "inline":
         if num_threads:
@@ -106,9 +154,21 @@ def choose_executor(
         builder,
         num_threads=num_threads,
         num_prefetch=max(2, prefetch_factor * num_threads),
+        prefetch_bytes=prefetch_bytes,
         is_fixed=is_fixed,
         timeout=timeout,
     )
+
+
+def _check(executor: ExecutorName | None, num_workers: int | None, num_threads: int | None) -> None:
+    """Refuse a name that is no executor's, and counts that are none."""
+    if executor not in (None, *EXECUTORS):
+        raise ValueError(
+            f"executor={executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
+        )
+    for name, value in (("num_workers", num_workers), ("num_threads", num_threads)):
+        if value is not None and value < 0:
+            raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
 
 
 def _can_be_pickled(builder: BatchBuilder) -> bool:

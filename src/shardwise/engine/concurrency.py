@@ -12,9 +12,10 @@ class Concurrency:
     """The processes and threads that build batches.
 
     Attributes:
-        executor: "inline", "threads" or "processes".
+        executor: "inline", "threads", "processes" or "service".
         num_workers: worker processes; 0 without any.
-        num_threads: threads that load in each process; 0 where the caller's own thread does.
+        num_threads: threads that load in each process; 0 where the caller's own thread does; of a
+            service, its servers.
         num_prefetch: batches that are ready or in progress at most; 0 without prefetch.
         collate: whether they collate, too, which else the caller's thread does.
     """
@@ -33,6 +34,8 @@ class Concurrency:
     def __str__(self) -> str:
         if self.executor == "inline":
             return "the caller's thread"
+        if self.executor == "service":
+            return f"{self.num_threads} batch server" + "s" * (self.num_threads != 1)
         threads = f"{self.num_threads} thread" + "s" * (self.num_threads != 1)
         if not self.num_workers:
             return threads

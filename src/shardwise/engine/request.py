@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.stats.stages import Stages
 
-__all__ = ["Batch", "BatchRequest", "Executor"]
+__all__ = ["Batch", "BatchRequest", "BatchRows", "Executor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,30 @@ class BatchRequest:
     sizes: tuple[int, ...] = ()
 
 
+_EMPTY = np.empty(0, dtype=np.int64)
+
+
+def _no_ids() -> NDArray[np.int64]:
+    return _EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The samples of a batch, for the account of what was handed out; without padding.
+
+    Attributes:
+        ids: int64 `[k]`, the samples that were asked for and are in the batch.
+        skipped: int64 `[k]`, those that were asked for and left out because of errors.
+        replaced: int64 `[k]`, those that were asked for and have a substitute in their row.
+        num_padded: rows that only fill the batch.
+    """
+
+    ids: NDArray[np.int64] = field(default_factory=_no_ids)
+    skipped: NDArray[np.int64] = field(default_factory=_no_ids)
+    replaced: NDArray[np.int64] = field(default_factory=_no_ids)
+    num_padded: int = 0
+
+
 @dataclass(slots=True)
 class Batch:
     """A batch, and what building it cost.
@@ -47,6 +71,7 @@ class Batch:
         num_rows: samples in it.
         num_skipped: rows left out because of errors.
         num_replaced: rows whose sample was replaced because of errors.
+        rows: which samples these are, and what became of those that were asked for.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.
         num_ready: batches that were ready when this one was asked for, itself among them; None for
@@ -58,6 +83,7 @@ class Batch:
     num_rows: int
     num_skipped: int = 0
     num_replaced: int = 0
+    rows: BatchRows = field(default_factory=BatchRows)
     stages: Stages = field(default_factory=Stages)
     chunks: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
     num_ready: int | None = None

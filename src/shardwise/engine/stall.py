@@ -1,13 +1,14 @@
-"""The error of a batch that is late: which sample it waits for, and which worker has it."""
+"""The errors of what is late: a batch, with the sample and the worker; a sample's decoding."""
 
 from __future__ import annotations
 
+from shardwise.engine.processes.decode_progress import Decoding, timeout_error
 from shardwise.engine.request import BatchRequest
-from shardwise.errors import StallError
+from shardwise.errors import DecodeTimeoutError, StallError
 from shardwise.samples import Samples
 from shardwise.storage import outages
 
-__all__ = ["stall_error"]
+__all__ = ["stall_error", "stuck_error"]
 
 
 def stall_error(
@@ -31,3 +32,12 @@ def stall_error(
     for outage in outages():
         message += f"; {outage}"
     return StallError(f"{message}; raise timeout= if reading or decoding may take this long")
+
+
+def stuck_error(samples: Samples, decoding: Decoding, timeout: float) -> DecodeTimeoutError:
+    """The error of a sample on which a decoder or function took longer than `timeout` seconds."""
+    error = timeout_error(timeout)
+    error.url, error.key = samples.url_of(decoding.sample), decoding.key
+    error.index = decoding.sample
+    error.field = samples.fields[decoding.part] if decoding.part >= 0 else None
+    return error

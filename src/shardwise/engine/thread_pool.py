@@ -99,7 +99,10 @@ def _end(
         # A pool may be dropped by one of its own threads.
         if thread is threading.current_thread():
             continue
-        while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
-            # Requests to a store that does not answer are retried for minutes.
+        while thread.is_alive():
+            # Requests to a store that does not answer are retried for minutes, also where nobody
+            # waits for the thread.
             give_up_reads(thread.ident or 0)
+            if deadline is not None and time.monotonic() >= deadline:
+                break
             thread.join(_POLL_S)

@@ -23,7 +23,7 @@ from typing import Any
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import chunk_ranges
 from shardwise.engine.batch.partial_batch import PartialBatch
-from shardwise.engine.batch.prefetch import prefetch_depth
+from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
 from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.stall import stall_error
@@ -61,6 +61,7 @@ class ThreadExecutor:
         builder: builds the batches.
         num_threads: threads of the pool.
         num_prefetch: batches that are ready or in progress at most, when all threads are active.
+        prefetch_bytes: memory of these batches at most, but one is always allowed.
         is_fixed: whether all threads are always active.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
     """
@@ -71,6 +72,7 @@ class ThreadExecutor:
         *,
         num_threads: int,
         num_prefetch: int,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         is_fixed: bool = True,
         timeout: float | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class ThreadExecutor:
         self.num_threads = num_threads
         self.num_prefetch = num_prefetch
         self.timeout = timeout
+        self._bound = PrefetchBound(builder, prefetch_bytes)
         # By their number of threads.
         self._pools: dict[int, ThreadPool] = {}
         self._pid = 0
@@ -98,7 +101,6 @@ class ThreadExecutor:
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request, in order; prefetch begins at the first `next`."""
         pending: deque[_Pending] = deque()
-        depth = self._num_prefetch
         pid = os.getpid()
         num_ready: int | None = None
         try:
@@ -112,19 +114,17 @@ class ThreadExecutor:
                     if not pending[num_ready].is_filled():
                         break
                     num_ready += 1
-                while len(pending) < depth:
-                    request = next(requests, None)
-                    if request is None:
-                        break
-                    pending.append(self._submit(request))
-                    depth = prefetch_depth(self._num_prefetch, pending[-1].partial)
+                self._fill(pending, requests, leave=0)
                 if not pending:
                     return
                 self._wait(pending[0])
                 batch = self.builder.finish(pending.popleft().partial)
+                self._bound.made(batch)
                 batch.num_ready = num_ready
                 num_ready = max(0, (num_ready or 0) - 1)
                 self._adapt()
+                # The first batch tells how large they are: go on without the caller.
+                self._fill(pending, requests, leave=1)
                 yield batch
         except StallError:
             # A thread is stuck: the next run starts others, and close() does not wait for it.
@@ -147,6 +147,17 @@ class ThreadExecutor:
         if self._pid == os.getpid():
             for pool in pools.values():
                 pool.close(timeout_s=timeout_s)
+
+    def _fill(
+        self, pending: deque[_Pending], requests: Iterator[BatchRequest], *, leave: int
+    ) -> None:
+        """Begin batches up to the prefetch depth less `leave`."""
+        while len(pending) < self._bound.depth(self._num_prefetch) - leave:
+            request = next(requests, None)
+            if request is None:
+                return
+            pending.append(self._submit(request))
+            self._bound.begun(pending[-1].partial)
 
     def _adapt(self) -> None:
         """Choose how many threads are active from now on."""

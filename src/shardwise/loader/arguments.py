@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, cast
 
+import numpy as np
+
 from shardwise.collate import named
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.ragged import Ragged, mask_of
+from shardwise.engine.batch.padding import Padding, mask_of
+from shardwise.engine.batch.ragged import Ragged
 from shardwise.hints import call_for
 from shardwise.plan import Remainder
 from shardwise.samples import Samples
@@ -81,7 +84,8 @@ def checked_names(
     if not dataset.is_mapped:
         known = ["__key__", "__index__", *dataset.fields]
         known += ["__valid__"] if remainder == "pad" else []
-        known += map(mask_of, dataset.fields) if ragged == "pad" else []
+        is_padded = ragged == "pad" or (isinstance(collate, Padding) and collate.mask)
+        known += map(mask_of, dataset.fields) if is_padded else []
         named(dict.fromkeys(known), names)
     return names
 
@@ -91,8 +95,11 @@ def check_options(
     output: str,
     prefetch_factor: int,
     timeout: float | None,
+    decode_timeout: float | None,
+    prefetch_bytes: int,
     pin_memory: bool,
     device: Any,
+    ragged: str,
 ) -> None:
     """Refuse options of a loader that mean nothing.
 
@@ -105,6 +112,15 @@ def check_options(
         raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
     if timeout is not None and not 0 < timeout <= TIMEOUT_MAX:
         raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
+    if ragged == "nested" and output != "torch":
+        raise ValueError(f"ragged='nested' makes torch tensors, not output={output!r}")
+    if decode_timeout is not None and not 0 < decode_timeout <= TIMEOUT_MAX:
+        raise ValueError(
+            f"decode_timeout={decode_timeout}: use seconds above 0, or None to let decoders take "
+            "any time"
+        )
+    if not isinstance(prefetch_bytes, int | np.integer) or prefetch_bytes < 1:
+        raise ValueError(f"prefetch_bytes={prefetch_bytes!r:.80}: use a whole number from 1 on")
     if pin_memory and output != "torch":
         raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")
     if device is not None and output != "torch":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from shardwise.plan import Plan
+from shardwise.plan import BucketSampler, Plan, Sampler
 
 __all__ = ["DropNotice"]
 
@@ -20,16 +20,36 @@ class DropNotice:
 
     def __init__(self, *, is_default: bool) -> None:
         self.is_due = is_default
+        self.is_first = True
 
     def say(self, plan: Plan, rank: int) -> None:
         """Log the warning, unless it was logged, or nothing is dropped."""
+        if self.is_first and rank == 0 and plan.remainder == "drop":
+            _say_never(plan.sampler)
+        self.is_first = False
         if self.is_due and rank == 0 and plan.num_dropped:
             _logger.warning(
                 "each epoch leaves out %d of %d samples, other ones each time, since they do not "
-                "fill a global batch of %d: pass remainder='pad' or 'uneven' to have them, or "
+                "fill %s: pass remainder='pad' or 'uneven' to have them, or "
                 "remainder='drop' to say that this is meant",
                 plan.num_dropped,
                 plan.num_samples,
-                plan.global_batch_size,
+                f"a global batch of {plan.global_batch_size}"
+                if plan.has_even_steps
+                else f"a step of {plan.world_size} ranks",
             )
         self.is_due = False
+
+
+def _say_never(sampler: Sampler) -> None:
+    """Log the groups of `sw.buckets` that are smaller than a batch, also where "drop" is meant."""
+    never = sampler.never_whole() if isinstance(sampler, BucketSampler) else None
+    if never is not None:
+        _logger.warning(
+            "%d groups of shape= are smaller than a global batch, so that remainder='drop' leaves "
+            "them out of every epoch; the smallest is %s with %d samples: pass remainder='pad' or "
+            "'uneven' to have them, or make the batch smaller",
+            never[0],
+            never[2],
+            never[1],
+        )

@@ -7,6 +7,7 @@ counts the batches that were handed out (I4).
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -17,14 +18,17 @@ from shardwise.cores import usable_cores
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
+from shardwise.engine.batch.padding import Padding
+from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import epoch_requests
-from shardwise.engine.choice import ExecutorName, choose_executor
+from shardwise.engine.choice import ExecutorFactory, ExecutorName, executor_of
 from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
-from shardwise.errors import RankError
+from shardwise.loader.account import Account
 from shardwise.loader.arguments import as_dataset, check_options, checked_names
 from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.facts import facts_of
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
@@ -34,6 +38,7 @@ from shardwise.loader.stateful import StatefulLoader
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.markup import table
 from shardwise.plan import (
+    Buckets,
     Remainder,
     Sampler,
     SequentialSampler,
@@ -72,25 +77,39 @@ class DataLoader(StatefulLoader):
         num_threads: threads that read and decode, in each process; None for one a core that this
             rank may use (of tar shards that are only read, for one alone while no read has to
             wait), or one in each of several processes; 0 for none.
-        executor: None, "inline", "threads" or "processes"; None follows from the two above.
+        executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
+            `sw.service(...)`, for batches that servers make.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
             epochs walk on through the data, each sample once before any comes again.
+        batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
+            of shuffle or sampler: see `sw.buckets`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         as_tuple: batches are tuples of these fields, in this order; the samples that a `collate`
             gets are, too.
         ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
             says so once; "error" raises; "pad" fills up with zeros to the largest of the batch
             and adds "<field>.mask", bool of the same shape, in every batch, for each field of
-            arrays whose shape its decoder does not fix.
+            arrays whose shape its decoder does not fix; "nested" makes nested tensors of these
+            fields. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
             "replace" puts another sample there, the same one in every run.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None waits for ever.
+        decode_timeout: seconds that a decoder or function of a `map()` may take for one sample.
+            Then its worker process is stopped, and the sample is a damaged one for `on_error`,
+            with a `DecodeTimeoutError` that names url, key and field. It takes worker processes;
+            None lets decoders take any time.
+        prefetch_bytes: memory of the batches that are made ahead on this rank, by default 1 GiB:
+            fewer are made ahead where they would take more, but always one. The batch that the
+            program has, and the one on its way to a device, come on top.
         output: "torch" for tensors, "numpy" for arrays.
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied there while the program computes on the one it has. None leaves
             them in host memory.
+        coverage: a local directory to which each rank writes which samples it handed out, for
+            `shardwise certify`: at each `state_dict()`, which every rank must call for it, and at
+            the end of each epoch.
         **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
@@ -131,8 +150,9 @@ class DataLoader(StatefulLoader):
         group: Any = None,
         num_workers: int | None = None,
         num_threads: int | None = None,
-        executor: ExecutorName | None = None,
+        executor: ExecutorName | ExecutorFactory | None = None,
         epoch_size: int | None = None,
+        batch_by: Buckets | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
@@ -140,13 +160,17 @@ class DataLoader(StatefulLoader):
         prefetch_factor: int | None = 2,
         pin_memory: bool = False,
         timeout: float | None = None,
+        decode_timeout: float | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
+        coverage: str | os.PathLike[str] | None = None,
         **torch_names: Unpack[TorchArguments],
     ) -> None:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
         )
+        self.dataset = as_dataset(dataset)
         options = self._options = PlanOptions(
             batch_size=batch_size,
             shuffle=shuffle,
@@ -154,7 +178,8 @@ class DataLoader(StatefulLoader):
             sampler=sampler,
             remainder=remainder,
             epoch_size=epoch_size,
-        )
+            batch_by=batch_by,
+        ).of(self.dataset)
         self._drop_notice = DropNotice(is_default=remainder is None)
         remainder = options.effective_remainder
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
@@ -162,32 +187,36 @@ class DataLoader(StatefulLoader):
             output=output,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
+            decode_timeout=decode_timeout,
+            prefetch_bytes=prefetch_bytes,
             pin_memory=pin_memory,
             device=device,
+            ragged=ragged,
         )
-        self.dataset = as_dataset(dataset)
         names = checked_names(
             as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
         )
         self._ranks = CurrentRanks(rank, world_size, group=group)
-        self.batch_size = batch_size
         self.drop_last = remainder == "drop"
         self.pin_memory = pin_memory
         self.prefetch_factor = prefetch_factor
         self.collate_fn = collate
         self.timeout = timeout
         self.output = output
+        makes_columns = collate is None or isinstance(collate, Padding)
         self._output = Output(
             output,
             device=device,
             pin_memory=pin_memory,
-            as_tuple=names if collate is None else None,
+            as_tuple=names if makes_columns else None,
+            not_nested=self.dataset.layout() if ragged == "nested" else None,
         )
         self.device = self._output.device
         self._counts = Counts(self.dataset, pin_memory=pin_memory)
         began = time.perf_counter()
         plan = plan_for(self.dataset, options, world_size=self.world_size)
         self._plan = plan.require_steps()
+        self.batch_size = plan.batch_size
         self._counts.opened(time.perf_counter() - began)
         builder = BatchBuilder(
             self.dataset,
@@ -198,22 +227,25 @@ class DataLoader(StatefulLoader):
             on_error=on_error,
         )
         self._choose = partial(
-            choose_executor,
+            executor_of,
             builder,
             executor=executor,
             num_workers=num_workers,
             num_threads=num_threads,
             prefetch_factor=prefetch_factor,
+            prefetch_bytes=prefetch_bytes,
             timeout=timeout,
+            decode_timeout=decode_timeout,
         )
         self._set_executor(local_world_size())
-        # Skipped rows, substitutes and a collate of the user's need batches one by one.
-        is_plain = collate is None and on_error == "raise"
+        # Skipped rows, substitutes, a collate of the user's and a watch need batches one by one.
+        is_plain = makes_columns and on_error == "raise" and decode_timeout is None
         # Out of order, each sample of a store is a request: no batch should wait for another's.
         is_in_order = isinstance(plan.sampler, SequentialSampler)
         is_plain = is_plain and (is_in_order or not self.dataset.cost.random_reads_are_requests)
-        self._num_coalesced = num_coalesced(self.dataset, batch_size) if is_plain else 1
+        self._num_coalesced = num_coalesced(self.dataset, self.batch_size) if is_plain else 1
         self._position = Position()
+        self._account = Account(coverage)
 
     def _set_executor(self, num_local: int) -> None:
         """Choose the executor for this number of ranks on the machine."""
@@ -236,18 +268,7 @@ class DataLoader(StatefulLoader):
 
     def _facts(self) -> list[tuple[str, object]]:
         """The facts of its repr; changes nothing."""
-        try:
-            ranks = self._ranks.now()
-        except RankError as error:
-            return [("rank", str(error))]
-        plan = self._plan.divided(ranks.world_size).require_steps()
-        names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
-        return [
-            ("rank", ranks.rank),
-            *((name, getattr(plan, name)) for name in names),
-            ("executor", str(self._executor.concurrency)),
-            ("epoch", self.epoch),
-        ]
+        return facts_of(self._ranks, self._plan, self._executor, epoch=self.epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
@@ -263,6 +284,8 @@ class DataLoader(StatefulLoader):
         rank, plan = self.rank, self.plan
         self._drop_notice.say(plan, rank)
         current = position.begin(plan)
+        account = self._account
+        account.begin(current, rank=rank, data=self.dataset)
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         self._counts.begin()
         made = coalesced_batches(self._executor, requests, self._num_coalesced)
@@ -285,7 +308,11 @@ class DataLoader(StatefulLoader):
                 self._counts.add(
                     batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at
                 )
+                account.add(batch.rows)
                 current.num_batches += 1
+                if current.is_whole:
+                    # Here, not where the end is asked for: programs that count steps never ask.
+                    account.note(current)
                 yield output
             self._end_if_whole()
 
@@ -297,9 +324,10 @@ class DataLoader(StatefulLoader):
 
         Returns:
             `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage
-            ("open", "read", "decode", "transform", "collate", "hand over"), summed over
-            threads, and `cpu_s` of them on a core while loading; `wait_s`, seconds that the
-            caller waited for batches, of `wall_s` seconds in all; `rate`, samples a second;
+            ("open", "read", "decode", "transform", "collate", "hand over"; of media also
+            "demux" and "convert"), summed over threads, and `cpu_s` of them on a core while
+            loading; `wait_s`, seconds that the caller waited for batches, of `wall_s` seconds in
+            all; `rate`, samples a second;
             `queue_depth`, the mean number of batches that were ready when one was asked for;
             `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; of remote
             storage, for this process and the loader's workers as a whole: `requests`,
@@ -310,10 +338,19 @@ class DataLoader(StatefulLoader):
             `skipped` and `replaced` damaged samples of this rank; `dropped`
             and `padded`, samples over all ranks of the epochs that ended; `executor`,
             `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
-            the loader, as a word and as a line. JSON.
+            the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and
+            `epochs` up to the loader's position, over all ranks since the first epoch; of
+            batch servers, `service`: by address `requests`, `hedges`, `reconnects` and
+            `latency_s`, and `resent` and `made_here` of all. JSON.
         """
         num_cores = usable_cores(num_ranks=self._num_local)
         stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
+        sources = getattr(self._plan.sampler, "sources", None)
+        if sources is not None:
+            stats["sources"] = sources(*self._position.after())
+        service = getattr(self._executor, "stats", None)
+        if service is not None:
+            stats["service"] = service()
         if reset:
             self._counts.clear()
         return stats

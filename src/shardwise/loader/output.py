@@ -6,8 +6,8 @@ Reaches `shardwise.tensors` when the first tensors are made, so that arrays need
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 from shardwise.collate import named
@@ -25,15 +25,24 @@ class Output:
         pin_memory: tensors in page-locked memory.
         as_tuple: the columns of a batch that is a tuple, in their order; None for dicts, and where
             a collate of the user's made the batch.
+        not_nested: the fields of a fixed shape, where others of arrays become nested tensors; None
+            where none does.
     """
 
     def __init__(
-        self, kind: str, *, device: Any, pin_memory: bool, as_tuple: tuple[str, ...] | None
+        self,
+        kind: str,
+        *,
+        device: Any,
+        pin_memory: bool,
+        as_tuple: tuple[str, ...] | None,
+        not_nested: Collection[str] | None = None,
     ) -> None:
         self.kind = kind
         self.device: Any = None if device is None else _checked_device(device)
         self.pin_memory = pin_memory
         self.as_tuple = as_tuple
+        self._not_nested = not_nested
         self._copier: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -44,6 +53,8 @@ class Output:
         """The batches, with the copy of the next one to the device in progress, if there is one."""
         if not self._copies:
             return batches
+        if self._not_nested is not None:
+            batches = self._jagged(batches, self._not_nested)
         from shardwise.tensors.device import copier_for, look_ahead
 
         # Not made earlier: a program may choose its device after making the loader.
@@ -56,7 +67,13 @@ class Output:
         if isinstance(data, dict) and self.kind == "torch" and not self._copies:
             from shardwise.tensors.convert import to_tensors
 
+            if self._not_nested is not None:
+                data = self._to_jagged(data, self._not_nested)
             data = to_tensors(data, pin_memory=self.pin_memory)
+        if self._not_nested is not None:
+            from shardwise.tensors.nested import to_nested
+
+            data = to_nested(data)
         if self.as_tuple is None:
             return data
         return tuple(data[name] for name in named(data, self.as_tuple))
@@ -68,6 +85,19 @@ class Output:
         from shardwise.tensors.profiling import named_range
 
         return named_range(name)
+
+    def _jagged(
+        self, batches: Generator[Batch, None, None], fixed: Collection[str]
+    ) -> Generator[Batch, None, None]:
+        with closing(batches):
+            for batch in batches:
+                batch.data = self._to_jagged(batch.data, fixed)
+                yield batch
+
+    def _to_jagged(self, data: dict[str, Any], fixed: Collection[str]) -> dict[str, Any]:
+        from shardwise.tensors.nested import to_jagged
+
+        return to_jagged(data, fixed=fixed, pin_memory=self.pin_memory)
 
     @property
     def _copies(self) -> bool:

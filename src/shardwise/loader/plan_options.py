@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan import Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.loader.length_column import length_column
+from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan.window import SizesView
 
 __all__ = ["PlanOptions", "plan_for"]
 
@@ -24,6 +27,7 @@ class PlanOptions:
     sampler: Sampler | None = None
     remainder: Remainder | None = None
     epoch_size: int | None = None
+    batch_by: Buckets | None = None
 
     @property
     def effective_remainder(self) -> Remainder:
@@ -44,6 +48,26 @@ class PlanOptions:
         seed = getattr(self.sampler, "seed", 0)
         return seed if isinstance(seed, int) else 0
 
+    def of(self, dataset: object) -> PlanOptions:
+        """The options with the order that a dataset brings, as `sw.mix` makes one.
+
+        Raises:
+            ValueError: they ask for another order, and have no sampler of the user's for it.
+        """
+        own: Sampler | None = getattr(dataset, "sampler", None)
+        if self.sampler is not None or not isinstance(own, Sampler):
+            return self
+        asked = {"seed": self.seed or None, "epoch_size": self.epoch_size}
+        asked["shuffle"] = None if isinstance(self.shuffle, bool) else self.shuffle  # type: ignore[assignment]
+        asked = {name: value for name, value in asked.items() if value is not None}
+        if asked:
+            raise ValueError(
+                f"{', '.join(f'{name}={value!r}' for name, value in asked.items())}: this dataset "
+                f"brings an order of its own, {own!r}; give seed= and until= to sw.mix, and leave "
+                "them out here"
+            )
+        return replace(self, sampler=own, shuffle=False)
+
 
 def plan_for(
     dataset: Sized | int,
@@ -56,23 +80,29 @@ def plan_for(
 
     Args:
         dataset: anything with a length, or the number of samples. Its `default_shuffle`,
-            `shard_sizes` and `window_shape` are used where it has them, as a `Dataset` does.
+            `shard_sizes` and `window_shape` are used where it has them, as a `Dataset` does, and
+            the order that it brings.
         options: the user's.
         world_size: ranks.
         shard_sizes: samples a shard, for a window shuffle; None for the dataset's own.
 
     Raises:
         ValueError: an option is not usable.
-        TypeError: `sampler` is no Sampler.
+        TypeError: `sampler` is no Sampler, or `batch_by` no `sw.buckets(...)`.
     """
+    options = options.of(dataset)
+    batch_by = options.batch_by
+    if isinstance(batch_by, Buckets):
+        batch_by = batch_by.resolved(partial(length_column, dataset))
     shuffle: Any = options.shuffle
     if shuffle is True and options.sampler is None:
         default = "full" if shard_sizes is None else "window"
         shuffle = getattr(dataset, "default_shuffle", default)
+    view: SizesView | None = None
     if shuffle != "window" or options.sampler is not None:
         shard_sizes = None
-    elif shard_sizes is None:
-        shard_sizes = getattr(dataset, "shard_sizes", None)
+    elif shard_sizes is None and getattr(dataset, "shard_sizes", None) is not None:
+        view = _SizesOf(dataset)
     return Plan(
         dataset if isinstance(dataset, int) else len(dataset),
         batch_size=options.batch_size,
@@ -80,8 +110,19 @@ def plan_for(
         seed=options.seed,
         shuffle=shuffle,
         remainder=options.effective_remainder,
-        shard_sizes=shard_sizes,
+        shard_sizes=shard_sizes if view is None else view,
         window_shape=getattr(dataset, "window_shape", None),
         epoch_size=options.epoch_size,
         sampler=options.sampler,
+        batch_by=batch_by,
     )
+
+
+@dataclass(frozen=True)
+class _SizesOf:
+    """The sizes of a dataset's shards; pickles as the dataset, which travels with its loader."""
+
+    dataset: Any
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
+        return np.array(self.dataset.shard_sizes, dtype=dtype or np.int64, copy=copy)

@@ -42,7 +42,7 @@ class Pass:
         """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
         if self.is_whole:
             return self.epoch + 1, 0
-        return self.epoch, self.start + self.num_batches * self.plan.global_batch_size
+        return self.epoch, self.plan.position_after(self.num_batches)
 
 
 class Position:
@@ -73,11 +73,14 @@ class Position:
 
     def rest(self, plan: Plan) -> Plan:
         """The plan of the pass under way, or of the next one, from its first batch on."""
-        return plan.resumed(self._start) if self.current is None else self.current.plan
+        if self.current is not None:
+            return self.current.plan
+        return plan.resumed(self._start, epoch=self._epoch)
 
     def begin(self, plan: Plan) -> Pass:
         """Begin a pass, in place of one that was left."""
-        self.current = Pass(self._epoch, self._start, plan.resumed(self._start))
+        rest = plan.resumed(self._start, epoch=self._epoch)
+        self.current = Pass(self._epoch, self._start, rest)
         return self.current
 
     def leave(self) -> None:

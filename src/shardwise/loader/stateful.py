@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
 
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler
+from shardwise.loader.account import Account
 from shardwise.loader.frameworks import sampler_of
 from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.position import Position
 from shardwise.loader.rank_check import RankedPlan
 from shardwise.plan import Order, Plan, checked_epoch
+from shardwise.ranks import ranks_of_group
 from shardwise.samples import Samples
 
 __all__ = ["StatefulLoader"]
+
+_logger = logging.getLogger("shardwise")
 
 
 class StatefulLoader(RankedPlan):
@@ -26,6 +31,7 @@ class StatefulLoader(RankedPlan):
     _options: PlanOptions
     _position: Position
     _counts: Counts
+    _account: Account
 
     # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
     _is_accelerate_prepared = True
@@ -35,8 +41,11 @@ class StatefulLoader(RankedPlan):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Batches in an epoch: the same on every rank, and the same after a resume."""
-        return self.plan.num_steps
+        """Batches in an epoch: the same on every rank, and the same after a resume.
+
+        Under a budget of `sw.buckets`, those of the loader's epoch.
+        """
+        return self.plan.resumed(0, epoch=self.epoch).num_steps
 
     @property
     def plan(self) -> Plan:
@@ -76,7 +85,12 @@ class StatefulLoader(RankedPlan):
             self._position.move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
+        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+
+        With a coverage directory it also writes what this rank handed out since the last line, so
+        call it on every rank, also where one rank alone saves it.
+        """
+        self._account.note(self._position.current)
         return self._order.state(*self._position.after()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -85,12 +99,52 @@ class StatefulLoader(RankedPlan):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        loaded = self._order.read(state)
+        plan = self.plan.in_order_of(state)
+        loaded = Order(self.dataset.fingerprint, plan.sampler).read(state)
+        self._plan = plan
+        self._tell_order_size(plan)
         self._position.move(loaded.epoch, loaded.position)
+
+    def certificate(self) -> dict[str, Any]:
+        """What was handed out in the newest pass, held against the plan: a proof, or what differs.
+
+        Where torch.distributed is initialised and its ranks are the loader's, it is of all ranks,
+        and all of them must call it, at the same step: it gathers 12 numbers of each. Else it is
+        of this rank.
+
+        Returns:
+            `epoch`; `count`, samples handed out; `word`, their keyed sum as 16 hex digits, and
+            `expected`, what it must be; `ok`, whether it is; `from` and `to`, the positions of the
+            epoch between which these samples lie; `num_samples`, positions of the epoch;
+            `skipped`, `replaced` and `padded` rows, and `dropped` samples at the epoch's end, none
+            of which is in the words; `ranks`, whose numbers these are; `verdict`, in words. JSON.
+
+        Two different multisets of ids have the same word with a chance of N / 2**61. At the end of
+        an epoch that all ranks know from its beginning on, the expected word is the closed form of
+        the sampler's ids where it has one (`Sampler`), in microseconds; else the plan is walked
+        once more, 0.2 us for each sample of this rank.
+        """
+        group = ranks_of_group()
+        if group is not None and (group.rank, group.world_size) == (self.rank, self.world_size):
+            from shardwise.tensors.gather_numbers import gather_numbers
+
+            return self._account.certificate(gather_numbers, epoch=self.epoch)
+        return self._account.certificate(None, epoch=self.epoch)
 
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         return {**self.__dict__, "_position": copy(self._position)}
+
+    @staticmethod
+    def _tell_order_size(plan: Plan) -> None:
+        if plan.order_size != plan.global_batch_size:
+            _logger.warning(
+                "the state's order has global batches of %d samples, this loader's have %d: each "
+                "sample still comes once, and a step has samples of several of them, until a run "
+                "begins without a state",
+                plan.order_size,
+                plan.global_batch_size,
+            )
 
     def _start_anew(self, world_size: int) -> None:
         """Build the batches for another number of ranks."""
@@ -98,7 +152,8 @@ class StatefulLoader(RankedPlan):
 
     @property
     def _order(self) -> Order:
-        return Order(self.dataset.fingerprint, self._plan.sampler)
+        # An order that is cut for global batches is another one once the ranks are known.
+        return Order(self.dataset.fingerprint, self.plan.sampler)
 
     @property
     def _pass_plan(self) -> Plan:
@@ -109,6 +164,7 @@ class StatefulLoader(RankedPlan):
         """End a pass whose last batch was handed out: programs that count steps ask for no more."""
         current = self._position.current
         if current is not None and current.is_whole:
+            self._account.note(current)
             self._position.move(current.epoch + 1)
             self._counts.end_epoch(current.plan)
 

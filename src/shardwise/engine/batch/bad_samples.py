@@ -7,6 +7,7 @@ Decided sample by sample, so that every executor decides alike however a batch i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,9 +17,9 @@ from shardwise.engine.batch.partial_batch import RowChunk
 from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError
 from shardwise.plan.permute import mix
-from shardwise.samples import Samples
+from shardwise.samples import DecodeWatch, Samples
 
-__all__ = ["ON_ERROR", "OnError", "SampleLoader"]
+__all__ = ["ON_ERROR", "OnError", "SampleLoader", "Watching"]
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)
@@ -27,6 +28,23 @@ _MAX_SUBSTITUTES = 32
 
 _Rows = Mapping[str, NDArray[Any]]
 _Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How loading is watched.
+
+    Attributes:
+        watch: learns of each decoder that begins; None where nobody watches.
+        one_by_one: load rows one by one, where a decoder was stopped: the watch then sees which
+            row it has.
+    """
+
+    watch: DecodeWatch | None = None
+    one_by_one: bool = False
+
+
+_UNWATCHED = Watching()
 
 
 class SampleLoader:
@@ -46,32 +64,60 @@ class SampleLoader:
         self.seed = seed
         self.on_error = on_error
 
-    def load(self, ids: NDArray[np.int64], epoch: int, out: _Rows, stages: Stages) -> RowChunk:
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        epoch: int,
+        out: _Rows,
+        stages: Stages,
+        watching: Watching = _UNWATCHED,
+    ) -> RowChunk:
         """Load samples, fields of a fixed shape into the rows of `out`.
 
         Raises:
             DataError: a sample is bad, and on_error is "raise", or its substitutes are bad, too.
         """
+        watch = watching.watch
+        if watching.one_by_one:
+            return self._load_singly(ids, epoch, out, stages, watch)
         try:
-            columns = self._load(ids, epoch, out, stages)
+            columns = self._load(ids, epoch, out, stages, watch)
             return RowChunk(ids, [columns], np.ones(len(ids), dtype=np.bool_), 0, stages)
         except DataError as error:
             chunk_error = error
         # Not in the `except` clause: the error of one row is not a consequence of the chunk's.
         if self.on_error != "raise":
-            return self._load_singly(ids, epoch, out, stages)
+            return self._load_singly(ids, epoch, out, stages, watch)
         if "read" not in stages.seconds:
             # Raise the error of the first bad row: the same one however the batch was cut. Once
             # all rows were read, the first error was raised, and functions of the user's have run.
             for row in range(len(ids)):
-                self._load(ids[row : row + 1], epoch, _row(out, row), Stages())
+                self._load(ids[row : row + 1], epoch, _row(out, row), Stages(), watch)
         raise chunk_error
 
-    def _load(self, ids: NDArray[np.int64], epoch: int, out: _Rows, stages: Stages) -> _Columns:
-        return self.dataset.load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages)
+    def _load(
+        self,
+        ids: NDArray[np.int64],
+        epoch: int,
+        out: _Rows,
+        stages: Stages,
+        watch: DecodeWatch | None,
+    ) -> _Columns:
+        load = self.dataset.load
+        if watch is None:
+            return load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages)
+        try:
+            return load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages, watch=watch)
+        finally:
+            watch.end()
 
     def _load_singly(
-        self, ids: NDArray[np.int64], epoch: int, out: _Rows, stages: Stages
+        self,
+        ids: NDArray[np.int64],
+        epoch: int,
+        out: _Rows,
+        stages: Stages,
+        watch: DecodeWatch | None,
     ) -> RowChunk:
         """Load rows one by one, to keep the good ones of a chunk in which one is bad."""
         ids = ids.copy()
@@ -81,27 +127,36 @@ class SampleLoader:
         for row in range(len(ids)):
             out_row = _row(out, row)
             try:
-                columns.append(self._load(ids[row : row + 1], epoch, out_row, stages))
+                columns.append(self._load(ids[row : row + 1], epoch, out_row, stages, watch))
             except DataError as error:
+                if self.on_error == "raise":
+                    raise
                 if self.on_error == "skip":
                     kept[row] = False
                     continue
                 ids[row], substitute = self._substitute(
-                    int(ids[row]), epoch, out_row, stages, error
+                    int(ids[row]), epoch, out_row, stages, watch=watch, error=error
                 )
                 columns.append(substitute)
                 num_replaced += 1
         return RowChunk(ids, columns, kept, num_replaced, stages)
 
     def _substitute(
-        self, index: int, epoch: int, out: _Rows, stages: Stages, error: DataError
+        self,
+        index: int,
+        epoch: int,
+        out: _Rows,
+        stages: Stages,
+        *,
+        watch: DecodeWatch | None,
+        error: DataError,
     ) -> tuple[int, _Columns]:
         """Load another sample for a bad one: the same one in every run of this epoch."""
         for attempt in range(_MAX_SUBSTITUTES):
             other = mix(self.seed, epoch, index, attempt) % len(self.dataset)
             try:
                 ids = np.array([other], dtype=np.int64)
-                return other, self._load(ids, epoch, out, stages)
+                return other, self._load(ids, epoch, out, stages, watch)
             except DataError as again:
                 last = again
         raise DataError(

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from shardwise.collate import collate as collate_columns
 from shardwise.collate import join, named
 from shardwise.columns import Layout
-from shardwise.engine.batch.bad_samples import OnError, SampleLoader
+from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
+from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.partial_batch import PartialBatch, columns_to_join, split_requests
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
-from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.request import Batch, BatchRequest, BatchRows
 from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError
 from shardwise.samples import Samples
@@ -36,9 +37,9 @@ class BatchBuilder:
         seed: keys the randomness of transforms, together with epoch and sample.
         collate: None for a dict of columns; else a function that gets the samples as a list of
             dicts ("__key__", "__index__", with padding "__valid__", and the fields) and returns
-            the batch.
+            the batch. `sw.pad(...)` is applied to the columns.
         as_tuple: the entries of a sample that `collate` gets, as a tuple; None for dicts.
-        ragged: "list", "error" or "pad", see `RaggedFields`.
+        ragged: "list", "error", "pad" or "nested", see `RaggedFields`.
         on_error: "raise", "skip" or "replace", see `SampleLoader`.
     """
 
@@ -54,9 +55,11 @@ class BatchBuilder:
     ) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.collate = collate
+        padding = collate if isinstance(collate, Padding) else None
+        self.collate = collate if padding is None else None
         self.as_tuple = as_tuple
-        self.ragged = RaggedFields(ragged, dataset.describe)
+        self.ragged = RaggedFields("pad" if padding else ragged, dataset.describe, padding)
+        self.on_error = on_error
         self._loader = SampleLoader(dataset, seed=seed, on_error=on_error)
 
     @cached_property
@@ -64,11 +67,11 @@ class BatchBuilder:
         """Shape and dtype of the fields that are decoded straight into a batch's rows."""
         return dict(self.dataset.layout())
 
-    def build(self, request: BatchRequest) -> Batch:
+    def build(self, request: BatchRequest, watching: Watching | None = None) -> Batch:
         """Build one batch in this thread."""
         partial = self.begin(request)
-        self.fill(partial, 0, len(request.ids))
-        return self.finish(partial)
+        self.fill(partial, 0, len(request.ids), watching)
+        return self.finish(partial, watching)
 
     def begin(self, request: BatchRequest) -> PartialBatch:
         """Allocate the rows of a batch."""
@@ -79,18 +82,21 @@ class BatchBuilder:
         }
         return PartialBatch(request, rows)
 
-    def fill(self, partial: PartialBatch, start: int, stop: int) -> None:
+    def fill(
+        self, partial: PartialBatch, start: int, stop: int, watching: Watching | None = None
+    ) -> None:
         """Load rows [start, stop) of the batch; different rows may be filled at the same time."""
         out = {name: rows[start:stop] for name, rows in partial.rows.items()}
         stages = Stages()
         began = time.thread_time()
         request = partial.request
-        chunk = self._loader.load(request.ids[start:stop], request.epoch, out, stages)
+        ids = request.ids[start:stop]
+        chunk = self._loader.load(ids, request.epoch, out, stages, watching or Watching())
         stages.cpu_s = time.thread_time() - began
         partial.chunks[start] = chunk
 
-    def finish(self, partial: PartialBatch) -> Batch:
-        """Put the chunks together."""
+    def finish(self, partial: PartialBatch, watching: Watching | None = None) -> Batch:
+        """Put the chunks together; without a row, this may load a sample."""
         if partial.request.sizes:
             parts = [self.finish(part) for part in split_requests(partial)]
             return Batch(None, num_rows=0, parts=parts)
@@ -102,7 +108,9 @@ class BatchBuilder:
             stages.merge(chunk.stages)
         kept = np.concatenate([chunk.kept for chunk in chunks])
         ids = np.concatenate([chunk.ids for chunk in chunks])
+        num_replaced = sum(chunk.num_replaced for chunk in chunks)
         valid = request.valid
+        rows_of_batch = _rows(request, ids, kept, is_plain=not num_replaced and bool(kept.all()))
         if not kept.all():
             ids, valid = ids[kept], None if valid is None else valid[kept]
         if len(ids):
@@ -111,28 +119,35 @@ class BatchBuilder:
                 columns[name] = rows if len(ids) == len(kept) else rows[kept]
             data = self._collated(columns, ids, valid, fixed=partial.rows.keys())
         else:
-            data = self._empty(request) if self.collate is None else self.collate([])
+            data = self._empty(request, watching) if self.collate is None else self.collate([])
         stages.add("collate", time.perf_counter() - began)
         return Batch(
             data,
             num_rows=len(ids),
             num_skipped=len(kept) - len(ids),
-            num_replaced=sum(chunk.num_replaced for chunk in chunks),
+            num_replaced=num_replaced,
+            rows=rows_of_batch,
             stages=stages,
             chunks=[(chunk.ids, chunk.stages.total()) for chunk in chunks],
         )
 
-    def _empty(self, request: BatchRequest) -> dict[str, Any]:
+    def _empty(self, request: BatchRequest, watching: Watching | None) -> dict[str, Any]:
         """A batch without samples, of the form that a batch with samples has.
 
         The fields that a transform returns are known only from a sample: build a batch of one, and
         leave it out again.
         """
-        ragged = self.ragged.ragged
-        builder = BatchBuilder(self.dataset, seed=self.seed, ragged=ragged, on_error="replace")
+        ragged = self.ragged
+        builder = BatchBuilder(
+            self.dataset,
+            seed=self.seed,
+            collate=ragged.padding if ragged.ragged == "pad" else None,
+            ragged=ragged.ragged,
+            on_error="replace",
+        )
         valid = None if request.valid is None else np.zeros(1, dtype=np.bool_)
         first = np.zeros(1, dtype=np.int64)
-        batch = builder.build(BatchRequest(request.epoch, request.step, first, valid))
+        batch = builder.build(BatchRequest(request.epoch, request.step, first, valid), watching)
         return {name: column[:0] for name, column in batch.data.items()}
 
     def _collated(
@@ -163,6 +178,27 @@ class BatchBuilder:
         if valid is not None:
             batch["__valid__"] = valid
         return batch
+
+
+def _rows(
+    request: BatchRequest, ids: NDArray[np.int64], kept: NDArray[np.bool_], *, is_plain: bool
+) -> BatchRows:
+    """What became of the rows that were asked for; `ids` has the samples that were loaded."""
+    valid = request.valid
+    if is_plain:
+        # The loaded ids, not the request's: the account is of what is in the batch.
+        if valid is None:
+            return BatchRows(ids)
+        return BatchRows(ids[valid], num_padded=int(np.count_nonzero(~valid)))
+    counts = np.ones(len(ids), dtype=np.bool_) if valid is None else valid
+    asked = request.ids
+    is_same = ids == asked
+    return BatchRows(
+        ids[counts & kept & is_same],
+        skipped=asked[counts & ~kept],
+        replaced=asked[counts & kept & ~is_same],
+        num_padded=int(np.count_nonzero(~counts & kept)),
+    )
 
 
 def _joined(

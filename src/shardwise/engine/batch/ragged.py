@@ -1,8 +1,7 @@
 """Ragged fields, whose values can't be stacked: warned of once, refused, or padded.
 
 Decided by the values of a batch alone, after its chunks are joined, so that every executor decides
-alike (I5). Arrays are recognised by shape and dtype, so that tensors count too, without importing
-torch.
+alike (I5).
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.engine.batch.padding import Padding, description_of, form_of
 from shardwise.errors import DataError
 
-__all__ = ["RAGGED", "Ragged", "RaggedFields", "mask_of", "odd_value", "pad"]
+__all__ = ["RAGGED", "Ragged", "RaggedFields", "odd_value"]
 
-Ragged = Literal["list", "error", "pad"]
+Ragged = Literal["list", "error", "pad", "nested"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)
 
 _logger = logging.getLogger("shardwise")
-_NUMBERS = "biufc"
 # Most lists hold only these, and are not searched value by value.
 _NEVER_STACKED = (str, bytes, dict, list)
-
-
-def mask_of(field: str) -> str:
-    """The name of the mask of a padded field."""
-    return f"{field}.mask"
 
 
 class RaggedFields:
@@ -37,14 +31,19 @@ class RaggedFields:
 
     Args:
         ragged: "list" leaves them lists and says so once a field; "error" raises; "pad" pads every
-            field of arrays whose shape nobody fixed, and adds its mask, in every batch.
+            field of arrays whose shape nobody fixed, and adds its mask, in every batch; "nested"
+            leaves them lists, for what makes nested tensors of them.
         describe: says where a sample lies, by its id.
+        padding: how fields are padded, with "pad".
     """
 
-    def __init__(self, ragged: Ragged, describe: Callable[[int], str]) -> None:
+    def __init__(
+        self, ragged: Ragged, describe: Callable[[int], str], padding: Padding | None = None
+    ) -> None:
         if ragged not in RAGGED:
             raise ValueError(f"ragged={ragged!r}: use one of {', '.join(map(repr, RAGGED))}")
         self.ragged = ragged
+        self.padding = padding or Padding()
         self._describe = describe
         self._warned: set[str] = set()
 
@@ -68,29 +67,14 @@ class RaggedFields:
             DataError: values of a field differ, and `ragged` is "error", or padding can't join
                 them; it names the first odd one.
         """
-        settled: dict[str, Any] = {}
-        for name, column in data.items():
-            settled[name] = column
-            if name in fixed:
-                continue
-            if self.ragged == "pad":
-                try:
-                    pair = pad(column)
-                except ValueError as error:
-                    raise DataError(f"ragged='pad': {error}", field=name) from error
-                if pair is not None:
-                    if mask_of(name) in data:
-                        raise DataError(
-                            f"ragged='pad' adds {mask_of(name)!r}, and there is such a field: "
-                            "leave it out with select(), or rename it in a map()",
-                            field=mask_of(name),
-                        )
-                    settled[name], settled[mask_of(name)] = pair
-            elif isinstance(column, list) and name not in self._warned:
+        if self.ragged == "pad":
+            return self.padding.columns(data, fixed=fixed)
+        for name, column in data.items() if self.ragged != "nested" else ():
+            if name not in fixed and isinstance(column, list) and name not in self._warned:
                 odd = odd_value(column)
                 if odd is not None:
                     self._warn(name, *odd, keys=keys, ids=ids)
-        return settled
+        return dict(data)
 
     def _warn(
         self, name: str, row: int, why: str, *, keys: Sequence[str], ids: NDArray[np.int64]
@@ -121,71 +105,9 @@ def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:
     """
     if not values or isinstance(values[0], _NEVER_STACKED):
         return None
-    forms = list(map(_form, values))
+    forms = list(map(form_of, values))
     first = next((form for form in forms if form is not None), None)
     row = next((row for row, form in enumerate(forms) if form != first), None)
     if first is None or row is None:
         return None
-    return row, f"{_description(values[row])} beside {_description(values[forms.index(first)])}"
-
-
-def pad(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """Arrays of one dtype, padded with zeros to the largest: `(array, mask)`, both `[B, ...]`.
-
-    The mask is True where a value was. None where no value is an array of one dimension or more.
-
-    Raises:
-        ValueError: their dtypes or numbers of dimensions differ, or not all are arrays.
-    """
-    if isinstance(values, np.ndarray):
-        is_stacked = values.ndim > 1 and values.dtype.kind in _NUMBERS
-        return (values, np.ones(values.shape, np.bool_)) if is_stacked else None
-    example = next((value for value in values if _is_array(value)), None)
-    if example is None:
-        return None
-    kind = example.dtype, len(example.shape)
-    for row, value in enumerate(values):
-        if not _is_array(value) or (value.dtype, len(value.shape)) != kind:
-            raise ValueError(
-                f"row {row} of the batch is {_description(value)}, which can't be joined with "
-                f"{_description(example)}: padding needs arrays of one dtype and number of "
-                "dimensions"
-            )
-    try:
-        arrays = [np.asarray(value) for value in values]
-    except (TypeError, RuntimeError) as error:  # a tensor of a dtype that numpy lacks, or on a GPU
-        raise ValueError(f"{_description(example)} can't be made an array: {error}") from error
-    shape = (len(arrays), *np.max([array.shape for array in arrays], axis=0).tolist())
-    rows, mask = np.zeros(shape, arrays[0].dtype), np.zeros(shape, np.bool_)
-    for row, array in enumerate(arrays):
-        place: Any = (row, *(slice(size) for size in array.shape))
-        rows[place], mask[place] = array, True
-    return rows, mask
-
-
-def _is_array(value: Any) -> bool:
-    """Whether it is an array of numbers, of one dimension or more; a tensor is one, too."""
-    form = _form(value)
-    return isinstance(form, tuple) and len(form[0]) > 0
-
-
-def _form(value: Any) -> Any:
-    """The property that stacked values share: shape and dtype, or the kind of number; else None."""
-    if type(value) in (int, float):
-        return float
-    if type(value) is bool:
-        return bool
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    # torch's dtypes, which have no kind, are all of numbers.
-    if dtype is None or shape is None or getattr(dtype, "kind", "f") not in _NUMBERS:
-        return None
-    return tuple(shape), dtype
-
-
-def _description(value: Any) -> str:
-    form = _form(value)
-    if value is None:
-        return "no value"
-    if isinstance(form, tuple):
-        return f"{form[1]} {list(form[0])}"
-    return f"a {type(value).__name__}"
+    return row, f"{description_of(values[row])} beside {description_of(values[forms.index(first)])}"

@@ -24,10 +24,8 @@ def epoch_requests(
     at = 0
     while at < len(steps):
         block = steps[at : at + num_steps]
-        positions, valid = plan.positions(epoch, block, rank)
-        ids = plan.ids(epoch, positions)
-        for row, step in enumerate(block):
-            rows = slice(row * plan.batch_size, (row + 1) * plan.batch_size)
-            yield BatchRequest(epoch, step, ids[rows], valid[rows] if padded else None)
+        batches = plan.batches(epoch, block, rank)
+        for step, (ids, valid) in zip(block, batches, strict=True):
+            yield BatchRequest(epoch, step, ids, valid if padded else None)
         at += len(block)
         num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.batch_size))

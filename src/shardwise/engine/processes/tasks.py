@@ -1,4 +1,4 @@
-"""The messages between trainer and worker: a task, and its answer."""
+"""The messages between trainer and worker: a task, its answer, and that a worker was stopped."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.columns import Layout
+from shardwise.engine.processes.decode_progress import Decoding
 from shardwise.engine.request import BatchRequest
 
-__all__ = ["RECEIVE_FAILED", "START_FAILED", "Answer", "Task"]
+__all__ = ["RECEIVE_FAILED", "START_FAILED", "Answer", "Stopped", "Task"]
 
 # The batch in the answer of a worker that ends: it could not start, or could not receive a task.
 START_FAILED, RECEIVE_FAILED = -1, -2
@@ -29,6 +30,8 @@ class Task:
         slot_bytes: its size.
         learned: shape and dtype of a row, for columns that are written into the slot if they fit.
         whole: load and collate the whole batch, which is this chunk.
+        one_by_one: load row by row, so that the watch sees which row a decoder has.
+        stuck: (sample, part) that were stopped before: such samples are bad.
     """
 
     run: int
@@ -40,6 +43,8 @@ class Task:
     slot_bytes: int = 0
     learned: Mapping[str, Layout] = field(default_factory=dict)
     whole: bool = False
+    one_by_one: bool = False
+    stuck: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +56,17 @@ class Answer:
     worker: int
     value: Any = None
     error: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A worker process that was stopped, because one of its decoders did not return.
+
+    Attributes:
+        tasks: (batch, start row) of the chunks that it had, each with what was stuck in it or None.
+            Where `is_idle`, no worker: no chunk is known, and all that are missing are lost.
+        is_idle: all workers are idle: whatever is missing was taken by one that was stopped.
+    """
+
+    tasks: Mapping[tuple[int, int], Decoding | None]
+    is_idle: bool = False

@@ -36,6 +36,7 @@ _MAX_INLINE_BYTES = 48 << 10
 _MAX_MESSAGE_BYTES = 64 << 10
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
+_INT = struct.Struct("@i")
 
 Packed = tuple[bytes, int | None]
 
@@ -100,7 +101,7 @@ def send(sock: socket.socket, packed: Packed) -> None:
 
 
 def receive(
-    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None
+    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None, *, flags: int = 0
 ) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
@@ -110,18 +111,21 @@ def receive(
         sock: the caller's end.
         maps: the files of large messages that are in use, each of which holds a descriptor: where
             there are as many as slots are allowed, the next one is copied. None maps every file.
+        flags: of the system's call: `socket.MSG_DONTWAIT` does not wait for a message.
 
     Raises:
+        BlockingIOError: there is no message, and it must not wait for one.
         StorageError: the limit of open files left no room for the descriptor.
     """
-    body, descriptors, flags, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
+    # Not `recv_fds`, which forgets the flags in Python 3.11.
+    body, rights, flags, _ = sock.recvmsg(_MAX_MESSAGE_BYTES, socket.CMSG_LEN(_INT.size), flags)
     if not body:
         return None
     if flags & socket.MSG_CTRUNC:
         raise StorageError(
             "no room for a batch's memory among the open files: raise their limit (ulimit -n)"
         )
-    descriptor = above_stdio(descriptors[0]) if descriptors else None
+    descriptor = above_stdio(*_INT.unpack(rights[0][2])) if rights else None
     if body[:1] == b"i":
         return _unpacked(memoryview(bytearray(body))[1:], is_aligned=False), descriptor
     assert descriptor is not None, "a message in a file came without the file"

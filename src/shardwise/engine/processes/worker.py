@@ -18,15 +18,20 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.processes.decode_progress import DecodeProgress
+from shardwise.engine.processes.fileless_memory import map_without_file
 from shardwise.engine.processes.shared_columns import write_in_place
-from shardwise.engine.processes.shared_memory import RowLayout, Slot, max_slots
+from shardwise.engine.processes.shared_memory import RowLayout, max_slots
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import pack_error
@@ -44,49 +49,96 @@ _MAX_OPEN_FILES = 16_384
 
 
 class _Worker:
-    """What the threads of a worker share: the builder, and the mapped slots."""
+    """What the threads of a worker share: the builder, the mapped slots and the parked tasks."""
 
     def __init__(
-        self, sock: socket.socket, builder: BatchBuilder, status: WorkerStatus, number: int
+        self,
+        sock: socket.socket,
+        builder: BatchBuilder,
+        status: WorkerStatus,
+        number: int,
+        decode_timeout: float | None,
     ) -> None:
         self._sock = sock
         self._builder = builder
         self._status = status
         self._number = number
+        self._decode_timeout = decode_timeout
         self._layout = builder.layout
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._slots: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        # With their memory, which they keep mapped. They are of one run, whose prefetch depth
+        # bounds them: what is left of a run that was dropped is passed over before the next.
+        self._parked: deque[tuple[Task, NDArray[np.uint8] | None]] = deque()
         self._storage = StorageCounts()
 
     def run(self, thread: int) -> None:
         """Run tasks until the socket ends."""
+        self._status.end(self._number, thread)
         while True:
             try:
-                try:
-                    message = receive(self._sock)
-                except StorageError as error:
-                    # Which task it was is not known, so nobody would run it.
-                    send(
-                        self._sock,
-                        pack(Answer(RECEIVE_FAILED, 0, self._number, error=pack_error(error))),
-                    )
-                    os._exit(1)
-                if message is None:
+                taken = self._next_parked() or self._receive()
+                if taken is None:
                     return
-                task, descriptor = message
-                if task.run != self._status.run:
-                    # Of an iterator that was given up.
-                    if descriptor is not None:
-                        os.close(descriptor)
-                    continue
+                task, memory = taken
                 self._status.begin(self._number, thread, task.batch, task.start)
-                packed = _packed(self._answer(task, descriptor))
+                packed = _packed(self._answer(task, memory, self._watch(thread, task)))
+                while task.run == self._status.run and not self._is_sent(packed):
+                    if not self._park():
+                        time.sleep(_RETRY_S)
+                # Not before: of a worker that is stopped, the trainer knows what it still had.
                 self._status.end(self._number, thread)
-                while not self._is_sent(packed):
-                    time.sleep(_RETRY_S)
                 close_own_file(packed)
             except (BrokenPipeError, ConnectionResetError):
                 return
+
+    def _receive(self, flags: int = 0) -> tuple[Task, NDArray[np.uint8] | None] | None:
+        """The next task of the current run and its memory; None at the end of the socket."""
+        while True:
+            try:
+                message = receive(self._sock, flags=flags)
+            except StorageError as error:
+                # Which task it was is not known, so nobody would run it.
+                self._send_error(RECEIVE_FAILED, 0, error)
+                os._exit(1)
+            if message is None:
+                return None
+            task, descriptor = message
+            try:
+                # Otherwise it is of an iterator that was given up.
+                if task.run == self._status.run:
+                    return task, self._memory(task, descriptor)
+            except StorageError as error:
+                self._send_error(task.batch, task.start, error)
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+
+    def _send_error(self, batch: int, start: int, error: StorageError) -> None:
+        send(self._sock, pack(Answer(batch, start, self._number, error=pack_error(error))))
+
+    def _park(self) -> bool:
+        """Take a task off the socket for later, if there is one, so that its descriptor arrives.
+
+        Too many descriptors of this user are under way: if all workers of all trainers only waited
+        to send an answer, nobody would receive any. A worker that is stopped loses what it has
+        parked, as if it had just received it: `DecodeDeadlines.has_lost` sees to that.
+        """
+        with self._lock, suppress(BlockingIOError):
+            taken = self._receive(socket.MSG_DONTWAIT)
+            # At the end of the socket, the next try to send says so.
+            if taken is not None:
+                self._parked.append(taken)
+                return True
+        return False
+
+    def _next_parked(self) -> tuple[Task, NDArray[np.uint8] | None] | None:
+        with suppress(IndexError):
+            while True:
+                task, memory = self._parked.popleft()
+                if task.run == self._status.run:
+                    return task, memory
+        return None
 
     def _is_sent(self, packed: Packed) -> bool:
         try:
@@ -95,15 +147,25 @@ class _Worker:
             return False
         return True
 
-    def _answer(self, task: Task, descriptor: int | None) -> Answer:
+    def _watch(self, thread: int, task: Task) -> DecodeProgress | None:
+        """What tells the trainer of each decoder that begins, where it watches."""
+        if self._decode_timeout is None:
+            return None
+        record = self._status.record(self._number, thread)
+        return DecodeProgress(record, stuck=task.stuck, timeout=self._decode_timeout)
+
+    def _answer(
+        self, task: Task, memory: NDArray[np.uint8] | None, watch: DecodeProgress | None
+    ) -> Answer:
+        watching = Watching(watch, one_by_one=task.one_by_one)
         try:
             if task.whole:
-                value: Any = self._builder.build(task.request)
+                value: Any = self._builder.build(task.request, watching)
             else:
-                views = self._views(task, descriptor)
+                views = self._views(task, memory)
                 rows = {name: views[name] for name in self._layout}
                 partial = PartialBatch(task.request, rows)
-                self._builder.fill(partial, 0, len(task.request.ids))
+                self._builder.fill(partial, 0, len(task.request.ids), watching)
                 value = partial.chunks[0].without(rows)
                 if len(value.columns) == 1:
                     learned = {name: views[name] for name in task.learned}
@@ -113,26 +175,28 @@ class _Worker:
         value.stages.storage = self._storage.take()
         return Answer(task.batch, task.start, self._number, value=value)
 
-    def _views(self, task: Task, descriptor: int | None) -> dict[str, NDArray[Any]]:
+    def _views(self, task: Task, memory: NDArray[np.uint8] | None) -> dict[str, NDArray[Any]]:
         """The rows of this chunk in the batch's memory, which is the trainer's, too."""
         layout = RowLayout({**self._layout, **task.learned})
-        if descriptor is None:
+        if memory is None:
             return layout.empty()
-        views = layout.views(self._memory(task, descriptor), task.num_rows)
+        views = layout.views(memory, task.num_rows)
         stop = task.start + len(task.request.ids)
         return {name: rows[task.start : stop] for name, rows in views.items()}
 
-    def _memory(self, task: Task, descriptor: int) -> NDArray[np.uint8]:
+    def _memory(self, task: Task, descriptor: int | None) -> NDArray[np.uint8] | None:
         """The memory of a slot, mapped at its first task."""
+        if descriptor is None:
+            return None
         with self._lock:
             memory = self._slots.pop((task.slot, task.slot_bytes), None)
             if memory is None:
-                memory = Slot(task.slot, descriptor, task.slot_bytes).memory
-            # Least recently used first: those that left the trainer's pool are unmapped.
+                memory = map_without_file(descriptor, task.slot_bytes)
+            # Least recently used first: those that left the trainer's pool are unmapped, when no
+            # task has them.
             self._slots[task.slot, task.slot_bytes] = memory
             while len(self._slots) > max_slots():
                 del self._slots[next(iter(self._slots))]
-        os.close(descriptor)
         return memory
 
 
@@ -189,7 +253,7 @@ def main() -> None:
     # The builder keeps those that it uses.
     del credentials, job["credentials"]
     status = WorkerStatus(status_fd, job["num_workers"], job["num_threads"])
-    worker = _Worker(sock, builder, status, number)
+    worker = _Worker(sock, builder, status, number, job["decode_timeout"])
     for thread in range(1, job["num_threads"]):
         threading.Thread(target=worker.run, args=(thread,), daemon=True).start()
     worker.run(0)

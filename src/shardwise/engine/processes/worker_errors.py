@@ -14,7 +14,7 @@ from types import TracebackType
 
 from shardwise.errors import ShardwiseError, message_of
 
-__all__ = ["pack_error", "unpack_error"]
+__all__ = ["pack_error", "traceback_of", "unpack_error"]
 
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 
@@ -24,7 +24,7 @@ def pack_error(error: Exception) -> bytes:
     cause = error.__cause__
     origin = cause or error
     where = f"in worker process {os.getpid()}"
-    lines = _traceback_of(origin)
+    lines = traceback_of(origin)
     origin.add_note(f"{where}:\n{lines}" if lines else where)
     return pickle.dumps([_pickled(each) for each in (error, cause) if each is not None])
 
@@ -38,7 +38,7 @@ def unpack_error(data: bytes) -> Exception:
     return original
 
 
-def _traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Its traceback, with what it followed from, without this library's frames at the beginning."""
     frames = _without_library(error.__traceback__)
     if frames is None and not isinstance(error, ShardwiseError):

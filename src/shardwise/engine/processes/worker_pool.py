@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import pickle
+import resource
 import selectors
 import signal
 import socket
@@ -23,9 +24,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
 from shardwise.engine.processes.pickling import pickled_by_value
-from shardwise.engine.processes.shared_memory import above_stdio, anonymous_file, explained
-from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
+from shardwise.engine.processes.shared_memory import above_stdio, explained
+from shardwise.engine.processes.start_worker import start_worker
+from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Stopped, Task
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import WorkerStatus
@@ -43,20 +46,6 @@ _END_TIMEOUT_S = 0.5
 _PIDFD = hasattr(os, "pidfd_open")
 # Before a task is sent again, for which too many descriptors of this user were in flight.
 _RETRY_S = 0.01
-# Inside a worker its own threads are the parallelism: libraries get one thread each.
-_ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "OPENCV_FOR_THREADS_NUM",
-    ),
-    "1",
-)
-
-_WORKER = "shardwise.engine.processes.worker"
 
 
 class WorkerPool:
@@ -67,80 +56,92 @@ class WorkerPool:
             program travel with it.
         num_workers: processes.
         num_threads: threads in each.
+        decode_timeout: seconds that a decoder or function may take for one sample: its worker is
+            stopped then, and another one started. None lets it take any time.
     """
 
-    def __init__(self, builder: BatchBuilder, *, num_workers: int, num_threads: int) -> None:
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        *,
+        num_workers: int,
+        num_threads: int,
+        decode_timeout: float | None = None,
+    ) -> None:
         job = {
             "builder": pickled_by_value(builder),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
+            "decode_timeout": decode_timeout,
             # Their pickles are handles: the values travel in this file, which nobody else reads.
             "credentials": export_credentials(),
         }
-        self._unsent: deque[tuple[int, Packed]] = deque()
+        self._unsent: deque[tuple[Task, Packed]] = deque()
+        # By batch and row: tasks that were sent with a descriptor and are not answered yet. If they
+        # used up the user's descriptors in flight, no answer could be sent, and no task received.
+        self._lent: set[tuple[int, int]] = set()
+        self._max_lent = _max_descriptors() // 2
         self._is_refused = False
-        self._arrived: list[Answer] = []
+        self._arrived: list[Answer | Stopped] = []
         self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._pidfds: list[int] = []
         with _explained(num_workers):
             self._selector = selectors.DefaultSelector()
-            self._sock, theirs = _socket_pair()
+            self._sock, self._theirs = _socket_pair()
         self.status = WorkerStatus.create(num_workers, num_threads)
+        self._job = pickle.dumps(job)
+        self._deadlines = (
+            None if decode_timeout is None else DecodeDeadlines(self.status, decode_timeout)
+        )
         try:
-            with theirs, _explained(num_workers):
+            with _explained(num_workers):
                 self._sock.setblocking(False)
                 self._selector.register(self._sock, selectors.EVENT_READ)
                 for number in range(num_workers):
-                    self._start(pickle.dumps(job), theirs.fileno(), number)
+                    self._start(number)
+            if self._deadlines is None:
+                # Nobody will be started any more, and the end of all workers shows at once.
+                self._theirs.close()
+                self._job = b""
         except BaseException:
             self.close()
             raise
 
-    def _start(self, job: bytes, sock: int, number: int) -> None:
-        # Each worker reads its file from the beginning, so each gets one of its own.
-        file = anonymous_file(len(job))
-        try:
-            os.pwrite(file, job, 0)
-            inherited = (sock, file, self.status.descriptor)
-            # The trainer's modules and no others: what lies in the working directory is no module
-            # of a program that was started from elsewhere.
-            start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
-            process = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-                [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*inherited, number))],
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                stdout=_inherited_or_null(1),
-                stderr=_inherited_or_null(2),
-                env={**os.environ, **_ONE_THREAD},
-                # Ctrl-C in a terminal reaches the trainer alone.
-                process_group=0,
-            )
-        finally:
-            os.close(file)
-        self._processes.append(process)
+    def _start(self, number: int) -> None:
+        """Start worker `number`, the first time or in place of one that was stopped."""
+        sock, status = self._theirs.fileno(), self.status.descriptor
+        process = start_worker(self._job, sock=sock, status=status, number=number)
+        self._processes[number:] = [process, *self._processes[number + 1 :]]
         if _PIDFD:
-            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ)
+            pidfd = os.pidfd_open(process.pid)
+            self._pidfds[number:] = [pidfd, *self._pidfds[number + 1 :]]
+            self._selector.register(pidfd, selectors.EVENT_READ)
 
-    def send(self, run: int, task: Task, descriptor: int | None) -> None:
+    def send(self, task: Task, descriptor: int | None) -> None:
         """Queue a task for the workers; the socket takes it when it has room."""
-        self._unsent.append((run, pack(task, descriptor=descriptor)))
+        self._unsent.append((task, pack(task, descriptor=descriptor)))
         self._flush()
 
     def drop(self, run: int) -> None:
         """Drop the unsent tasks of a run, and let workers pass over the others."""
         if self.status.run == run:
             self.status.run = -1
-        kept: deque[tuple[int, Packed]] = deque()
+        # What was sent is received and passed over, and gets no answer.
+        self._lent.clear()
+        kept: deque[tuple[Task, Packed]] = deque()
         for entry in self._unsent:
-            if entry[0] == run:
+            if entry[0].run == run:
                 close_own_file(entry[1])
             else:
                 kept.append(entry)
         self._unsent = kept
 
-    def answers(self, timeout: float | None) -> list[Answer]:
+    def answers(self, timeout: float | None) -> list[Answer | Stopped]:
         """Wait for answers: all that have arrived, none after `timeout` seconds.
+
+        A worker that was stopped comes among them, behind its own answers.
 
         Raises:
             WorkerError: a worker ended, or could not begin.
@@ -149,17 +150,45 @@ class WorkerPool:
         while True:
             self._flush()
             self._receive()
+            self._stop_overdue()
             if self._arrived:
                 arrived, self._arrived = self._arrived, []
                 return arrived
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return []
+            if self._deadlines is not None:
+                next_s = self._deadlines.next_s()
+                left = next_s if left is None else min(left, next_s)
             self._watch(left)
+
+    def _stop_overdue(self) -> None:
+        """Stop the workers whose decoders are overdue, and start others in their place."""
+        if self._deadlines is None:
+            return
+        for number in self._deadlines.overdue():
+            process = self._processes[number]
+            if process.poll() is not None:
+                return  # it ended by itself, which is an error
+            if _PIDFD:
+                self._selector.unregister(self._pidfds[number])
+                os.close(self._pidfds[number])
+            # With what it started itself, such as a decoder's own program.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            # What it sent before counts; what it had is sent again.
+            self._receive()
+            self._lent.clear()
+            self._arrived.append(Stopped(self._deadlines.stopped(number)))
+            with _explained(len(self._processes)):
+                self._start(number)
+        if not self._arrived and not self._unsent and self._deadlines.has_lost():
+            self._arrived.append(Stopped({}, is_idle=True))
 
     def _watch(self, timeout: float | None) -> None:
         """Wait until there is an answer, room for a task, or a dead worker."""
-        waits_for_room = self._unsent and not self._is_refused
+        waits_for_room = self._unsent and not self._is_refused and not self._is_lent_out
         self._selector.modify(
             self._sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if waits_for_room else 0)
         )
@@ -195,12 +224,18 @@ class WorkerPool:
                     "fresh interpreter"
                 )
                 raise WorkerError(f"worker {answer.worker} could not {why}") from error
+            self._lent.discard((answer.batch, answer.start))
             self._arrived.append(answer)
+
+    @property
+    def _is_lent_out(self) -> bool:
+        """Whether the next task has to wait for an answer."""
+        return self._unsent[0][1][1] is not None and len(self._lent) >= self._max_lent
 
     def _flush(self) -> None:
         self._is_refused = False
-        while self._unsent:
-            packed = self._unsent[0][1]
+        while self._unsent and not self._is_lent_out:
+            task, packed = self._unsent[0]
             try:
                 send(self._sock, packed)
             except BlockingIOError as error:
@@ -211,6 +246,8 @@ class WorkerPool:
                 self._receive()
                 raise self._death() from None
             self._unsent.popleft()
+            if packed[1] is not None:
+                self._lent.add((task.batch, task.start))
             close_own_file(packed)
 
     def _death(self) -> WorkerError:
@@ -237,6 +274,7 @@ class WorkerPool:
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
+        self._theirs.close()
         deadline = time.monotonic() + _END_TIMEOUT_S
         for process in self._processes:
             try:
@@ -272,15 +310,10 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
         )
 
 
-def _inherited_or_null(descriptor: int) -> int | None:
-    """What a worker gets as stdout or stderr: the trainer's (None), or /dev/null if it is closed.
-
-    Another file may have taken the number since; it would not be inherited.
-    """
-    try:
-        return None if os.get_inheritable(descriptor) else subprocess.DEVNULL
-    except OSError:
-        return subprocess.DEVNULL
+def _max_descriptors() -> int:
+    """How many descriptors of the user's may be in messages that nobody has received yet."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(2, soft)
 
 
 def _meaning(code: int) -> str:

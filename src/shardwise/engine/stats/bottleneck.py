@@ -14,10 +14,12 @@ from shardwise.engine.concurrency import Concurrency
 
 __all__ = ["Bottleneck", "find_bottleneck"]
 
-_LOADING = ("read", "decode", "transform")
+_LOADING = ("read", "demux", "decode", "convert", "transform")
 _DOING = {
     "read": "reading",
+    "demux": "demuxing",
     "decode": "decoding",
+    "convert": "converting",
     "transform": "transforming",
     "collate": "collating",
     "hand over": "handing over",
@@ -38,8 +40,9 @@ class Bottleneck(NamedTuple):
     """The bottleneck of a loader.
 
     Attributes:
-        bound_by: a stage ("read", "decode", "transform", "collate", "hand over"), or "trainer",
-            "overhead" where no stage is busy, "nothing" where there is too little to tell.
+        bound_by: a stage ("read", "decode", "transform", "collate", "hand over"; of media also
+            "demux" and "convert"), or "trainer", "overhead" where no stage is busy, "nothing"
+            where there is too little to tell.
         text: the same in one line, with the numbers and what would help.
     """
 

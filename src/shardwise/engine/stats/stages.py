@@ -11,6 +11,9 @@ __all__ = ["Stages"]
 class Stages:
     """Sums by stage ("read", "decode", "transform", "collate"); not shared between threads.
 
+    Decoders of media count "demux" and "convert" apart from "decode": the three have no second
+    in common.
+
     Attributes:
         seconds: busy seconds by stage, summed over threads.
         num_bytes: bytes read from storage.

@@ -1,0 +1,99 @@
+"""A batch in progress in worker processes: its chunks, which of them are missing, its error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from shardwise.columns import Layout
+from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.processes.shared_memory import Slot
+from shardwise.engine.processes.tasks import Answer, Task
+from shardwise.engine.processes.worker_errors import unpack_error
+from shardwise.engine.request import Batch, BatchRequest
+
+__all__ = ["PendingBatch", "num_ready", "take_answer"]
+
+
+@dataclass(slots=True)
+class PendingBatch:
+    """A batch in progress.
+
+    Attributes:
+        number: names it in answers.
+        partial: the rows and chunks that are loaded.
+        slot: the memory of its rows.
+        chunks: the chunks, first row to the row behind the last one.
+        missing: the first rows of the chunks that are not loaded yet.
+        whole: the batch, where a worker has collated it.
+        error: the error of its first chunk that failed.
+        is_whole: a worker makes the whole batch, which is one chunk.
+        learned: shape and dtype of a row, for columns that are written into the slot if they fit.
+        stuck: (sample, part) of those whose decoding was stopped.
+    """
+
+    number: int
+    partial: PartialBatch
+    slot: Slot | None
+    chunks: Mapping[int, int]
+    missing: set[int] = field(default_factory=set)
+    whole: Batch | None = None
+    error: Exception | None = None
+    is_whole: bool = False
+    learned: Mapping[str, Layout] = field(default_factory=dict)
+    stuck: frozenset[tuple[int, int]] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.missing = set(self.chunks)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a row is left: of a batch that is loaded, and not as a whole."""
+        return any(chunk.kept.any() for chunk in self.partial.chunks.values())
+
+    def task(self, run: int, start: int, *, is_again: bool = False) -> Task:
+        """The task that loads the chunk from row `start` on, the first time or again."""
+        request = self.partial.request
+        if not self.is_whole:
+            ids = request.ids[start : self.chunks[start]]
+            request = BatchRequest(request.epoch, request.step, ids)
+        slot = None if self.is_whole else self.slot
+        return Task(
+            run,
+            self.number,
+            start,
+            request,
+            len(self.partial.request.ids),
+            -1 if slot is None else slot.number,
+            0 if slot is None else slot.memory.nbytes,
+            {} if slot is None else self.learned,
+            whole=self.is_whole,
+            one_by_one=is_again,
+            stuck=self.stuck,
+        )
+
+    def fail(self, start: int, error: Exception) -> None:
+        """Keep the error of a chunk: raised when the batch is the oldest one, as their order is."""
+        self.error = error
+        # The error of the first chunk is raised: chunks behind this one are not needed.
+        self.missing = {other for other in self.missing if other < start}
+
+
+def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
+    """Add an answer to the batch that it belongs to."""
+    batch = pending.get(answer.batch)
+    if batch is None or answer.start not in batch.missing:
+        return  # of an iterator that was given up, or behind an error
+    batch.missing.discard(answer.start)
+    if answer.error is not None:
+        batch.fail(answer.start, unpack_error(answer.error))
+    elif isinstance(answer.value, Batch):
+        batch.whole = answer.value
+    else:
+        batch.partial.chunks[answer.start] = answer.value
+
+
+def num_ready(pending: Mapping[int, PendingBatch]) -> int:
+    """How many batches are loaded, from the oldest on."""
+    return sum(1 for _ in takewhile(lambda batch: not batch.missing, pending.values()))

@@ -1,0 +1,100 @@
+"""A session: the worker processes and the shared memory of an executor that runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shardwise.columns import Layout
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.processes.shared_columns import learned_layout
+from shardwise.engine.processes.shared_memory import RowLayout, Slot, SlotPool
+from shardwise.engine.processes.worker_pool import WorkerPool
+from shardwise.engine.request import Batch
+from shardwise.errors import WorkerError
+
+__all__ = ["Session"]
+
+
+class Session:
+    """The processes and the memory of an executor that runs.
+
+    Args:
+        owner: the executor: they end with it.
+        builder: says which fields have a fixed shape.
+        pool: the processes.
+        max_idle: slots that are kept for later batches.
+    """
+
+    def __init__(
+        self, owner: object, builder: BatchBuilder, pool: WorkerPool, max_idle: int
+    ) -> None:
+        self.pid = os.getpid()
+        self.pool = pool
+        # A loader that is dropped, and the interpreter's end, end the processes.
+        self._end = weakref.finalize(owner, _end, self.pid, self.pool)
+        self.layout = builder.layout
+        self.learned: dict[str, Layout] = {}
+        # A collate of the user's, and padding, make columns of their own: nothing to learn.
+        self._is_learned = builder.collate is not None or builder.ragged.ragged == "pad"
+        self._max_idle = max_idle
+        self._slots: SlotPool | None = None
+        self._slot_rows = 0
+        self._slot_numbers = itertools.count()
+
+    def require_own(self) -> None:
+        """Refuse a process that was forked from the one that started the workers."""
+        if self.pid != os.getpid():
+            raise WorkerError(
+                f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
+                "build the batches of this iterator: begin a new one here, for which this process "
+                "starts workers of its own"
+            )
+
+    def learn(self, batch: Batch) -> None:
+        """See in the first batch which columns can lie in the memory of the next ones."""
+        if not self._is_learned and batch.num_rows:
+            self._is_learned = True
+            self.learned = learned_layout(batch.data, self.layout)
+            if self.learned and self._slots is not None:
+                # Their slots are larger.
+                self._slots.close()
+                self._slots = None
+
+    def views(self, num_rows: int) -> tuple[Slot | None, dict[str, NDArray[Any]]]:
+        """Memory for a batch, and its rows in it; no slot where nothing has a fixed shape."""
+        layout = RowLayout({**self.layout, **self.learned})
+        if not layout.fields or num_rows == 0:
+            return None, layout.empty()
+        if self._slots is None or num_rows > self._slot_rows:
+            if self._slots is not None:
+                self._slots.close()
+            num_bytes = layout.num_bytes(num_rows)
+            self._slots = SlotPool(num_bytes, max_idle=self._max_idle, numbers=self._slot_numbers)
+            self._slot_rows = num_rows
+        slot = self._slots.take()
+        return slot, layout.views(self._slots.lend(slot), num_rows)
+
+    def lasting(self, partial: PartialBatch) -> PartialBatch:
+        """The batch in memory that the user may keep: a copy where slots are scarce."""
+        if self._slots is not None and self._slots.scarce:
+            partial.rows = {name: rows.copy() for name, rows in partial.rows.items()}
+            partial.learned = {name: rows.copy() for name, rows in partial.learned.items()}
+        return partial
+
+    def close(self) -> None:
+        """End the processes and give the idle memory back."""
+        self._end()
+        if self._slots is not None:
+            self._slots.close()
+
+
+def _end(pid: int, pool: WorkerPool) -> None:
+    # In a forked child the processes are not its own.
+    if pid == os.getpid():
+        pool.close()

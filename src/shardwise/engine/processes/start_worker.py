@@ -1,0 +1,68 @@
+"""Starts a worker process: a fresh interpreter with the trainer's module path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from shardwise.engine.processes.shared_memory import anonymous_file
+
+__all__ = ["start_worker"]
+
+# Inside a worker its own threads are the parallelism: libraries get one thread each.
+_ONE_THREAD = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "OPENCV_FOR_THREADS_NUM",
+    ),
+    "1",
+)
+
+_WORKER = "shardwise.engine.processes.worker"
+
+
+def start_worker(job: bytes, *, sock: int, status: int, number: int) -> subprocess.Popen[bytes]:
+    """Start a worker.
+
+    Args:
+        job: the pickled builder, and what else the worker is told.
+        sock: the descriptor of its end of the socket.
+        status: the descriptor of the worker status.
+        number: its number.
+    """
+    # Each worker reads its file from the beginning, so each gets one of its own.
+    file = anonymous_file(len(job))
+    try:
+        os.pwrite(file, job, 0)
+        inherited = (sock, file, status)
+        # The trainer's modules and no others: what lies in the working directory is no module
+        # of a program that was started from elsewhere.
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
+        return subprocess.Popen(  # noqa: S603 - this interpreter, this package
+            [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*inherited, number))],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            stdout=_inherited_or_null(1),
+            stderr=_inherited_or_null(2),
+            env={**os.environ, **_ONE_THREAD},
+            # Ctrl-C in a terminal reaches the trainer alone.
+            process_group=0,
+        )
+    finally:
+        os.close(file)
+
+
+def _inherited_or_null(descriptor: int) -> int | None:
+    """What a worker gets as stdout or stderr: the trainer's (None), or /dev/null if it is closed.
+
+    Another file may have taken the number since; it would not be inherited.
+    """
+    try:
+        return None if os.get_inheritable(descriptor) else subprocess.DEVNULL
+    except OSError:
+        return subprocess.DEVNULL

@@ -1,0 +1,220 @@
+"""The account of a loader: what it handed out in a pass, and what the plan says it should be.
+
+One a loader. It gives certificates, and writes the lines of a coverage directory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from shardwise.engine.request import BatchRows
+from shardwise.loader.certificate import (
+    RankNumbers,
+    certificate_of,
+    difference,
+    no_certificate,
+)
+from shardwise.loader.coverage_file import CoverageFile
+from shardwise.loader.position import Pass
+from shardwise.loader.tally import Counted, Tally
+from shardwise.plan import Plan
+from shardwise.plan.coverage_line import CoverageLine, Tallied
+from shardwise.plan.epoch_words import dropped_samples, epoch_samples, planned_samples
+from shardwise.plan.id_word import IdWord
+from shardwise.plan.mixture_options import digest_of
+from shardwise.plan.protocol import epoch_parts
+from shardwise.samples import Samples
+
+__all__ = ["Account", "PassAccount"]
+
+
+class PassAccount:
+    """The account of one pass of one rank; lines of it are written one after the other.
+
+    Args:
+        current: the pass.
+        rank: this process's rank.
+        data: what is read.
+        number: which pass of the loader it is.
+    """
+
+    def __init__(self, current: Pass, *, rank: int, data: Samples, number: int) -> None:
+        self.current = current
+        self.rank = rank
+        self.data = data
+        self.number = number
+        self.began = time.time()
+        self.tally = Tally(lambda: self.word)
+        # What is in lines already, and what is not.
+        self._noted, self._new = Counted(), Counted()
+        self._num_noted, self._noted_end = 0, current.start
+
+    @property
+    def plan(self) -> Plan:
+        """Who gets what, from the pass's first batch on."""
+        return self.current.plan
+
+    @property
+    def end(self) -> int:
+        """The position after the batches handed out."""
+        current = self.current
+        return self.plan.num_samples if current.is_whole else current.after()[1]
+
+    @cached_property
+    def word(self) -> IdWord:
+        """The words of this epoch."""
+        return IdWord(self.data.fingerprint, self.current.epoch)
+
+    def total(self) -> Counted:
+        """What was handed out in this pass."""
+        self._take()
+        total = Counted()
+        total.add(self._noted)
+        total.add(self._new)
+        return total
+
+    def _take(self) -> None:
+        self._new.add(self.tally.take())
+
+    def planned(self, first: int = 0) -> Tallied:
+        """What the plan gives this rank in the batches handed out, from one of them on."""
+        steps = range(first, self.current.num_batches)
+        return planned_samples(self.plan, self.current.epoch, steps, self.rank, self.word)
+
+    @cached_property
+    def dropped(self) -> Tallied:
+        """The samples that the epoch leaves out at its end, over all ranks."""
+        return dropped_samples(self.plan, self.current.epoch, self.word)
+
+    @cached_property
+    def expected(self) -> Tallied | None:
+        """All samples of the epoch, in closed form if there is one."""
+        return epoch_samples(self.plan.sampler, self.current.epoch, self.word)
+
+    @property
+    def is_data_once(self) -> bool:
+        """Whether the epoch's samples are the data's, each once."""
+        parts = epoch_parts(self.plan.sampler, self.current.epoch) or []
+        return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == range(len(self.data))
+
+    def _past(self, position: int) -> str:
+        past = getattr(self.plan.sampler, "past", None)
+        if past is None:
+            return ""
+        since_begin = self.current.epoch * self.plan.num_samples + position
+        return f"{since_begin} {digest_of(past(since_begin))}"
+
+    def line(self, run: str, *, is_shared: bool) -> CoverageLine | None:
+        """What was handed out since the last line; None where nothing was."""
+        current, plan = self.current, self.plan
+        # Positions, not batches: an end without a batch may leave out what is left of the epoch.
+        if self._noted_end == self.end:
+            return None
+        self._take()
+        counted, self._new = self._new, Counted()
+        self._noted.add(counted)
+        planned = self.planned(self._num_noted)
+        first, self._noted_end = self._noted_end, self.end
+        self._num_noted = current.num_batches
+        return CoverageLine(
+            run=run,
+            is_shared=is_shared,
+            rank=self.rank,
+            world_size=plan.world_size,
+            batch_size=plan.batch_size,
+            remainder=plan.remainder,
+            began=self.began,
+            number=self.number,
+            epoch=current.epoch,
+            begin=current.start,
+            first=first,
+            last=self.end,
+            num_samples=plan.num_samples,
+            is_end=current.is_whole,
+            fingerprint=self.data.fingerprint,
+            order=plan.sampler.spec(),
+            begin_past=self._past(current.start),
+            last_past=self._past(self.end),
+            handed_out=counted.handed_out,
+            skipped=counted.skipped,
+            replaced=counted.replaced,
+            num_padded=counted.num_padded,
+            planned=planned,
+            dropped=self.dropped if current.is_whole else Tallied(),
+            expected=self.expected,
+            is_whole=self.is_data_once,
+        )
+
+
+class Account:
+    """The accounts of a loader's passes: of the newest one, and where lines of them go.
+
+    Args:
+        directory: the coverage directory; None for none.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self._file = None if directory is None else CoverageFile(directory)
+        self._newest: PassAccount | None = None
+        self._num_passes = 0
+
+    def begin(self, current: Pass, *, rank: int, data: Samples) -> None:
+        """Begin the account of a pass."""
+        self._num_passes += 1
+        self._newest = PassAccount(current, rank=rank, data=data, number=self._num_passes)
+
+    def add(self, rows: BatchRows) -> None:
+        """Count a batch that is being handed out."""
+        assert self._newest is not None
+        self._newest.tally.add(rows)
+
+    def note(self, current: Pass | None) -> None:
+        """Write a line of what the pass under way handed out since the last one."""
+        newest = self._newest
+        # A pass that was left, or that belongs to the process that this one was forked from.
+        if self._file is None or newest is None or newest.current is not current:
+            return
+        if newest.current.pid == os.getpid():
+            run, is_shared = self._file.run
+            line = newest.line(run, is_shared=is_shared)
+            if line is not None:
+                self._file.append(line)
+
+    def certificate(
+        self, gather: Callable[[list[int]], list[list[int]]] | None, *, epoch: int
+    ) -> dict[str, Any]:
+        """The certificate of the newest pass, see `DataLoader.certificate`.
+
+        Args:
+            gather: gives all ranks' numbers for this rank's; None for this rank alone.
+            epoch: the epoch that comes next, where there was no pass yet.
+        """
+        newest = self._newest
+        if newest is None:
+            return no_certificate(epoch)
+        total = newest.total()
+        has_all = gather is not None or newest.plan.world_size == 1
+        current = newest.current
+        is_closed = has_all and current.is_whole and current.start == 0
+        expected = newest.expected if is_closed else None
+        planned = newest.planned() if expected is None else Tallied()
+        own = RankNumbers(current.epoch, current.start, newest.end, total, planned).to_list()
+        ranks = [RankNumbers.of(row) for row in ([own] if gather is None else gather(own))]
+        if expected is not None:
+            expected = difference(expected, newest.dropped)
+        return certificate_of(
+            ranks,
+            expected,
+            dropped=newest.dropped.count if current.is_whole else 0,
+            num_samples=newest.plan.num_samples,
+            is_once=newest.is_data_once,
+            has_all=has_all,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The directory travels, the passes do not: they are this process's."""
+        return {**self.__dict__, "_newest": None}

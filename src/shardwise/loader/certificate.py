@@ -1,0 +1,145 @@
+"""The certificate: the samples that were handed out, held against those of the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.loader.tally import Counted, sum_of
+from shardwise.plan.coverage_line import Tallied
+from shardwise.plan.id_word import MODULUS
+
+__all__ = ["RankNumbers", "certificate_of", "difference", "no_certificate"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankNumbers:
+    """What one rank tells the others.
+
+    Attributes:
+        epoch: the epoch of its newest pass.
+        first: the position that the pass began at.
+        last: the position after the batches handed out.
+        counted: what was handed out.
+        planned: what the plan gives this rank between the two; nothing where the epoch's samples
+            are known in closed form.
+    """
+
+    epoch: int
+    first: int
+    last: int
+    counted: Counted
+    planned: Tallied
+
+    def to_list(self) -> list[int]:
+        """As numbers below 2**63."""
+        c = self.counted
+        words = [
+            n for each in (c.handed_out, c.skipped, c.replaced) for n in (each.count, each.word)
+        ]
+        planned = [self.planned.count, self.planned.word]
+        return [self.epoch, self.first, self.last, *words, c.num_padded, *planned]
+
+    @classmethod
+    def of(cls, numbers: list[int]) -> RankNumbers:
+        """From the numbers of a rank."""
+        epoch, first, last, *words, padded, count, word = numbers
+        counted = Counted()
+        counted.handed_out = Tallied(*words[0:2])
+        counted.skipped = Tallied(*words[2:4])
+        counted.replaced = Tallied(*words[4:6])
+        counted.num_padded = padded
+        return cls(epoch, first, last, counted, Tallied(count, word))
+
+
+def difference(whole: Tallied, *parts: Tallied) -> Tallied:
+    """The samples of the whole that are in none of the parts."""
+    out = sum_of(*parts)
+    return Tallied(whole.count - out.count, (whole.word - out.word) % MODULUS)
+
+
+def certificate_of(
+    ranks: list[RankNumbers],
+    expected: Tallied | None,
+    *,
+    dropped: int,
+    num_samples: int,
+    is_once: bool,
+    has_all: bool,
+) -> dict[str, Any]:
+    """The certificate of what these ranks handed out.
+
+    Args:
+        ranks: each rank's numbers.
+        expected: what it should be together; None for the sum of the ranks' plans.
+        dropped: samples that the epoch left out at its end.
+        num_samples: positions of the epoch.
+        is_once: whether the epoch's samples are the data's, each once.
+        has_all: whether these are all ranks.
+    """
+    total = Counted()
+    for rank in ranks:
+        total.add(rank.counted)
+    if expected is None:
+        expected = sum_of(*(rank.planned for rank in ranks))
+    expected = difference(expected, total.skipped, total.replaced)
+    places = sorted({(rank.epoch, rank.first, rank.last) for rank in ranks})
+    epoch, first, last = places[0]
+    is_equal = total.handed_out == expected
+    certificate: dict[str, Any] = {
+        "epoch": epoch,
+        "count": total.handed_out.count,
+        "word": f"{total.handed_out.word:016x}",
+        "expected": f"{expected.word:016x}",
+        "ok": is_equal and len(places) == 1,
+        "from": first,
+        "to": last,
+        "num_samples": num_samples,
+        "skipped": total.skipped.count,
+        "replaced": total.replaced.count,
+        "padded": total.num_padded,
+        "dropped": dropped,
+        "ranks": len(ranks),
+    }
+    if len(places) > 1:
+        text = "the ranks stand at different places: " + ", ".join(
+            f"epoch {e}, positions {a} to {b}" for e, a, b in places[:4]
+        )
+    elif not is_equal:
+        counts = f"{total.handed_out.count} samples, expected {expected.count}"
+        text = f"NOT each sample once: the words differ ({counts})"
+    else:
+        text = _verdict(certificate, is_once=is_once, has_all=has_all)
+    certificate["verdict"] = f"epoch {epoch}: {text}"
+    return certificate
+
+
+def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
+    """What a certificate without a fault says."""
+    first, last, num_samples = c["from"], c["to"], c["num_samples"]
+    noun = "samples" if is_once else "places of the order"
+    if not has_all:
+        text = f"this rank's {c['count']} {noun} between positions {first} and {last}, exactly once"
+    elif first == 0 and last == num_samples and not (c["skipped"] or c["replaced"] or c["dropped"]):
+        text = f"every one of {num_samples} {noun} exactly once"
+    else:
+        text = f"{c['count']} {noun} between positions {first} and {last} exactly once"
+    more = [
+        f"{c[name]} {words}"
+        for name, words in (
+            ("skipped", "skipped as damaged"),
+            ("replaced", "replaced by others"),
+            ("dropped", "left out at the end"),
+            ("padded", "rows of padding"),
+        )
+        if c[name]
+    ]
+    return ", ".join([text, *more])
+
+
+def no_certificate(epoch: int) -> dict[str, Any]:
+    """The certificate of a loader that has handed out nothing."""
+    none = RankNumbers(epoch, 0, 0, Counted(), Tallied())
+    return certificate_of([none], None, dropped=0, num_samples=0, is_once=True, has_all=False) | {
+        "verdict": "nothing was handed out yet"
+    }

@@ -1,0 +1,104 @@
+"""The file of a coverage directory that one loader of one rank appends to.
+
+A line is one write to a file that no other process opens, so that SIGKILL leaves at most a cut last
+line, which `shardwise certify` recognises by its missing end (I8). No lock, and no rank waits for
+another's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import StorageError
+from shardwise.plan.coverage_line import CoverageLine
+from shardwise.ranks import shared_name
+
+__all__ = ["CoverageFile"]
+
+
+class CoverageFile:
+    """Appends lines to `directory/RUN-RANK.jsonl`; the file is made with the first line.
+
+    Args:
+        directory: a local directory, shared by the ranks or not; made if it is not there.
+
+    Raises:
+        StorageError: it can't be made.
+        ValueError: it is the URL of a store.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._leave()
+        if "://" in os.fspath(directory):
+            raise ValueError(
+                f"coverage={os.fspath(directory)!r}: give a local directory, to which a line can "
+                "be appended; copy it to a store afterwards"
+            )
+        self.directory = Path(directory).absolute()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+            raise _not_writable(self.directory, error) from error
+
+    def _leave(self) -> None:
+        self._descriptor: int | None = None
+        self._pid = os.getpid()
+        self._run: tuple[str, bool] | None = None
+
+    @property
+    def run(self) -> tuple[str, bool]:
+        """The name of this run, and whether all ranks have the same."""
+        if self._pid != os.getpid():
+            # A forked process is another run; the file stays its parent's.
+            self._leave()
+        if self._run is None:
+            own = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+            shared = shared_name("shardwise/run", own)
+            self._run = (shared or own, shared is not None)
+        return self._run
+
+    def append(self, line: CoverageLine) -> None:
+        """Write a line.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        data = line.to_text().encode()
+        try:
+            if self._descriptor is None:
+                self._descriptor = self._opened(line)
+            written = os.write(self._descriptor, data)
+        except OSError as error:
+            raise _not_writable(self.directory, error) from error
+        if written < len(data):
+            raise _not_writable(self.directory, OSError(f"{written} of {len(data)} bytes fit"))
+
+    def _opened(self, line: CoverageLine) -> int:
+        """A file of its own for this loader: a second loader of the run has another."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        number = 1
+        while True:
+            run = line.run if number == 1 else f"{line.run}.{number}"
+            try:
+                return os.open(self.directory / f"{run}-{line.rank:05d}.jsonl", flags, 0o666)
+            except FileExistsError:
+                number += 1
+
+    def __del__(self) -> None:
+        if self._descriptor is not None and self._pid == os.getpid():
+            os.close(self._descriptor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process is another run, with a file of its own."""
+        return {**self.__dict__, "_descriptor": None, "_run": None}
+
+
+def _not_writable(directory: Path, error: Exception) -> StorageError:
+    return StorageError(
+        f"coverage={str(directory)!r}: {error}; make it writable, give another directory, or "
+        "leave coverage= out"
+    )
