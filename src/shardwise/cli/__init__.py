@@ -29,6 +29,11 @@ COMMANDS = {
     "verify": "Read everything and check everything.",
     "bench": "Measure how fast samples load here, and name what limits it.",
     "doctor": "Tell what is odd about these shards, with hints.",
+    "certify": "Prove that each sample was trained once, or tell which was not.",
+    "serve": "Build batches for trainers on other machines.",
+    "build": "Build shards that a Python function describes.",
+    "convert": "Convert tables, folders and other data to shards.",
+    "reshard": "Copy tar shards into shards of another size or order.",
     "cache": "Show and clean a cache of remote files.",
 }
 

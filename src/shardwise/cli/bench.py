@@ -18,7 +18,13 @@ import shardwise as sw
 from shardwise.cli.bench_plot import draw, drawable
 from shardwise.cli.bench_view import show
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.options import (
+    PathType,
+    common_options,
+    shard_options,
+    urls_argument,
+    usage_errors,
+)
 from shardwise.cli.output import progress, write_document
 from shardwise.codecs import default_decoder
 from shardwise.codecs.images import Image
@@ -29,7 +35,7 @@ __all__ = ["bench"]
 _DEFAULT_S = 5.0
 # Seconds between two counts of the batches that are ready: 20 a second cost nothing.
 _SAMPLING_S = 0.05
-_STAGES = ("read", "decode", "transform", "collate", "hand over")
+_STAGES = ("read", "demux", "decode", "convert", "transform", "collate", "hand over")
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Run:
 @click.option(
     "--plot",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     help="Draw it, as .png, .svg or .pdf; needs matplotlib.",
 )
 @shard_options

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.options import common_options
+from shardwise.cli.options import PathType, common_options
 from shardwise.cli.output import (
     clean,
     format_bytes,
@@ -41,7 +41,7 @@ def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> flo
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", metavar="DIR", type=PathType(file_okay=False, path_type=Path))
 @click.option("--clean", "is_clean", is_flag=True, help="Remove all blocks that are not in use.")
 @click.option(
     "--older-than",

@@ -51,7 +51,9 @@ class Coverage:
         """Promises of the plan that the counts do not confirm, in words."""
         num_expected = plan.num_samples - plan.num_dropped
         # A virtual epoch may begin in one permutation of the data and end in the next.
-        may_repeat = plan.num_samples != self.num_distinct + self.num_never
+        num_ids = self.num_distinct + self.num_never
+        # A mixture repeats its small datasets.
+        may_repeat = plan.num_samples != num_ids or hasattr(plan.sampler, "sources")
         num_short = 0 if plan.remainder == "uneven" else self.num_short_batches
         num_repeats = 0 if may_repeat else self.num_repeats
         checks = [

@@ -1,4 +1,4 @@
-"""URLS to a dataset: of tar shards, tables or folders, by the names.
+"""URLS to a dataset: of tar shards, tables or folders, or made in Python, by the names.
 
 Tar shards are what the commands are about; `info`, `plan` and `bench` take the rest as well. The
 library is imported when data are opened.
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardwise.cli.python_data import is_python, open_python
+
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
@@ -23,7 +25,9 @@ _LISTS = (".csv", ".jsonl")
 
 
 def kind_of(urls: Sequence[str]) -> str:
-    """What the URLS are by their names: "tar", "parquet", "lance" or "files"."""
+    """What the URLS are by their names: "tar", "parquet", "lance", "files" or "python"."""
+    if is_python(urls[0]):
+        return "python"
     first = urls[0].rstrip("/").lower()
     if first.endswith(".lance"):
         return "lance"
@@ -53,9 +57,10 @@ def require_tar(urls: Sequence[str], command: str) -> None:
     """Refuse what is no tar, in a command that is about tar shards."""
     kind = kind_of(urls)
     if kind != "tar":
+        what = "a dataset in Python" if kind == "python" else f"what shardwise.{kind} opens"
         raise click.UsageError(
-            f"{command} is for tar shards, and {urls[0]!r} looks like what shardwise.{kind} opens, "
-            "which has no index: `shardwise info`, `plan` and `bench` take it"
+            f"{command} is for tar shards, and {urls[0]!r} looks like {what}, which has no index: "
+            "`shardwise info`, `plan` and `bench` take it"
         )
 
 
@@ -69,10 +74,13 @@ def open_data(
     """
     import shardwise as sw
     from shardwise.cli.shards import list_shards
+    from shardwise.sources.tar.index.listed import is_manifest_file
 
     kind = kind_of(urls)
     if kind == "tar":
-        shards = list_shards(urls)
+        # A manifest file is opened as it is: its shards are not looked at one by one.
+        has_manifest = any(map(is_manifest_file, urls))
+        shards = list(urls) if has_manifest else list_shards(urls)
         return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
     if index is not None or accept_unfinished:
         raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
@@ -80,4 +88,6 @@ def open_data(
         return sw.parquet(urls)
     if len(urls) > 1:
         raise click.UsageError(f"give one of these, not {len(urls)}: each is a dataset")
+    if kind == "python":
+        return open_python(urls[0])
     return sw.lance(urls[0]) if kind == "lance" else sw.files(urls[0])

@@ -13,7 +13,7 @@ from shardwise.cli.data import require_tar
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards
+from shardwise.cli.shards import list_shards, wrong_entries
 from shardwise.sources.tar.check.examine import ShardReport, examine_shard
 from shardwise.sources.tar.check.oddities import Oddities
 from shardwise.sources.tar.check.problem import Problem
@@ -66,6 +66,8 @@ def doctor(
                 complete.append(report.oddities)
             show_done(done)
     findings += [Finding(problem, is_error=False) for problem in _compare(complete)]
+    known = {finding.problem.url for finding in findings if finding.is_error}
+    findings += [Finding(p, is_error=True) for p in wrong_entries(urls, index, known)]
     findings.sort(key=lambda finding: not finding.is_error)
     num_errors = sum(finding.is_error for finding in findings)
     document = {

@@ -21,9 +21,13 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
+from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards
+from shardwise.sources.tar.check.problem import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
-from shardwise.sources.tar.index.index_store import read_index
+from shardwise.sources.tar.index.index_store import IndexStore, read_index
+from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
+from shardwise.sources.tar.media.build import BadMedia, build_sidecar
 
 __all__ = ["index"]
 
@@ -32,14 +36,22 @@ __all__ = ["index"]
 @urls_argument
 @shard_options
 @click.option("--digests", is_flag=True, help="Keep a CRC-32 of every payload: reads everything.")
+@click.option("--media", is_flag=True, help="Index the frames of videos and sound, too.")
 @click.option("--force", is_flag=True, help="Make fresh indexes again too.")
+@click.option(
+    "--merge",
+    metavar="FILE",
+    help="Write a manifest file (.swm) of all shards, too: a path or a URL.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: chosen]")
 @common_options
 def index(
     urls: tuple[str, ...],
     index: str | None,
     digests: bool,
+    media: bool,
     force: bool,
+    merge: str | None,
     jobs: int | None,
     accept_unfinished: bool,
     as_json: bool,
@@ -48,9 +60,17 @@ def index(
 
     Fresh indexes stay as they are. Each index appears whole when its shard is done, so a run that
     is stopped goes on from there the next time. Exit code 1 if a shard failed.
+
+    With --merge, what is known of all shards is put into one file, which `sw.tar` opens in place
+    of looking at each shard. It is written if no shard failed.
+
+    With --media, a sidecar beside each index says where each frame of videos and sound lies, with
+    checksums; all media are read for it. Exit code 1 also if a media file can't be used.
     """
     require_tar(urls, "index")
     with usage_errors():
+        if merge is not None:
+            require_manifest_name(merge)
         shards = list_shards(urls)
     begin = time.perf_counter()
     with progress("indexing", len(shards)) as report:
@@ -63,15 +83,36 @@ def index(
             accept_unfinished=accept_unfinished,
             progress=lambda done, _total, _url: report(done),
         )
+    bad = _index_media(results, IndexStore(index)) if media else []
     seconds = time.perf_counter() - begin
     documents = [_describe(result) for result in results]
     totals = _sum_up(documents, seconds)
+    if merge is not None and not totals["num_failed"]:
+        store = IndexStore(index, accept_unfinished=accept_unfinished)
+        with usage_errors():
+            manifest = merge_indexes(merge, shards, store=store)
+        totals["manifest"] = {"path": merge, "fingerprint": manifest.fingerprint}
+    problems = [problem_of(each.error(), each.url) for each in bad]
     if as_json:
-        write_document({**totals, "shards": documents})
+        listed = {"bad_media": [describe_problem(each) for each in problems]} if media else {}
+        write_document({**totals, **listed, "shards": documents})
     else:
+        for problem in problems:
+            write_problem(problem)
         _show(totals, results)
-    if totals["num_failed"]:
+    if totals["num_failed"] or bad:
         click.get_current_context().exit(1)
+
+
+def _index_media(results: Sequence[BuildResult], store: IndexStore) -> list[BadMedia]:
+    """Make the sidecars of the shards that were indexed; the media files that can't be used."""
+    bad: list[BadMedia] = []
+    done = [result for result in results if result.error is None]
+    with progress("indexing media", len(done)) as report:
+        for number, result in enumerate(done, 1):
+            bad += build_sidecar(result.url, store=store)[1]
+            report(number)
+    return bad
 
 
 def _describe(result: BuildResult) -> dict[str, Any]:
@@ -136,6 +177,9 @@ def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
     if totals["num_built"]:
         members = plural(totals["num_members_built"], "member")
         rows.append(["speed", f"{members} in {totals['seconds']:.2f} s, {rate} members/s"])
+    if "manifest" in totals:
+        rows.append(["manifest", clean(totals["manifest"]["path"])])
+        rows.append(["fingerprint", totals["manifest"]["fingerprint"]])
     write_table(["shards", shards], rows)
     for result in results:
         if result.error is not None or result.note:

@@ -106,7 +106,7 @@ def _show_data(data: Dataset, *, as_json: bool) -> None:
     document: dict[str, Any] = {
         "num_shards": len(manifest.shards),
         "num_samples": manifest.num_samples,
-        "num_bytes": sum(shard.num_bytes for shard in manifest.shards),
+        "num_bytes": manifest.num_bytes,
         "fingerprint": data.fingerprint,
         "fields": list(data.fields),
     }

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from shardwise.arguments import directory_text
 from shardwise.errors import ShardwiseError
 from shardwise.shown import shown_in
 
 __all__ = [
     "JSON_KEY",
     "TRACEBACK_KEY",
+    "PathType",
     "common_options",
     "shard_options",
     "urls_argument",
@@ -23,6 +26,24 @@ __all__ = [
 # Keys of click's context: errors are shown by the group, which has no command's arguments.
 JSON_KEY = "shardwise.json"
 TRACEBACK_KEY = "shardwise.traceback"
+
+
+class PathType(click.Path):
+    """A path or a URL of which a file or a directory can have the name."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse other names, which click would look up."""
+        try:
+            directory_text("it", value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
+
 
 urls_argument = click.argument("urls", nargs=-1, required=True, metavar="URLS...")
 
@@ -37,7 +58,7 @@ def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--index",
         metavar="DIR",
-        type=click.Path(file_okay=False),
+        type=PathType(file_okay=False),
         help="Directory of the index files; beside the shards if not given.",
     )(function)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any
 
 import click
 
+from shardwise.progress_bar import progress
 from shardwise.shown import shown, shown_in
 
 __all__ = [
@@ -170,34 +170,3 @@ def bar_width(beside: int) -> int:
 def _draws_blocks() -> bool:
     """Whether standard output can show more than ASCII."""
     return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
-
-
-@contextmanager
-def progress(what: str, total: float, *, unit: str = "shards") -> Iterator[Callable[[float], None]]:
-    """A progress bar on standard error; nothing where that is no terminal.
-
-    Yields a function of the amount that is done, of `total`.
-    """
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn()
-        if unit == "bytes"
-        else TextColumn(f"{{task.completed:.0f}}/{{task.total:.0f}} {unit}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(what, total=total)
-        yield lambda done: bars.update(task, completed=done)

@@ -5,7 +5,7 @@ The numbers of the table are counted while the plan runs; those above it are the
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import numpy as np
@@ -15,8 +15,11 @@ from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
 from shardwise.cli.options import common_options, shard_options, usage_errors
 from shardwise.cli.output import format_count, progress, write_document, write_line
-from shardwise.cli.plan_view import show_numbers, show_proof, show_ranks
-from shardwise.plan import Plan
+from shardwise.cli.plan_view import show_numbers, show_proof, show_ranks, show_sources
+from shardwise.plan import Plan, Sampler
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
 
 __all__ = ["plan"]
 
@@ -80,20 +83,22 @@ def plan(
 ) -> None:
     """Show which rank reads which shards, and prove that each sample is read once.
 
-    Give URLS, or --num-samples for a plan without data. The proof runs the plan over all ranks
-    and steps and counts every sample. Exit code 1 if the counts are not what --remainder says, 2
-    if there is no batch for each rank: the loader refuses that too.
+    Give URLS, or --num-samples for a plan without data. A dataset that a program makes is
+    `module:name` or `file.py:name`; of a mixture, each dataset's share is shown. The proof runs the
+    plan over all ranks and steps and counts every sample. Exit code 1 if the counts are not what
+    --remainder says, 2 if there is no batch for each rank: the loader refuses that too.
     """
     if bool(urls) == (num_samples is not None):
         raise click.UsageError("give either URLS or --num-samples N")
-    sizes = (
-        _equal_sizes(num_samples, num_shards or 1)
-        if num_samples is not None
-        else _sizes_of(urls, num_shards, index, accept_unfinished=accept_unfinished)
-    )
+    own: Sampler | None = None
+    if num_samples is not None:
+        sizes = _equal_sizes(num_samples, num_shards or 1)
+    else:
+        data = _opened(urls, num_shards, index, accept_unfinished=accept_unfinished)
+        sizes, own = data.shard_sizes, getattr(data, "sampler", None)
     num_ids = int(sizes.sum())
     if remainder is None:
-        remainder = "uneven" if shuffle == "none" else "drop"
+        remainder = "uneven" if shuffle == "none" and own is None else "drop"
     with usage_errors():
         planned = Plan(
             num_ids,
@@ -102,8 +107,9 @@ def plan(
             seed=seed,
             shuffle=False if shuffle == "none" else shuffle,
             remainder=remainder,
-            shard_sizes=sizes,
+            shard_sizes=sizes if own is None else None,
             epoch_size=epoch_size,
+            sampler=own,
         ).require_steps()
     coverage, faults = None, []
     group_ends = _group_ends(sizes, world_size)
@@ -118,8 +124,8 @@ def plan(
         "world_size": world_size,
         "batch_size": batch_size,
         "global_batch_size": planned.global_batch_size,
-        "shuffle": shuffle,
-        "seed": seed,
+        "shuffle": shuffle if own is None else "its own",
+        "seed": getattr(own, "seed", seed),
         "epoch": epoch,
         "epoch_size": epoch_size,
         "remainder": remainder,
@@ -128,12 +134,17 @@ def plan(
         "num_padded": planned.num_padded,
         "order": planned.sampler.spec(),
     }
+    sources = _sources(planned, epoch)
+    if sources is not None:
+        document["sources"] = sources
     if as_json:
         document["coverage"] = None if coverage is None else _describe(coverage, faults)
         document["ranks"] = None if coverage is None else _describe_ranks(coverage, len(sizes))
         write_document(document)
     else:
         show_numbers(document)
+        if sources is not None:
+            show_sources(sources)
         if coverage is None:
             write_line(
                 f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
@@ -153,15 +164,32 @@ def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
     return sizes
 
 
-def _sizes_of(
+def _opened(
     urls: tuple[str, ...], num_shards: int | None, index: str | None, *, accept_unfinished: bool
-) -> NDArray[np.int64]:
-    """Samples a shard, int64 `[shards]`, of data."""
+) -> Dataset:
+    """The dataset of data."""
     if num_shards is not None:
         raise click.UsageError("--shards goes with --num-samples; URLS have their own")
     with usage_errors():
-        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-    return data.source.manifest.sizes
+        return open_data(urls, index=index, accept_unfinished=accept_unfinished)
+
+
+def _sources(plan: Plan, epoch: int) -> dict[str, dict[str, float]] | None:
+    """What an epoch of a mixture takes of each dataset: samples, and where its own epochs are."""
+    sources = getattr(plan.sampler, "sources", None)
+    if sources is None:
+        return None
+    num_samples = plan.num_samples - plan.num_dropped
+    before, after = sources(epoch, 0), sources(epoch, num_samples)
+    return {
+        name: {
+            "samples": facts["samples"] - before[name]["samples"],
+            "share": (facts["samples"] - before[name]["samples"]) / num_samples,
+            "epochs_before": before[name]["epochs"],
+            "epochs_after": facts["epochs"],
+        }
+        for name, facts in after.items()
+    }
 
 
 def _group_ends(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:

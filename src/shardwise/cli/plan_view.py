@@ -18,7 +18,7 @@ from shardwise.cli.output import (
     write_table,
 )
 
-__all__ = ["show_numbers", "show_proof", "show_ranks"]
+__all__ = ["show_numbers", "show_proof", "show_ranks", "show_sources"]
 
 # Ranks in the table; the JSON document has all.
 MAX_ROWS = 32
@@ -28,7 +28,7 @@ def show_numbers(document: dict[str, Any]) -> None:
     """Write the plan's own numbers."""
     d = document
     write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
-    if d["epoch_size"] is not None:
+    if d["epoch_size"] is not None or "sources" in d:
         write_line(f"virtual epochs of {plural(d['epoch_samples'], 'sample')}")
     write_line(f"shuffle {d['shuffle']}, seed {d['seed']}, epoch {d['epoch']}")
     write_line(
@@ -39,6 +39,23 @@ def show_numbers(document: dict[str, Any]) -> None:
         f"{plural(d['num_steps'], 'step')} on every rank, remainder {d['remainder']}: "
         f"{format_count(d['num_dropped'])} dropped, {format_count(d['num_padded'])} padded"
     )
+
+
+def show_sources(sources: dict[str, dict[str, float]]) -> None:
+    """Write a row a dataset of a mixture: its samples in the epoch, and its own epochs."""
+    rows = [
+        [
+            name,
+            format_count(int(facts["samples"])),
+            f"{facts['share']:.2%}",
+            f"{facts['epochs_before']:.3f} to {facts['epochs_after']:.3f}",
+        ]
+        for name, facts in sources.items()
+    ]
+    write_line("a row a dataset, with the epochs of its own before and after this one")
+    write_line()
+    write_table(["source", ">samples", ">share", ">its epochs"], rows)
+    write_line()
 
 
 def show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: int) -> None:
@@ -81,7 +98,8 @@ def show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str]) 
     total, distinct = format_count(d["num_samples"]), format_count(coverage.num_distinct)
     if coverage.num_repeats:
         repeats = plural(coverage.num_repeats, "read")
-        text = f"{distinct} of {total} samples, and then {repeats} of the next permutation"
+        which = "again" if "sources" in d else "of the next permutation"
+        text = f"{distinct} of {total} samples, and then {repeats} {which}"
     else:
         samples = f"{distinct} of {total}" if coverage.num_never else f"each of {total}"
         text = f"{samples} samples exactly once"

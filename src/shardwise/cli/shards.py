@@ -5,20 +5,23 @@ Nothing is changed: an index that is missing or does not fit is built in memory 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwise.errors import ShardwiseError
+from shardwise.sources.tar.check.problem import Problem, problem_of
 from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 
-__all__ = ["IndexedShard", "list_shards", "open_shard"]
+__all__ = ["IndexedShard", "list_shards", "open_shard", "wrong_entries"]
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,18 @@ class IndexedShard:
 
 
 def list_shards(urls: Sequence[str]) -> list[str]:
-    """The shards that patterns, directories or shard lists (JSON) name, in order.
+    """The shards that patterns, directories, shard lists or manifest files name, in order.
 
     Raises:
         MissingShardError: a pattern finds nothing.
         DataError: a shard list is malformed.
         ValueError: a shard is named twice.
     """
-    # The source reads shard lists. It also refuses compressed names, which the commands report
-    # shard by shard.
-    return list(TarSource(urls).urls) if any(map(is_shard_list, urls)) else expand_shards(urls)
+    # The source reads lists and manifests. It also refuses compressed names, which the commands
+    # report shard by shard.
+    if not any(is_shard_list(url) or is_manifest_file(url) for url in urls):
+        return expand_shards(urls)
+    return list(TarSource(urls, accept_unfinished=True).urls)
 
 
 def open_shard(url: str, index_dir: str | None, *, accept_unfinished: bool) -> IndexedShard:
@@ -71,6 +76,28 @@ def open_shard(url: str, index_dir: str | None, *, accept_unfinished: bool) -> I
     elif not accept_unfinished:
         require_end(index.header, url)
     return IndexedShard(url, path, saved.state, index, num_bytes)
+
+
+def wrong_entries(
+    urls: Sequence[str], index_dir: str | None, known: Collection[str | None]
+) -> Iterator[Problem]:
+    """Shards that are not as the manifest files among the URLS list them.
+
+    Args:
+        urls: what the user named.
+        index_dir: the directory of the indexes; None for beside the shards.
+        known: shards with other problems, which are left out.
+    """
+    store = IndexStore(index_dir, accept_unfinished=True)
+    for manifest in filter(is_manifest_file, urls):
+        listed = ListedShards(manifest, store)
+        for number, url in enumerate(listed.urls):
+            if url in known:
+                continue
+            try:
+                listed.check(number, save=False)
+            except ShardwiseError as error:
+                yield problem_of(error, url)
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:

@@ -13,13 +13,14 @@ from shardwise.cli.data import require_tar
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards
+from shardwise.cli.shards import list_shards, wrong_entries
 from shardwise.errors import ShardwiseError
 from shardwise.sources.manifest import Shard
 from shardwise.sources.tar.check.problem import Problem, problem_of
 from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
+from shardwise.sources.tar.media.check import media_problems
 
 __all__ = ["verify"]
 
@@ -27,14 +28,19 @@ __all__ = ["verify"]
 @click.command()
 @urls_argument
 @shard_options
+@click.option(
+    "--media", is_flag=True, help="Check videos and sound, too: decodes what has no sums."
+)
 @common_options
 def verify(
-    urls: tuple[str, ...], index: str | None, accept_unfinished: bool, as_json: bool
+    urls: tuple[str, ...], index: str | None, media: bool, accept_unfinished: bool, as_json: bool
 ) -> None:
     """Read every byte of the shards and check all that can be checked.
 
     The chain of headers, their checksums and the end of each shard; the index against the shard;
-    each payload against its digest, if the index has digests; a list's counts against the shards.
+    each payload against its digest, if the index has digests; a list's counts and a manifest's
+    entries against the shards.
+    With --media, videos and sound against their sidecar's checksums, or by decoding them all.
     Exit code 1 if there is a problem.
     """
     require_tar(urls, "verify")
@@ -52,6 +58,8 @@ def verify(
             report = verify_shard(
                 url, index=index, accept_unfinished=accept_unfinished, progress=payloads
             )
+            if media and not report.problems:
+                report.problems += media_problems(url, store=IndexStore(index))
             problems += report.problems
             num_bad += bool(report.problems)
             # Of a shard with problems, headers may not have been read.
@@ -62,6 +70,7 @@ def verify(
             if used is not None and (used.header.has_end or accept_unfinished):
                 counts[url] = Shard(url, used.num_samples, used.num_bytes)
         problems += _wrong_counts(urls, counts)
+        problems += wrong_entries(urls, index, {problem.url for problem in problems})
     seconds = time.perf_counter() - begin
     document = {
         "num_shards": len(shards),

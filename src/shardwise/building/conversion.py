@@ -1,0 +1,49 @@
+"""Samples of any source as tar takes them: names that are read back as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["as_tar_sample"]
+
+
+def as_tar_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample with the values of a table as fields of a tar.
+
+    Arrays and lists of numbers get the extension `.npy`, documents `.json`; dots in the last part
+    of a key become `_`; names are in lower case. What is missing (None) is left out.
+
+    >>> as_tar_sample({"__key__": "a.b", "Name": "x", "ids": [1, 2], "meta": {"n": 1}})
+    {'__key__': 'a_b', 'name': 'x', 'ids.npy': array([1, 2]), 'meta.json': {'n': 1}}
+    """
+    directory, slash, name = str(sample["__key__"]).rpartition("/")
+    made: dict[str, Any] = {"__key__": f"{directory}{slash}{name.replace('.', '_')}"}
+    for field, value in sample.items():
+        if field == "__key__" or value is None:
+            continue
+        extension, given = _extension(field, value)
+        made[f"{field.lower()}{extension}"] = given
+    return made
+
+
+def _extension(field: str, value: Any) -> tuple[str, Any]:
+    """What a field's name needs behind it, and the value that is written."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list):
+        array = np.asarray(value) if _are_numbers(value) else None
+        value = value if array is None or array.dtype.kind not in "biuf" else array
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "biufcUSMm":
+            return ("" if field.endswith("npy") else ".npy"), value
+        value = value.tolist()
+    if isinstance(value, Mapping | list | tuple | bool):
+        return ("" if field.endswith("json") else ".json"), value
+    return "", value
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(each, int | float) for each in values)

@@ -1,0 +1,235 @@
+"""One GET of a URL that nobody vouches for: bounded in time, size, redirects and schemes.
+
+The requests of `shardwise.storage` are for stores that the user chose: they wait for one that is
+away, follow the environment's proxy, and bound the silence between two bytes. A list of URLs from
+the web has servers of any kind, so here the time and the size of a whole reply are bounded.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+__all__ = ["GetError", "get"]
+
+_MAX_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+# Most pictures are a few pieces; a body that is too large is left after one piece too many.
+_PIECE_BYTES = 64 << 10
+# Unescaped in paths and queries; a % begins an escape that the URL has.
+_SAFE = "/%~!$&'()*+,;=:@?[]"
+# Servers refuse clients without a name, and some all that are no browser's.
+_AGENT = "Mozilla/5.0 (compatible; shardwise)"
+
+
+class GetError(Exception):
+    """A GET that gave nothing. `word` says why, `passes` whether another try may give something."""
+
+    def __init__(self, word: str, *, passes: bool = False) -> None:
+        self.word = word
+        self.passes = passes
+        super().__init__(word)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The parts of a URL that a request needs."""
+
+    is_tls: bool
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """Of the header Host: the port only if it is not the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+
+def get(url: str, *, timeout_s: float, max_bytes: int) -> bytes:
+    """The body of a reply with status 200.
+
+    Args:
+        url: http or https; of any form, also a broken one.
+        timeout_s: seconds for all of it: connections, redirects and the body.
+        max_bytes: of the body.
+
+    Raises:
+        GetError: there is no such reply.
+    """
+    deadline = time.monotonic() + timeout_s
+    target = _target_of(url)
+    for _ in range(_MAX_REDIRECTS + 1):
+        body, location = _answer(target, deadline, max_bytes)
+        if not location:
+            return body
+        url = _joined(url, location)
+        after = _target_of(url)
+        if target.is_tls and not after.is_tls:
+            raise GetError("redirect from https to http")
+        target = after
+    raise GetError("too many redirects")
+
+
+def _joined(url: str, location: str) -> str:
+    try:
+        # Headers come as Latin-1, and servers write UTF-8.
+        return urljoin(url, location.encode("latin-1").decode("utf-8", "replace"))
+    except ValueError:
+        raise GetError("bad url") from None
+
+
+def _target_of(url: str) -> _Target:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https"):
+            raise GetError("not http")
+        host, is_tls = (parts.hostname or ""), parts.scheme == "https"
+        port = parts.port or (443 if is_tls else 80)
+        path = quote(parts.path or "/", safe=_SAFE)
+        path += f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+        host = host.encode("idna").decode() if not host.isascii() else host
+    except ValueError:
+        raise GetError("bad url") from None
+    # A user in a URL is a password that the list's author should not have written there.
+    if not host or "@" in parts.netloc or not host.isprintable() or " " in host:
+        raise GetError("bad url")
+    return _Target(is_tls, host, port, path)
+
+
+def _answer(target: _Target, deadline: float, max_bytes: int) -> tuple[bytes, str]:
+    """The body, or where a redirect goes."""
+    request = (
+        f"GET {target.path} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: {_AGENT}\r\n"
+        "Accept: */*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
+    )
+    with closing(_connected(target, deadline)) as connection:
+        try:
+            connection.settimeout(_left(deadline))
+            connection.sendall(request.encode("ascii"))
+            # HTTPResponse takes the bytes that it parses from `makefile` alone.
+            source: Any = _Source(connection, deadline)
+            with closing(HTTPResponse(source, method="GET")) as reply:
+                reply.begin()
+                location = reply.headers.get("Location", "")
+                if reply.status in _REDIRECTS and location:
+                    return b"", location
+                _check_status(reply.status)
+                return _body(reply, reply.headers, max_bytes), ""
+        except TimeoutError:
+            raise GetError("timeout", passes=True) from None
+        except (IncompleteRead, OSError):
+            raise GetError("cut short", passes=True) from None
+        except (HTTPException, ValueError):
+            raise GetError("not a reply of http") from None
+
+
+def _check_status(status: int) -> None:
+    if status != 200:
+        # Too early, too often, and the server's own troubles.
+        raise GetError(f"http {status}", passes=status in (408, 425, 429) or status >= 500)
+
+
+def _body(reply: HTTPResponse, headers: HTTPMessage, max_bytes: int) -> bytes:
+    if headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise GetError("compressed")
+    if (reply.length or 0) > max_bytes:
+        raise GetError("too large")
+    data = bytearray()
+    while piece := reply.read(_PIECE_BYTES):
+        data += piece
+        if len(data) > max_bytes:
+            raise GetError("too large")
+    # `read` with a size says nothing of bytes that are missing.
+    if reply.length:
+        raise GetError("cut short", passes=True)
+    return bytes(data)
+
+
+def _connected(target: _Target, deadline: float) -> socket.socket:
+    """A connection to the first address that answers; over TLS a verified one."""
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise GetError("no host", passes=error.errno == socket.EAI_AGAIN) from None
+    except ValueError:
+        raise GetError("bad url") from None
+    word = "no host"
+    for family, kind, protocol, _, address in found:
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(_left(deadline))
+            connection.connect(address)
+            if not target.is_tls:
+                return connection
+            connection.settimeout(_left(deadline))
+            return _tls_context().wrap_socket(connection, server_hostname=target.host)
+        except TimeoutError:
+            connection.close()
+            raise GetError("timeout", passes=True) from None
+        except ssl.SSLCertVerificationError:
+            connection.close()
+            raise GetError("certificate") from None
+        except ssl.SSLError:
+            connection.close()
+            raise GetError("tls") from None
+        except OSError as error:
+            connection.close()
+            word = "refused" if isinstance(error, ConnectionRefusedError) else "no connection"
+        except ValueError:
+            connection.close()
+            raise GetError("bad url") from None
+    raise GetError(word, passes=True)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """The system's authorities: read once, which takes 20 ms."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs()
+    return context
+
+
+class _Source:
+    """A socket as `HTTPResponse` takes it."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - it is always "rb"
+        """The bytes that arrive until the deadline."""
+        return io.BufferedReader(_Arriving(self._connection, self._deadline))
+
+
+class _Arriving(io.RawIOBase):
+    """What a socket receives; each wait is cut at one deadline for all."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        self._connection.settimeout(_left(self._deadline))
+        return self._connection.recv_into(buffer)

@@ -1,0 +1,241 @@
+"""Where a build writes: the shards, and beside them its state, under one directory or URL.
+
+`build.json` says whose output it is. While a build is under way, `.build/` holds a note for each
+shard that is done, the lock and the staging directories of its processes; in a store there are
+notes alone, `.build-*.json`. Nothing of it is left at the end. A shard is done when its note is
+there: it is written after the shard has its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from shardwise.errors import MissingShardError, StateError, StorageError
+from shardwise.shown import shown
+from shardwise.storage import StorageOptions, atomic_write, is_local, open_file
+from shardwise.storage.listing import list_remote
+from shardwise.storage.stores.upload import remove, upload
+from shardwise.storage.whole_file import read_whole
+
+__all__ = ["Place"]
+
+T = TypeVar("T")
+
+_WORK = ".build"
+_THREADS = 16
+# Workers of a killed build end within a second of it.
+_ORPHANS_S, _POLL_S = 60.0, 0.05
+
+
+@dataclass(frozen=True)
+class Place:
+    """The output directory of a build.
+
+    Attributes:
+        root: a local directory or a URL, without a slash at its end.
+        options: how a store is reached.
+    """
+
+    root: str
+    options: StorageOptions
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory of this machine."""
+        return is_local(self.root)
+
+    def url(self, name: str) -> str:
+        """The path or URL of a file."""
+        return f"{self.root}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """A file's bytes; None where it is not there."""
+        try:
+            return read_whole(self.url(name), options=self.options)
+        except MissingShardError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, whole or not at all.
+
+        Raises:
+            StorageError: it can't be written.
+        """
+        if not self.is_local:
+            upload(self.url(name), data, options=self.options)
+            return
+        try:
+            with atomic_write(self.url(name)) as file:
+                file.write(data)
+        except OSError as error:
+            raise StorageError(
+                f"{self.url(name)!r} can't be written: {error.strerror or error}"
+            ) from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        if self.is_local:
+            Path(self.url(name)).unlink(missing_ok=True)
+        else:
+            remove(self.url(name), options=self.options)
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        if self.is_local:
+            return Path(self.url(name)).exists()
+        try:
+            open_file(self.url(name), options=self.options).stat()
+        except MissingShardError:
+            return False
+        return True
+
+    # Notes.
+
+    def note(self, name: str) -> str:
+        """The name of a note: in a store no directory, which some gateways would keep."""
+        return f"{_WORK}/{name}.json" if self.is_local else f"{_WORK}-{name}.json"
+
+    def write_note(self, name: str, data: bytes) -> None:
+        """Write what became of a shard."""
+        self.write(self.note(name), data)
+
+    def notes(self) -> set[str]:
+        """The names of all notes."""
+        if self.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                names = os.listdir(self.url(_WORK))  # noqa: PTH208 - 100,000 names
+                return {name[:-5] for name in names if name.endswith(".json")}
+            return set()
+        try:
+            urls = list_remote(
+                self.url(self.note("*")), suffixes=(), ignored="/", options=self.options
+            )
+        except MissingShardError:
+            return set()
+        return {url.rpartition("/")[2].removeprefix(f"{_WORK}-")[:-5] for url in urls}
+
+    def clear_notes(self) -> None:
+        """Remove the notes of an earlier run."""
+        self._each(lambda name: self.remove(self.note(name)), sorted(self.notes()))
+
+    def read_notes(self, names: Sequence[str]) -> list[bytes | None]:
+        """The notes of these names, each whole; None where one is not there."""
+        return self._each(lambda name: self.read(self.note(name)), names)
+
+    def _each(self, call: Callable[[str], T], names: Sequence[str]) -> list[T]:
+        """Call a function of each name: of a store by several threads, which wait for requests."""
+        if self.is_local:
+            return [call(name) for name in names]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwise-build") as pool:
+            return list(pool.map(call, names))
+
+    def clear(self) -> None:
+        """Remove all that only a build under way needs."""
+        if self.is_local:
+            shutil.rmtree(self.url(_WORK), ignore_errors=True)
+        else:
+            self.clear_notes()
+
+    # Staging: what a killed process leaves lies in a directory that is removed as a whole.
+
+    @contextmanager
+    def staging(self) -> Iterator[str]:
+        """A directory of this process on the output's file system; removed at the end."""
+        directory = Path(self.url(_WORK)) / f"staging-{os.getpid()}"
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            yield str(directory)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other builders of this directory out; does nothing in a store.
+
+        Waits until the workers of a builder that was killed have ended, then removes what they
+        left.
+
+        Raises:
+            StateError: another build of this directory is under way.
+        """
+        if not self.is_local:
+            yield
+            return
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+        with _lock_file(Path(self.root), "builder") as builder:
+            if not _lock(builder, fcntl.LOCK_EX):
+                raise StateError(
+                    f"another build writes to {shown(self.root)!r} now: wait until it has ended, "
+                    "or give another directory"
+                )
+            self._await_orphans()
+            for left in Path(self.url(_WORK)).glob("staging-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            for left in Path(self.url(_WORK)).glob(".*.tmp"):
+                left.unlink(missing_ok=True)
+            yield
+
+    def _await_orphans(self) -> None:
+        deadline = time.monotonic() + _ORPHANS_S
+        with _lock_file(Path(self.root), "workers") as workers:
+            while not _lock(workers, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise StateError(
+                        f"worker processes of an earlier build of {shown(self.root)!r} are still "
+                        f"running after {_ORPHANS_S:.0f} s: end them, then build again"
+                    )
+                time.sleep(_POLL_S)
+
+    def join(self) -> IO[bytes] | None:
+        """Tell later builders that a worker of this one is running: until the file is closed."""
+        if not self.is_local:
+            return None
+        file = (Path(self.url(_WORK)) / "workers.lock").open("ab")
+        with contextlib.suppress(OSError):
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH)
+        return file
+
+
+@contextmanager
+def _lock_file(root: Path, name: str) -> Iterator[IO[bytes]]:
+    """A file to lock, which is the one that the others see."""
+    path = root / _WORK / f"{name}.lock"
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            file = path.open("ab")
+        except FileNotFoundError:
+            # A build ended just now, and removed its directory.
+            continue
+        with file:
+            yield file
+            return
+
+
+def _lock(file: IO[bytes], kind: int) -> bool:
+    """Lock a file; whether that succeeded. Where the file system has no locks, nothing is locked.
+
+    A file whose name is gone belongs to a build that has just ended: it counts as taken.
+    """
+    try:
+        fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    try:
+        seen = os.stat(file.name)  # noqa: PTH116 - beside fstat
+    except FileNotFoundError:
+        return False
+    here = os.fstat(file.fileno())
+    return (seen.st_dev, seen.st_ino) == (here.st_dev, here.st_ino)

@@ -1,0 +1,205 @@
+"""Making one shard: samples encoded, written under another name, then put in place whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.building.parquet_writer import ParquetShard
+from shardwise.building.place import Place
+from shardwise.building.recipe import Failure, Outcome, Recipe
+from shardwise.sources.tar.write.copying_writer import CopyingWriter
+from shardwise.sources.tar.write.encode import encode_sample
+from shardwise.sources.tar.write.stored import StoredRun
+
+__all__ = ["Job", "make_shard", "outcome_of"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A build, as its workers get it.
+
+    Attributes:
+        recipe: what shards are made of.
+        place: where they go.
+        pattern: the shards' names, with `{shard}`.
+        generation: 0, or which retry of failed inputs this is.
+        failed: the inputs that a retry takes up, by the shard that they are missing in.
+    """
+
+    recipe: Recipe
+    place: Place
+    pattern: str
+    generation: int = 0
+    failed: dict[int, list[int]] | None = None
+
+    def shards(self) -> list[int]:
+        """The numbers of the shards to make."""
+        return list(range(self.recipe.num_shards)) if self.failed is None else sorted(self.failed)
+
+    def name(self, number: int) -> str:
+        """The name of a shard's file: of a retry, with its number behind."""
+        name = self.pattern.format(shard=number)
+        if not self.generation:
+            return name
+        return f"{name.removesuffix(self.recipe.suffix)}-r{self.generation}{self.recipe.suffix}"
+
+    def note_name(self, number: int) -> str:
+        """The name of a shard's note."""
+        return f"r{self.generation}-{number}"
+
+    def ids(self, number: int) -> NDArray[np.int64]:
+        """The inputs of a shard."""
+        if self.failed is None:
+            return self.recipe.ids(number)
+        return np.array(self.failed[number], np.int64)
+
+
+class _Writer(Protocol):
+    """Collects the samples of one shard."""
+
+    def encode(self, sample: dict[str, Any]) -> tuple[str, Any]:
+        """A sample's key, and what `add` takes."""
+        ...
+
+    def add(self, encoded: Any) -> None:
+        """Append an encoded sample."""
+        ...
+
+    def finish(self) -> int:
+        """Make the file whole; its bytes."""
+        ...
+
+
+class _TarShard:
+    """One tar shard with its index, by `TarWriter`."""
+
+    def __init__(self, path: str, place: Place) -> None:
+        pattern = path.replace("{", "{{").replace("}", "}}")
+        self._writer = CopyingWriter(pattern, overwrite=True, storage=place.options)
+        self._num_bytes = 0
+
+    def encode(self, sample: dict[str, Any]) -> tuple[str, tuple[str, list[tuple[str, bytes]]]]:
+        """The members as bytes."""
+        key, members = encode_sample(sample)
+        return key, (key, members)
+
+    def add(self, encoded: tuple[str, list[tuple[str, bytes]]]) -> None:
+        """Write the members."""
+        self._writer.write_members(*encoded)
+        self._num_bytes += sum(len(data) for _, data in encoded[1])
+
+    def copy(self, run: StoredRun) -> None:
+        """Write samples as they stand in another shard."""
+        self._writer.write_stored(run)
+        self._num_bytes += run.num_bytes
+
+    def finish(self) -> int:
+        """Close the shard; bytes of the payloads."""
+        self._writer.close()
+        return self._num_bytes
+
+
+def make_shard(job: Job, number: int) -> Outcome:
+    """Make a shard and note what became of its inputs. Equal arguments give equal bytes.
+
+    Raises:
+        DataError: an input failed, and errors are not recorded.
+        StorageError: the shard can't be written.
+    """
+    name = job.name(number)
+    if job.place.is_local:
+        with job.place.staging() as directory:
+            staged = f"{directory}/{name}"
+            outcome = _write(job, number, staged)
+            if outcome.num_out:
+                _put_in_place(staged, job.place.url(name))
+    elif job.recipe.suffix == ".tar":
+        outcome = _write(job, number, job.place.url(name))
+    else:
+        outcome = _write_remote(job, number)
+    job.place.write_note(job.note_name(number), _note_of(outcome))
+    return outcome
+
+
+def _write(job: Job, number: int, path: str) -> Outcome:
+    """Write the samples of a shard; without samples no file."""
+    outcome = Outcome()
+    writer: _Writer | None = None
+    keys: set[str] = set()
+    for ids, run in job.recipe.stored(job.ids(number)):
+        if run is not None and keys.isdisjoint(run.keys) and len({*run.keys}) == len(run.keys):
+            writer = writer or _writer_of(job, path)
+            assert isinstance(writer, _TarShard), "only tars are made of stored runs"
+            writer.copy(run)
+            keys.update(run.keys)
+            outcome.num_in += len(run.keys)
+            outcome.num_out += len(run.keys)
+            continue
+        for index, samples in job.recipe.samples(ids, outcome):
+            writer = writer or _writer_of(job, path)
+            try:
+                # All samples of an input are encoded before one is written: it fails as a whole.
+                encoded = [writer.encode(sample) for sample in samples]
+                _check_keys([key for key, _ in encoded], keys)
+            except (ValueError, TypeError) as error:
+                job.recipe.fail(index, str(samples[0]["__key__"]), error, outcome)
+                continue
+            for key, values in encoded:
+                writer.add(values)
+                keys.add(key)
+                outcome.num_out += 1
+    if writer is not None and outcome.num_out:
+        outcome.num_bytes = writer.finish()
+    return outcome
+
+
+def _writer_of(job: Job, path: str) -> _Writer:
+    return _TarShard(path, job.place) if job.recipe.suffix == ".tar" else ParquetShard(path)
+
+
+def _write_remote(job: Job, number: int) -> Outcome:
+    """Write a file of this machine, then upload it."""
+    import tempfile
+
+    from shardwise.storage.stores.upload import upload
+
+    with tempfile.TemporaryDirectory(prefix="shardwise-build-") as directory:
+        path = f"{directory}/{job.name(number)}"
+        outcome = _write(job, number, path)
+        if outcome.num_out:
+            upload(job.place.url(job.name(number)), Path(path), options=job.place.options)
+    return outcome
+
+
+def _check_keys(new: list[str], keys: set[str]) -> None:
+    for place, key in enumerate(new):
+        if key in keys or key in new[:place]:
+            raise ValueError(
+                f"the key {key!r} is in this shard already: give each sample a '__key__' of its own"
+            )
+
+
+def _put_in_place(staged: str, path: str) -> None:
+    """Give a staged shard its name; its index first, so that no shard is without one."""
+    index = f"{staged}.swi"
+    if Path(index).exists():
+        os.replace(index, f"{path}.swi")  # noqa: PTH105 - texts
+    os.replace(staged, path)  # noqa: PTH105 - texts
+
+
+def _note_of(outcome: Outcome) -> bytes:
+    return json.dumps(asdict(outcome)).encode()
+
+
+def outcome_of(note: bytes) -> Outcome:
+    """What a note says."""
+    document = json.loads(note)
+    failures = [Failure(**each) for each in document.pop("failures")]
+    return Outcome(**document, failures=failures)

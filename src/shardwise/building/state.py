@@ -1,0 +1,118 @@
+"""`build.json`: whose output a directory holds, how far it is, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from shardwise.building.place import Place
+from shardwise.building.recipe import Recipe
+from shardwise.errors import DataError, StateError
+from shardwise.shown import shown
+
+__all__ = ["BuildState", "identity_of", "load_state", "save_state"]
+
+NAME = "build.json"
+_FORMAT = "shardwise-build"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BuildState:
+    """The content of `build.json`.
+
+    Attributes:
+        identity: what the shards depend on: another one is refused.
+        generation: 0, or the number of the retry under way or done last.
+        is_complete: whether it is done; else the next call goes on with it.
+        files: the names of the shards that hold samples.
+        failed: the inputs that failed, by the shard that they are missing in.
+        report: what `build` returned last; empty before.
+        functions_of_retry: a digest of the functions that the retry calls.
+    """
+
+    identity: dict[str, Any]
+    generation: int = 0
+    is_complete: bool = False
+    files: list[str] = field(default_factory=list)
+    failed: dict[int, list[int]] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+    functions_of_retry: str = ""
+
+    def require(self, identity: dict[str, Any], place: Place, *, retries: bool) -> None:
+        """Refuse another build's output. A retry may call other functions.
+
+        Raises:
+            StateError: the identities differ; the message has both.
+        """
+        there = dict(self.identity)
+        if self.generation and not self.is_complete:
+            there["functions"] = self.functions_of_retry
+        elif retries:
+            there["functions"] = identity["functions"]
+        lines = [
+            f"    {name}: {there.get(name)!r} there, {identity[name]!r} now"
+            for name in identity
+            if there.get(name) != identity[name]
+        ]
+        if lines:
+            raise StateError(
+                f"{shown(place.root)!r} holds the output of another build:\n"
+                + "\n".join(lines)
+                + "\ngive another directory, or remove this one"
+            )
+
+    def of_retry(self, functions: str) -> BuildState:
+        """The state at the begin of a retry."""
+        return replace(
+            self, generation=self.generation + 1, is_complete=False, functions_of_retry=functions
+        )
+
+
+def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
+    """What the shards of a build depend on, as JSON."""
+    return {
+        "input": recipe.source.fingerprint(),
+        "num_inputs": len(recipe.source),
+        "functions": recipe.functions(),
+        "recipe": recipe.digest(),
+        "samples_per_shard": recipe.samples_per_shard,
+        "order": recipe.order,
+        "seed": recipe.seed,
+        "pattern": pattern,
+    }
+
+
+def load_state(place: Place) -> BuildState | None:
+    """What a directory says of itself; None where no build was.
+
+    Raises:
+        DataError: `build.json` is damaged.
+    """
+    data = place.read(NAME)
+    if data is None:
+        return None
+    try:
+        document = json.loads(data)
+        written_by = (document.pop("format"), document.pop("version"))
+        document["failed"] = {int(each): ids for each, ids in document["failed"].items()}
+        state = BuildState(**document)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"the state of the build can't be read ({error}): remove the directory, and build anew",
+            url=place.url(NAME),
+        ) from error
+    if written_by != (_FORMAT, _VERSION):
+        raise DataError(
+            f"the state is of {written_by[0]!r:.80}, version {written_by[1]!r:.80}, and this "
+            f"release reads {_FORMAT!r}, version {_VERSION}: give another directory",
+            url=place.url(NAME),
+        )
+    return state
+
+
+def save_state(place: Place, state: BuildState) -> None:
+    """Write `build.json`, whole or not at all."""
+    document = {"format": _FORMAT, "version": _VERSION, **asdict(state)}
+    place.write(NAME, json.dumps(document, indent=1).encode())

@@ -1,0 +1,183 @@
+"""`shardwise certify`: the proof that each sample was trained once, from a coverage directory."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.cli.changed_orders import without_undone
+from shardwise.cli.coverage_lines import PlacedLine, read_coverage
+from shardwise.cli.data import open_data
+from shardwise.cli.epoch_verdict import EpochVerdict, NameSamples, verdict_of
+from shardwise.cli.legs import legs_of
+from shardwise.cli.lineage import lineage_of
+from shardwise.cli.options import common_options, shard_options, usage_errors
+from shardwise.cli.output import (
+    clean,
+    format_count,
+    plural,
+    write_document,
+    write_line,
+    write_table,
+)
+from shardwise.plan.coverage_line import CoverageLine
+
+__all__ = ["certify"]
+
+# Lines of one kind that are shown; the JSON document has all.
+MAX_SHOWN = 20
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("urls", nargs=-1, metavar="[URLS]...")
+@shard_options
+@common_options
+def certify(
+    directory: str,
+    urls: tuple[str, ...],
+    index: str | None,
+    accept_unfinished: bool,
+    as_json: bool,
+) -> None:
+    """Add up what all ranks of all runs handed out, and hold it against the plan.
+
+    DIR is what the loaders had as coverage=DIR. With the data's URLS, samples of a fault are named.
+    Exit code 1 if a sample was not handed out exactly once, or nothing tells.
+    """
+    found = read_coverage(Path(directory))
+    faults, notes = found.faults, found.notes
+    name_samples: NameSamples = _no_names
+    fingerprint = None
+    if urls:
+        from shardwise.cli.lost_samples import SampleNames
+
+        with usage_errors():
+            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        name_samples, fingerprint = SampleNames(data), data.fingerprint
+    orders = []
+    by_order = _by_order(found.lines)
+    kept, joined = without_undone(by_order)
+    for lines, counting in zip(by_order, kept, strict=True):
+        some = lines[0].line
+        verdicts = [
+            verdict_of(epoch, stretches, name_samples)
+            for epoch, stretches in lineage_of(legs_of(counting), joined=joined).items()
+        ]
+        if fingerprint not in (None, some.fingerprint):
+            faults.append(
+                f"{plural(len(lines), 'line')}, the first of which is {lines[0].place}, of other "
+                f"data: the fingerprint is {some.fingerprint}, the data's {fingerprint}"
+            )
+        num_undone = len(lines) - sum(len(verdict.used) for verdict in verdicts)
+        orders.append((some, verdicts, num_undone))
+    faults += _gaps_between_orders(found.lines)
+    is_ok = not faults and not any(v.faults for _, verdicts, _ in orders for v in verdicts)
+    if as_json:
+        write_document(_document(orders, faults, notes, is_ok=is_ok))
+    else:
+        for some, verdicts, num_undone in orders:
+            _show_order(some, verdicts, num_undone)
+        _show("fault", faults)
+        _show("note", notes)
+    if not is_ok:
+        click.get_current_context().exit(1)
+
+
+def _no_names(line: CoverageLine) -> list[str]:
+    """Without the data."""
+    del line
+    return ["    give the data's URLS to see which samples"]
+
+
+def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
+    """The lines of each data and order, those with the most lines first."""
+    orders: dict[tuple[str, int, str], list[PlacedLine]] = defaultdict(list)
+    for placed in lines:
+        line = placed.line
+        order = json.dumps(line.order, sort_keys=True)
+        orders[(line.fingerprint, line.num_samples, order)].append(placed)
+    return sorted(orders.values(), key=len, reverse=True)
+
+
+def _gaps_between_orders(lines: list[PlacedLine]) -> list[str]:
+    """Files with lines of more than one data or order: a loader writes of one alone."""
+    orders: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for placed in lines:
+        order = json.dumps(placed.line.order, sort_keys=True)
+        orders[placed.file].add((placed.line.fingerprint, order))
+    return [
+        f"{file} has lines of {len(kinds)} different data or orders: a loader writes of one alone"
+        for file, kinds in sorted(orders.items())
+        if len(kinds) > 1
+    ]
+
+
+def _document(
+    orders: list[tuple[CoverageLine, list[EpochVerdict], int]],
+    faults: list[str],
+    notes: list[str],
+    *,
+    is_ok: bool,
+) -> dict[str, Any]:
+    """The result as JSON."""
+    return {
+        "ok": is_ok,
+        "orders": [
+            {
+                "fingerprint": some.fingerprint,
+                "order": some.order,
+                "num_samples": some.num_samples,
+                "epochs": [verdict.to_dict() for verdict in verdicts],
+                "num_undone_lines": num_undone,
+            }
+            for some, verdicts, num_undone in orders
+        ],
+        "faults": faults,
+        "notes": notes,
+    }
+
+
+def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: int) -> None:
+    """Write the table of one data and order, and a line an epoch."""
+    kind = clean(str(some.order.get("sampler", "?")))
+    seed = f", seed {some.order['seed']}" if "seed" in some.order else ""
+    write_line(f"data {some.fingerprint}, order {kind}{seed}")
+    write_line()
+    titles = [">epoch", ">handed out", ">skipped", ">replaced", ">dropped", ">padding", "on ranks"]
+    rows = [
+        [
+            str(v.epoch),
+            format_count(v.handed_out.count),
+            format_count(v.skipped.count),
+            format_count(v.replaced.count),
+            format_count(v.num_dropped),
+            format_count(v.num_padded),
+            ", then ".join(map(str, v.world_sizes)),
+        ]
+        for v in verdicts
+    ]
+    write_table(titles, rows)
+    write_line()
+    for verdict in verdicts:
+        write_line(verdict.text)
+        _show("fault", verdict.faults)
+        _show("note", verdict.notes)
+    if num_undone:
+        write_line(
+            f"{plural(num_undone, 'line')} of work that was undone: a later run went on from an "
+            "earlier position"
+        )
+    write_line()
+
+
+def _show(kind: str, texts: list[str]) -> None:
+    """Write faults or notes, a line each."""
+    for text in texts[:MAX_SHOWN]:
+        write_line(clean(text) if text.startswith("    ") else f"  {kind}: {clean(text)}")
+    if len(texts) > MAX_SHOWN:
+        write_line(f"  ... and {len(texts) - MAX_SHOWN} more (--json has all)")

@@ -1,0 +1,204 @@
+"""The verdict on an epoch: the words of the lines that count, held against the plan's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.cli.coverage_lines import PlacedLine
+from shardwise.cli.lineage import Stretch
+from shardwise.cli.output import format_count
+from shardwise.plan.coverage_line import CoverageLine, Tallied
+from shardwise.plan.id_word import MODULUS
+
+__all__ = ["EpochVerdict", "verdict_of"]
+
+# Says which samples of a line that does not fit are lost or double, if it can.
+NameSamples = Callable[[CoverageLine], list[str]]
+
+
+@dataclass(slots=True)
+class EpochVerdict:
+    """What the lines say of an epoch.
+
+    Attributes:
+        epoch: its number.
+        num_samples: its positions.
+        begin: the position from which it was read in this order: another than 0 where it goes on
+            from another order.
+        reached: the position up to which it was read.
+        is_once: whether its samples are the data's, each once.
+        handed_out: samples that the loops got.
+        skipped: damaged ones that were left out.
+        replaced: damaged ones that have a substitute.
+        planned: samples that the plan gives.
+        num_padded: rows of padding.
+        num_dropped: samples that the plan leaves out at the end.
+        runs: the runs that count.
+        world_sizes: their numbers of ranks.
+        faults: what does not fit, in words.
+        notes: what a reader may want to know, in words.
+        used: the lines that count.
+    """
+
+    epoch: int
+    num_samples: int = 0
+    begin: int = 0
+    reached: int = 0
+    is_once: bool = True
+    handed_out: Tallied = field(default_factory=Tallied)
+    skipped: Tallied = field(default_factory=Tallied)
+    replaced: Tallied = field(default_factory=Tallied)
+    planned: Tallied = field(default_factory=Tallied)
+    num_padded: int = 0
+    num_dropped: int = 0
+    runs: list[str] = field(default_factory=list)
+    world_sizes: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    used: list[PlacedLine] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The verdict in words."""
+        noun = "samples" if self.is_once else "places of the order"
+        count, total = format_count(self.handed_out.count), format_count(self.num_samples)
+        if self.faults:
+            return f"epoch {self.epoch}: NOT every one of {total} {noun} exactly once"
+        left = self.skipped.count + self.replaced.count + self.num_dropped
+        if self.reached < self.num_samples:
+            reached = format_count(self.reached)
+            first = f"from position {format_count(self.begin)} " if self.begin else ""
+            text = f"{count} {noun} exactly once, {first}up to position {reached} of {total} so far"
+        elif self.begin:
+            begin = format_count(self.begin)
+            text = f"{count} {noun} exactly once, from position {begin} of {total} on"
+        elif left:
+            text = f"{count} of {total} {noun} exactly once"
+        else:
+            text = f"every one of {total} {noun} exactly once"
+        more = [
+            f"{format_count(number)} {words}"
+            for number, words in (
+                (self.skipped.count, "skipped as damaged"),
+                (self.replaced.count, "replaced by others"),
+                (self.num_dropped, "left out at the end"),
+                (self.num_padded, "rows of padding"),
+            )
+            if number
+        ]
+        return f"epoch {self.epoch}: {', '.join([text, *more])}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "epoch": self.epoch,
+            "ok": not self.faults,
+            "is_complete": self.reached == self.num_samples,
+            "verdict": self.text,
+            "num_samples": self.num_samples,
+            "begin": self.begin,
+            "reached": self.reached,
+            "handed_out": self.handed_out.count,
+            "word": f"{self.handed_out.word:016x}",
+            "skipped": self.skipped.count,
+            "replaced": self.replaced.count,
+            "padded": self.num_padded,
+            "dropped": self.num_dropped,
+            "runs": self.runs,
+            "world_sizes": self.world_sizes,
+            "faults": self.faults,
+            "notes": self.notes,
+        }
+
+
+def verdict_of(epoch: int, stretches: list[Stretch], name_samples: NameSamples) -> EpochVerdict:
+    """Add up the lines of an epoch's stretches."""
+    verdict = EpochVerdict(epoch, reached=stretches[-1].last)
+    ends: list[CoverageLine] = []
+    for stretch in stretches:
+        verdict.faults += stretch.faults
+        verdict.notes += stretch.notes
+        leg = stretch.leg
+        if leg is None:
+            verdict.begin = stretch.last
+            continue
+        verdict.num_samples = leg.line.line.num_samples
+        verdict.is_once = leg.line.line.is_whole
+        verdict.runs.append(leg.run)
+        verdict.world_sizes.append(leg.world_size)
+        for rank in range(leg.world_size):
+            for placed in _counting(stretch, rank):
+                _add(verdict, placed, name_samples)
+                if placed.line.is_end:
+                    ends.append(placed.line)
+        for rank_passes in leg.passes.values():
+            for rank_pass in rank_passes:
+                verdict.faults += [
+                    f"{other.place} covers positions of rank {other.line.rank} that "
+                    f"{placed.place} covers already ({_range(other.line)})"
+                    for placed, other in rank_pass.twice()
+                ]
+    if not verdict.faults and ends:
+        _check_whole(verdict, ends)
+    return verdict
+
+
+def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
+    """A rank's lines that count; where it has none that end in the right place, those before."""
+    leg = stretch.leg
+    assert leg is not None
+    chain = leg.until(rank, stretch.last)
+    if chain is not None:
+        return chain
+    passes = leg.passes.get(rank, [])
+    return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
+
+
+def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples) -> None:
+    """Count a line, and hold it against its part of the plan."""
+    line = placed.line
+    verdict.used.append(placed)
+    verdict.handed_out = _sum(verdict.handed_out, line.handed_out)
+    verdict.skipped = _sum(verdict.skipped, line.skipped)
+    verdict.replaced = _sum(verdict.replaced, line.replaced)
+    verdict.planned = _sum(verdict.planned, line.planned)
+    verdict.num_padded += line.num_padded
+    got = _sum(line.handed_out, line.skipped, line.replaced)
+    if got == line.planned:
+        return
+    fault = (
+        f"run {line.run}, rank {line.rank} of {line.world_size}, {_range(line)} ({placed.place}): "
+        f"{got.count} samples for {line.planned.count} of the plan"
+    )
+    if got.count == line.planned.count:
+        fault += ", but not the same ones"
+    verdict.faults += [fault, *name_samples(line)]
+
+
+def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:
+    """Hold the sum of an epoch that ended against all of its samples."""
+    said = {(line.expected, line.dropped) for line in ends}
+    if len(said) > 1:
+        verdict.faults.append(
+            "the ranks do not agree on what the epoch has, or leaves out at its end"
+        )
+        return
+    [(expected, dropped)] = said
+    verdict.num_dropped = dropped.count
+    if expected is not None and not verdict.begin and _sum(verdict.planned, dropped) != expected:
+        count = verdict.planned.count + dropped.count
+        verdict.faults.append(
+            f"the ranks' parts of the plan do not add up to the epoch: {count} samples for "
+            f"{expected.count}, or not the same ones; each line fits by itself, so a rank's lines "
+            "are those of another rank, or not of this data"
+        )
+
+
+def _sum(*parts: Tallied) -> Tallied:
+    return Tallied(sum(p.count for p in parts), sum(p.word for p in parts) % MODULUS)
+
+
+def _range(line: CoverageLine) -> str:
+    return f"epoch {line.epoch}, positions {line.first} to {line.last}"

@@ -1,0 +1,163 @@
+"""Which legs of a training count: from its last position back to its first.
+
+The last leg counts as far as all its ranks reached. It went on from the newest earlier leg whose
+ranks all have a line that ends where it began; that one counts up to there, and so on. What other
+lines say was undone by going back to an older checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shardwise.cli.legs import Leg
+
+__all__ = ["Stretch", "lineage_of"]
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The part of a leg that counts.
+
+    Attributes:
+        leg: the leg; None where no line says who read these positions.
+        first: the position it begins at.
+        last: the position it counts up to.
+        faults: why it is not complete, in words.
+        notes: what a reader may want to know, in words.
+    """
+
+    leg: Leg | None
+    first: int
+    last: int
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def lineage_of(
+    legs: list[Leg], *, joined: frozenset[str] = frozenset()
+) -> dict[int, list[Stretch]]:
+    """The stretches that count, by epoch, each epoch's from its beginning on.
+
+    Args:
+        legs: of one data and order, the newest first.
+        joined: the pasts at which an order goes on from another one.
+    """
+    lineage: dict[int, list[Stretch]] = {}
+    rest = list(legs)
+    later: Leg | None = None  # the leg that goes on in a later epoch
+    while rest:
+        stretch = _last_stretch(rest, later)
+        assert stretch.leg is not None
+        stretches = [stretch]
+        rest = _before(rest, stretch.leg)
+        while stretches[0].first > 0:
+            before = _stretch_before(rest, stretches[0], joined)
+            stretches.insert(0, before)
+            if before.leg is not None:
+                rest = _before(rest, before.leg)
+        epoch, later = stretch.leg.epoch, stretch.leg
+        lineage[epoch] = stretches
+        rest = [leg for leg in rest if leg.epoch < epoch]
+    return dict(sorted(lineage.items()))
+
+
+def _before(legs: Iterable[Leg], child: Leg) -> list[Leg]:
+    """The legs that another one may have gone on from: it began no later than that one's end."""
+    return [leg for leg in legs if leg is not child and leg.began[0] <= child.began[1]]
+
+
+def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
+    """How far the newest leg counts in its epoch: it is the last one of that epoch."""
+    epoch = legs[0].epoch if later is None else max(leg.epoch for leg in legs)
+    of_epoch = [leg for leg in legs if leg.epoch == epoch]
+    num_samples = of_epoch[0].line.line.num_samples
+    # Where the training went on with the next epoch, this one was ended.
+    whole = [leg for leg in of_epoch if not leg.lacking(num_samples)]
+    begun = [leg for leg in of_epoch if leg.reached() > leg.begin]
+    leg = (whole if later is not None and whole else begun or of_epoch)[0]
+    reached, furthest = leg.reached(), leg.furthest()
+    stretch = Stretch(leg, leg.begin, reached)
+    if later is not None and reached < num_samples:
+        stretch.faults.append(
+            f"it was left at position {reached} of {num_samples}, and the training went on with "
+            f"epoch {later.epoch}"
+        )
+    lacking = leg.lacking(furthest)
+    if lacking and furthest == num_samples:
+        # Some ranks have ended the epoch: those of the others' lines are missing.
+        stretch.last = furthest
+        stretch.faults += _lacks(leg, lacking, furthest)
+    elif gaps := [rank for rank in sorted(leg.passes) if leg.has_gap(rank)]:
+        stretch.faults += _lacks(leg, gaps, furthest)
+    elif lacking:
+        stretch.notes.append(
+            f"run {leg.run} has lines up to position {furthest}, but not of {_ranks(lacking)}: "
+            f"counted up to {reached}, which all ranks have"
+        )
+    skipped = [other for other in of_epoch[: of_epoch.index(leg)] if later is None]
+    stretch.notes += [
+        f"run {other.run} has lines from position {other.begin} on of some ranks only, and counts "
+        "for nothing"
+        for other in skipped
+    ]
+    return stretch
+
+
+def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> Stretch:
+    """What counts before a stretch that began in the middle of an epoch."""
+    assert child.leg is not None
+    position, epoch = child.first, child.leg.epoch
+    candidates = [leg for leg in legs if leg.epoch == epoch and leg.begin < position]
+    for leg in candidates:
+        if not leg.lacking(position):
+            return Stretch(leg, leg.begin, position)
+    if child.leg.line.line.begin_past in joined:
+        return Stretch(None, 0, position)
+    goes_on = f"run {child.leg.run} goes on from position {position}"
+    candidates = [leg for leg in candidates if leg.furthest() >= position]
+    if not candidates:
+        fault = f"positions 0 to {position}: no line says who read them, and {goes_on}"
+        return Stretch(None, 0, position, [fault])
+    # The leg with the most ranks that have a line up to there.
+    leg = min(candidates, key=lambda each: len(each.lacking(position)))
+    lacking = leg.lacking(position)
+    faults = _lacks(leg, lacking, position)
+    if not all(leg.ends(rank) for rank in lacking):
+        faults[-1] += f", where {goes_on}"
+    else:
+        faults[-1] += f", where {goes_on}: call state_dict() on every rank at a checkpoint"
+    return Stretch(leg, leg.begin, position, faults)
+
+
+def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
+    """For each rank what it has in place of lines up to a position."""
+    faults = []
+    for rank in ranks[:8]:
+        ends = leg.ends(rank)
+        if rank not in leg.passes:
+            text = "has no line at all"
+        elif not ends:
+            text = f"has no line from position {leg.begin} on{_next(leg, rank, leg.begin)}"
+        else:
+            before = max((end for end in ends if end < position), default=leg.begin)
+            text = f"has lines up to position {before}{_next(leg, rank, before)}"
+            text += f", and none that ends at {position}"
+        faults.append(f"run {leg.run}, rank {rank} of {leg.world_size} {text}")
+    if len(ranks) > 8:
+        faults.append(f"run {leg.run}: neither do those of {_ranks(ranks[8:])}")
+    return faults
+
+
+def _next(leg: Leg, rank: int, position: int) -> str:
+    """Where a rank's lines go on behind a position."""
+    lines = [p.line for each in leg.passes[rank] for p in each.lines if p.line.last > position]
+    if not lines:
+        return ""
+    line = min(lines, key=lambda each: (each.first, each.last))
+    return f", then from {line.first} to {line.last}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"

@@ -1,0 +1,118 @@
+"""`shardwise serve`: a server of batches, for trainers on other machines."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.cli.options import common_options, usage_errors
+from shardwise.cli.output import write_document, write_line
+from shardwise.cli.python_data import is_python, open_python
+
+__all__ = ["serve"]
+
+# Interval at which it looks whether its job has gone.
+_LOOK_S = 0.1
+
+
+@click.command()
+@click.argument("dataset", required=False, metavar="[MODULE:DATASET]")
+@click.option("--port", type=click.IntRange(0, 65_535), required=True, help="0 for any free port.")
+@click.option("--host", default="127.0.0.1", help="Interface to listen on; 0.0.0.0 for all.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Serve only clients that have this token; a file that is not there is made.",
+)
+@click.option(
+    "--num-threads",
+    type=click.IntRange(1, 1024),
+    help="Threads that build batches; one for each core if not given.",
+)
+@click.option(
+    "--cache-mb",
+    type=click.IntRange(0, 1 << 20),
+    default=256,
+    help="Megabytes of made batches that are kept for other trainers of the same plan.",
+)
+@click.option(
+    "--job",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1),
+    help="End this long after the last client has gone, or after the start if none comes.",
+)
+@common_options
+def serve(
+    dataset: str | None,
+    port: int,
+    host: str,
+    token_file: str | None,
+    num_threads: int | None,
+    cache_mb: int,
+    job: float | None,
+    as_json: bool,
+) -> None:
+    """Build batches for trainers that have executor=sw.service("tcp://HOST:PORT").
+
+    MODULE:DATASET names a dataset, or a function that returns one, as `package.data:train` or
+    `data.py:train`. Without it the dataset comes from the client, under a token. Prints its address
+    when it is ready; ends on SIGTERM and Ctrl-C. Exit code 1 if the port is taken or the data can't
+    be opened.
+    """
+    from shardwise.cores import usable_cores
+    from shardwise.serving.addresses import is_loopback
+    from shardwise.serving.server import BatchServer
+    from shardwise.serving.tcp import TcpListener
+    from shardwise.serving.token import make_token, read_token
+
+    if dataset is None and token_file is None:
+        raise click.UsageError(
+            "name MODULE:DATASET, or give --token-file to take datasets from clients"
+        )
+    if dataset is not None and not is_python(dataset):
+        raise click.UsageError(f"{dataset!r}: name a dataset as module:name or file.py:name")
+    if not is_loopback(host) and token_file is None:
+        raise click.UsageError(
+            f"--host {host} can be reached from other machines: give --token-file FILE, and the "
+            "same file to sw.service(token_file=...)"
+        )
+    ended = threading.Event()
+
+    def end(*_: Any) -> None:
+        ended.set()
+
+    before = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGINT)}
+    with usage_errors():
+        data = None if dataset is None else open_python(dataset)
+    token = None
+    if token_file is not None:
+        make_token(Path(token_file))
+        token = read_token(token_file)
+    server = BatchServer(
+        TcpListener(host, port),
+        dataset=data,
+        token=token,
+        num_threads=num_threads or usable_cores(num_ranks=1),
+        cache_bytes=cache_mb << 20,
+    )
+    server.start()
+    if as_json:
+        write_document({"address": server.address})
+    else:
+        write_line(f"ready: {server.address}")
+    # At once, also into a pipe: whoever started it waits for this line.
+    sys.stdout.flush()
+    try:
+        while not ended.wait(_LOOK_S if job is not None else None):
+            if job is not None and server.idle_s >= job:
+                break
+    finally:
+        server.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,259 @@
+"""Who makes which batch: a server with credits, another one after it dies, or this process.
+
+All decisions are made here, under one lock. None of them changes a batch: whoever makes it, it is
+the same (I5). The queue holds only what no server has; order is kept by those who wait.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import os
+import statistics
+import threading
+import time
+from collections.abc import Collection, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.thread_pool import ThreadPool
+from shardwise.errors import ServiceError
+from shardwise.serving.work import Server, Work
+
+__all__ = ["Dispatcher"]
+
+_logger = logging.getLogger("shardwise")
+
+# A batch whose makers died twice may be what kills them: it is made here.
+_MAX_DEATHS = 2
+# A request is hedged after 3 times the median latency, once 8 were measured, and not below 50 ms.
+_LATE, _MIN_LATENCIES, _LEAST_LATE_S = 3.0, 8, 0.05
+# No server for this long: it is said, and with `fallback` batches are made here after the shorter.
+_SAY_S, _FALLBACK_S = 5.0, 1.0
+# Batches that are made here ahead of the trainer while there is no server.
+_NUM_LOCAL = 2
+# Before any server said how many requests it takes.
+_DEFAULT_CREDITS = 3
+
+
+class Dispatcher:
+    """The works of one process and the servers that make them.
+
+    Args:
+        builder: makes batches here where no server does.
+        addresses: of the servers.
+        fallback: whether batches are made here while no server answers.
+
+    Attributes:
+        changed: the lock of all this; notified when a result is there, or a server came or went.
+        servers: by address.
+        num_resent: works that were under way on a connection that ended.
+        num_local: batches that were made here.
+    """
+
+    def __init__(self, builder: BatchBuilder, addresses: Sequence[str], *, fallback: bool) -> None:
+        self.pid = os.getpid()
+        self.changed = threading.Condition()
+        self.servers = [Server(address) for address in addresses]
+        self.num_resent = self.num_local = 0
+        self._builder = builder
+        self._fallback = fallback
+        self._ends = np.cumsum(builder.dataset.shard_sizes)
+        self._numbers = itertools.count()
+        self._queue: list[Work] = []
+        self._pool: ThreadPool | None = None
+        self._num_local_now = 0
+        self._dead_since: float | None = time.monotonic()
+        self._has_said = self._has_answer = False
+
+    @property
+    def depth(self) -> int:
+        """Works that are under way at most: what all servers take."""
+        return max(2, sum(server.credits or _DEFAULT_CREDITS for server in self.servers))
+
+    def submit(self, request: BatchRequest) -> Work:
+        """Have a batch made."""
+        shard = 0
+        if len(request.ids):
+            shard = int(np.searchsorted(self._ends, request.ids[0], side="right"))
+        with self.changed:
+            work = Work(next(self._numbers), request, shard)
+            self._queue.append(work)
+            self._assign()
+        return work
+
+    def drop(self, works: Collection[Work]) -> None:
+        """Forget works; what is on its way is received and thrown away."""
+        with self.changed:
+            for work in works:
+                work.is_dropped = True
+            self._queue = [work for work in self._queue if not work.is_dropped]
+
+    def watch(self, work: Work) -> None:
+        """What is due while somebody waits for a work; called with the lock held.
+
+        Raises:
+            ServiceError: no server may be used.
+        """
+        now = time.monotonic()
+        if any(server.is_live for server in self.servers):
+            self._hedge(work, now)
+            return
+        refused = [server for server in self.servers if server.refusal is not None]
+        if refused and (len(refused) == len(self.servers) or not self._has_answer):
+            texts = [f"{server.address}: {server.refusal}" for server in refused]
+            raise ServiceError("; ".join(texts))
+        assert self._dead_since is not None
+        dead_s = now - self._dead_since
+        has_tried = all(server.trouble is not None for server in self.servers)
+        if self._fallback and has_tried and dead_s >= _FALLBACK_S:
+            self._say("batches are made here until one does")
+            for queued in self._queue[: _NUM_LOCAL - self._num_local_now]:
+                self._queue.remove(queued)
+                self._make_here(queued)
+        elif dead_s >= _SAY_S:
+            self._say("waiting for one")
+
+    def trouble(self) -> str:
+        """The servers, and why each does not answer."""
+        return "; ".join(
+            f"{server.address} ({server.refusal or server.trouble or 'connected'})"
+            for server in self.servers
+        )
+
+    def _say(self, what: str) -> None:
+        if not self._has_said:
+            self._has_said = True
+            _logger.warning("no batch server answers, %s: %s", what, self.trouble())
+
+    # What happens on connections.
+
+    def connected(self, server: Server, num_credits: int) -> SimpleQueue[Work | None]:
+        """A server is there; its outbox, which ends with None."""
+        with self.changed:
+            outbox: SimpleQueue[Work | None] = SimpleQueue()
+            server.outbox = outbox
+            server.credits = num_credits
+            server.trouble = server.refusal = None
+            server.num_connected += 1
+            if self._has_said:
+                _logger.warning("batch server %s answers", server.address)
+            self._dead_since, self._has_said = None, False
+            self._assign()
+            self.changed.notify_all()
+        return outbox
+
+    def failed(self, server: Server, error: Exception) -> None:
+        """A server could not be reached, or refused."""
+        with self.changed:
+            is_new = server.refusal is None
+            server.trouble = str(error) or type(error).__name__
+            server.refusal = error if isinstance(error, ServiceError) else None
+            if server.refusal is not None and is_new:
+                _logger.error("batch server %s is not used: %s", server.address, error)
+            self.changed.notify_all()
+
+    def disconnected(self, server: Server, error: Exception) -> None:
+        """A connection ended: what it had goes back to the queue, in its place."""
+        with self.changed:
+            if server.outbox is not None:
+                server.outbox.put(None)
+            server.outbox = None
+            server.trouble = f"connection lost: {error}"
+            held, server.held = server.held, {}
+            for work, _ in held.values():
+                work.holders.remove(server)
+                work.num_deaths += 1
+                if work.is_open and not work.holders and not work.is_local:
+                    self.num_resent += 1
+                    work.is_hedged = False
+                    if work.num_deaths >= _MAX_DEATHS:
+                        self._make_here(work)
+                    else:
+                        bisect.insort(self._queue, work, key=lambda each: each.number)
+            if self._dead_since is None and not any(each.is_live for each in self.servers):
+                self._dead_since = time.monotonic()
+            self._assign()
+            self.changed.notify_all()
+
+    def answered(self, server: Server, number: int, result: Batch | Exception) -> bool:
+        """An answer came; False where nobody asked for it."""
+        with self.changed:
+            work = server.answered(number)
+            if work is None:
+                return False
+            self._has_answer = True
+            self._finish(work, result)
+            self._assign()
+        return True
+
+    def _finish(self, work: Work, result: Batch | Exception) -> None:
+        if work.is_open:  # the first answer counts; all are the same
+            work.result = result
+            self.changed.notify_all()
+
+    # Who gets what.
+
+    def _assign(self) -> None:
+        """Give queued works to servers, the oldest first: each to its shard's if that has room."""
+        while self._queue:
+            free = [server for server in self.servers if server.has_credit]
+            if not free:
+                return
+            work = self._queue.pop(0)
+            max(free, key=lambda server: server.weight(work.shard)).send(work)
+
+    def _hedge(self, work: Work, now: float) -> None:
+        """Ask a second server for a work that is late."""
+        if work.is_hedged or len(work.holders) != 1:
+            return
+        latencies = [each for server in self.servers for each in server.latencies]
+        if len(latencies) < _MIN_LATENCIES:
+            return
+        if now - work.sent_at < max(_LEAST_LATE_S, _LATE * statistics.median(latencies)):
+            return
+        others = [s for s in self.servers if s.has_credit and s not in work.holders]
+        if others:
+            work.is_hedged = True
+            work.holders[0].num_hedges += 1
+            max(others, key=lambda server: server.weight(work.shard)).send(work)
+
+    def _make_here(self, work: Work) -> None:
+        """Make a batch in a thread of this process."""
+        if self._pool is None:
+            self._pool = ThreadPool(1, name="shardwise_local")
+        work.is_local = True
+        self._num_local_now += 1
+        self._pool.submit(self._build, work)
+
+    def _build(self, work: Work) -> None:
+        result: Batch | Exception
+        try:
+            result = self._builder.build(work.request)
+        except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
+            result = error
+        with self.changed:
+            self._num_local_now -= 1
+            self.num_local += 1
+            self._finish(work, result)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts by server; JSON."""
+        with self.changed:
+            return {
+                "servers": {server.address: server.stats() for server in self.servers},
+                "resent": self.num_resent,
+                "made_here": self.num_local,
+            }
+
+    def close(self) -> None:
+        """End what is made here."""
+        with self.changed:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(timeout_s=1.0)

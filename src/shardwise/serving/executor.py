@@ -1,0 +1,224 @@
+"""The executor of batch servers: requests go out, batches come back, and are yielded in order.
+
+It builds no batch itself unless it must: one whose makers died twice, and with `fallback` those for
+which there is no server. Batches are bit by bit those of the inline executor (I5).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator
+from functools import cache, partial
+from itertools import takewhile
+from typing import Any
+
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.concurrency import Concurrency
+from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.stall import stall_error
+from shardwise.errors import ServiceError
+from shardwise.serving.dispatcher import Dispatcher
+from shardwise.serving.greeting import ClientSide
+from shardwise.serving.link import Link
+from shardwise.serving.receive_memory import ReceiveMemory
+from shardwise.serving.tcp import TcpTransport
+from shardwise.serving.token import read_token
+from shardwise.serving.transport import Transport
+from shardwise.serving.version import VersionWord, builder_options
+from shardwise.serving.work import Work
+
+__all__ = ["ServiceExecutor"]
+
+# Interval at which a waiting consumer looks for late works and dead servers.
+_WATCH_S = 0.05
+# Batches under way hold at most this much memory, but two are always allowed.
+_MAX_BYTES = 2 << 30
+
+
+class ServiceExecutor:
+    """Builds batches on servers.
+
+    Args:
+        builder: names the batches, and makes those that no server makes.
+        addresses: of the servers.
+        fallback: make batches here while no server answers.
+        token_file: the file with the job's token, or None.
+        timeout: seconds that the consumer waits for one batch before `StallError`, or None.
+        transport: how servers are reached; TCP by default.
+    """
+
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        addresses: tuple[str, ...],
+        *,
+        fallback: bool = False,
+        token_file: str | None = None,
+        timeout: float | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self.builder = builder
+        self.addresses = addresses
+        self.fallback = fallback
+        self.token_file = token_file
+        self.timeout = timeout
+        self._transport = transport or TcpTransport()
+        self._session: _Session | None = None
+
+    @property
+    def concurrency(self) -> Concurrency:
+        """The servers, where a collate of the user's runs, too."""
+        depth = 0 if self._session is None else self._session.dispatcher.depth
+        return Concurrency(
+            "service", num_threads=len(self.addresses), num_prefetch=depth, collate=True
+        )
+
+    def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        """Yield one batch for each request, in order; servers are called at the first `next`."""
+        session = self._start()
+        pending: deque[Work] = deque()
+        depth = 0
+        num_ready: int | None = None
+        num_bytes = 0
+        try:
+            while True:
+                if session.pid != os.getpid():
+                    # A fork has no threads: it calls the servers itself, and asks for all again.
+                    session = self._start()
+                    pending = deque(session.dispatcher.submit(work.request) for work in pending)
+                dispatcher = session.dispatcher
+                if pending:
+                    is_ready = takewhile(lambda work: work.result is not None, pending)
+                    num_ready = sum(1 for _ in is_ready)
+                depth = max(2, min(dispatcher.depth, _MAX_BYTES // max(1, num_bytes)))
+                while len(pending) < depth:
+                    request = next(requests, None)
+                    if request is None:
+                        break
+                    pending.append(dispatcher.submit(request))
+                if not pending:
+                    return
+                result = self._wait(dispatcher, pending[0])
+                pending.popleft()
+                if isinstance(result, Exception):
+                    raise result
+                num_bytes = max(num_bytes, _size(result))
+                result.num_ready = num_ready
+                yield result
+                # While the user has it, this must not be what keeps its memory from the next one.
+                del result
+        finally:
+            if session.pid == os.getpid():
+                session.dispatcher.drop(pending)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts by server, as `loader.stats()["service"]` has them."""
+        session = self._session
+        if session is None or session.pid != os.getpid():
+            return Dispatcher(self.builder, self.addresses, fallback=False).stats()
+        return session.dispatcher.stats()
+
+    def close(self) -> None:
+        """End the connections; a later run opens them anew."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections do not travel: a copy opens its own."""
+        return {**self.__dict__, "_session": None}
+
+    def _start(self) -> _Session:
+        if self._session is None or self._session.pid != os.getpid():
+            self._session = _Session(self)
+        return self._session
+
+    def _wait(self, dispatcher: Dispatcher, work: Work) -> Batch | Exception:
+        """Wait for a batch, or for the error in its place."""
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        with dispatcher.changed:
+            while work.result is None:
+                if self._session is None or self._session.dispatcher is not dispatcher:
+                    raise RuntimeError("the loader was closed while a batch was awaited")
+                dispatcher.watch(work)
+                if deadline is not None and time.monotonic() >= deadline:
+                    assert self.timeout is not None
+                    holders = ", ".join(server.address for server in work.holders)
+                    if not holders:
+                        holders = f"one of {dispatcher.trouble()}"
+                    who = "this process" if work.is_local else f"batch server {holders}"
+                    raise stall_error(self.builder.dataset, work.request, 0, self.timeout, who)
+                dispatcher.changed.wait(_WATCH_S)
+            return work.result
+
+
+def _size(batch: Batch) -> int:
+    """Bytes of a batch's arrays, of all its parts."""
+    data = batch.data
+    values = data.values() if isinstance(data, dict) else ()
+    return sum(getattr(value, "nbytes", 0) for value in values) + sum(map(_size, batch.parts))
+
+
+class _Session:
+    """The connections of an executor in one process; they end with it."""
+
+    def __init__(self, executor: ServiceExecutor) -> None:
+        self.pid = os.getpid()
+        token_file = executor.token_file
+        self.dispatcher = Dispatcher(
+            executor.builder, executor.addresses, fallback=executor.fallback
+        )
+        self._memory = ReceiveMemory()
+        side = _side(executor.builder, token_file)
+        self._links = [
+            Link(
+                server,
+                self.dispatcher,
+                transport=executor._transport,
+                side=side,
+                memory=self._memory,
+            )
+            for server in self.dispatcher.servers
+        ]
+        for link in self._links:
+            link.start()
+        # A loader that is dropped, and the interpreter's end, end the connections.
+        self._end = weakref.finalize(
+            executor, _end, self.pid, self._links, self.dispatcher, self._memory
+        )
+
+    def close(self) -> None:
+        """End the connections."""
+        self._end()
+
+
+def _side(builder: BatchBuilder, token_file: str | None) -> ClientSide:
+    return ClientSide(
+        word=VersionWord.of(builder.dataset),
+        options=builder_options(builder),
+        pickled=cache(partial(_pickled, builder)),
+        needs_pickle=builder.collate is not None,
+        token=None if token_file is None else read_token(token_file),
+    )
+
+
+def _pickled(builder: BatchBuilder) -> bytes:
+    try:
+        return pickled_by_value(builder)
+    except TypeError as error:
+        raise ServiceError(str(error)) from None
+
+
+def _end(pid: int, links: list[Link], dispatcher: Dispatcher, memory: ReceiveMemory) -> None:
+    if pid != os.getpid():
+        return  # a forked child has none of these threads
+    for link in links:
+        link.close()
+    for link in links:
+        link.join(1.0)
+    dispatcher.close()
+    memory.close()

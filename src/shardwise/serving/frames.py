@@ -1,0 +1,173 @@
+"""Frames: a prefix of fixed size, a JSON header, and arrays as they lie in memory.
+
+    prefix   32 bytes: magic, kind, number, bytes of the header, bytes of the payload
+    header   JSON: {"arrays": [[dtype, shape], ...], "body": ...}
+    payload  the arrays, C order, each padded to a multiple of 64 bytes
+
+A receiver checks every length before it sets memory aside, and the payload is received in one piece
+into the memory that the batch keeps. There is no pickle in a frame but that of a dataset, in a
+frame of its own kind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.engine.processes.shared_memory import aligned
+from shardwise.serving.transport import Connection
+
+__all__ = ["Encoded", "Frame", "FrameError", "Kind", "Limits", "encoded", "read_frame", "write"]
+
+_MAGIC = b"SWB1"
+_PREFIX = struct.Struct("<4sB3xQIIQ")
+_PADDING = bytes(64)
+# Numbers, text and times; no objects, no records.
+_DTYPE_KINDS = "biufcSUmM"
+_MAX_DIMENSIONS = 32
+
+
+class FrameError(Exception):
+    """The other end does not speak as it should: the connection is given up."""
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    CHALLENGE = 2
+    PROOF = 3
+    PICKLE = 4
+    WELCOME = 5
+    REFUSED = 6
+    REQUEST = 7
+    BATCH = 8
+    ERROR = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The longest header and payload that a receiver takes, in bytes."""
+
+    header: int
+    payload: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A frame's header and payload, ready to be sent any number of times.
+
+    Attributes:
+        header: JSON.
+        buffers: the arrays, with padding between them.
+        num_payload: bytes of these.
+    """
+
+    header: bytes
+    buffers: tuple[Any, ...]
+    num_payload: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it keeps in memory."""
+        return len(self.header) + self.num_payload
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame as it was received: its body, and arrays over the memory of its payload."""
+
+    kind: Kind
+    number: int
+    body: Any
+    arrays: list[NDArray[Any]]
+
+
+def encoded(body: Any, arrays: Sequence[NDArray[Any]] = ()) -> Encoded:
+    """Encode a body of JSON and its arrays, which must be contiguous."""
+    table = [[array.dtype.str, array.shape] for array in arrays]
+    header = json.dumps({"arrays": table, "body": body}, separators=(",", ":")).encode()
+    buffers: list[Any] = []
+    num_payload = 0
+    for array in arrays:
+        if array.nbytes:
+            size = aligned(array.nbytes)
+            # numpy has no buffers of times; as bytes every array has one.
+            buffers.append(array.reshape(-1).view(np.uint8).data)
+            if size > array.nbytes:
+                buffers.append(_PADDING[: size - array.nbytes])
+            num_payload += size
+    return Encoded(header, tuple(buffers), num_payload)
+
+
+def write(connection: Connection, kind: Kind, number: int, frame: Encoded) -> None:
+    """Send a frame."""
+    prefix = _PREFIX.pack(_MAGIC, kind, number, len(frame.header), 0, frame.num_payload)
+    connection.send([prefix + frame.header, *frame.buffers])
+
+
+def read_frame(
+    connection: Connection,
+    limits: Limits,
+    memory: Callable[[int], NDArray[np.uint8]] = lambda size: np.empty(size, dtype=np.uint8),
+) -> Frame:
+    """Receive a frame.
+
+    Args:
+        connection: where from.
+        limits: lengths above these are refused before memory is set aside.
+        memory: gives uint8 `[size]` for a payload.
+
+    Raises:
+        FrameError: it is no frame, or longer than allowed.
+        EOFError, OSError: see `Connection.receive_into`.
+    """
+    prefix = bytearray(_PREFIX.size)
+    connection.receive_into(memoryview(prefix))
+    magic, kind, number, num_header, reserved, num_payload = _PREFIX.unpack(prefix)
+    if magic != _MAGIC or reserved or kind not in tuple(Kind):
+        raise FrameError("it does not begin as a frame does: is it another program's port?")
+    if num_header > limits.header or num_payload > limits.payload:
+        raise FrameError(
+            f"a frame of {num_header} and {num_payload} bytes, of at most {limits.header} and "
+            f"{limits.payload}"
+        )
+    header = bytearray(num_header)
+    connection.receive_into(memoryview(header))
+    try:
+        document = json.loads(header)
+        layouts = [_layout(*entry) for entry in document["arrays"]]
+        body = document["body"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FrameError(f"a header that is none: {type(error).__name__}") from None
+    sizes = [aligned(math.prod(shape) * dtype.itemsize) for dtype, shape in layouts]
+    if sum(sizes) != num_payload:
+        raise FrameError(f"arrays of {sum(sizes)} bytes in a payload of {num_payload}")
+    payload = memory(num_payload)
+    connection.receive_into(payload.data)
+    arrays = []
+    start = 0
+    for (dtype, shape), size in zip(layouts, sizes, strict=True):
+        num_bytes = math.prod(shape) * dtype.itemsize
+        arrays.append(payload[start : start + num_bytes].view(dtype).reshape(shape))
+        start += size
+    return Frame(Kind(kind), number, body, arrays)
+
+
+def _layout(name: str, shape: list[int]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    dtype = np.dtype(name)
+    if dtype.kind not in _DTYPE_KINDS or dtype.str != name or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(name)
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(shape)
+    if dtype.itemsize == 0:
+        raise ValueError(name)  # texts of no characters take no bytes: any number of them would fit
+    return dtype, tuple(shape)

@@ -1,0 +1,287 @@
+"""A batch server: the batch builder behind a socket. It keeps nothing that a client needs.
+
+Each connection has a thread that reads requests and one that sends answers; the threads of one pool
+build the batches of all connections. Whatever a connection sends, only that connection is given up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pickle
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.request import BatchRequest
+from shardwise.engine.stats.storage_counts import StorageCounts
+from shardwise.engine.thread_pool import ThreadPool
+from shardwise.errors import ServiceError, message_of
+from shardwise.samples import Samples
+from shardwise.serving.batch_cache import Answer, BatchCache
+from shardwise.serving.batches import decode_request, encode_batch
+from shardwise.serving.error_frames import encode_error
+from shardwise.serving.frames import FrameError, Kind, Limits, read_frame, write
+from shardwise.serving.greeting import Admission, Refusal, admit
+from shardwise.serving.transport import Connection, Listener
+from shardwise.serving.version import VersionWord, builder_of
+
+__all__ = ["BatchServer"]
+
+_logger = logging.getLogger("shardwise")
+
+# A client says who it is within this time; a port scanner says nothing.
+_GREETING_S = 10.0
+_MAX_CONNECTIONS = 1_024
+# Requests under way on one connection: as many as threads, and two that wait.
+_MAX_CREDITS = 64
+# A request of 10^7 samples.
+_REQUEST = Limits(header=64 << 10, payload=160 << 20)
+# Builders of other jobs' datasets that are kept.
+_MAX_BUILDERS = 8
+_DEFAULT_CACHE_BYTES = 256 << 20
+
+
+class _Job:
+    """A builder, and what names its batches."""
+
+    def __init__(self, builder: BatchBuilder, name: bytes) -> None:
+        self.builder = builder
+        self.name = name
+
+    def key(self, request: BatchRequest) -> bytes:
+        """Names a batch; its step is for messages only."""
+        digest = hashlib.sha256(self.name)
+        valid = b"" if request.valid is None else b"v" + request.valid.tobytes()
+        facts = f"{request.epoch} {len(request.ids)} {request.sizes}"
+        for part in (facts.encode(), request.ids.tobytes(), valid):
+            digest.update(part)
+        return digest.digest()
+
+
+class BatchServer:
+    """Serves batches until it is closed.
+
+    Args:
+        listener: where clients connect.
+        dataset: what it serves; None for what its clients bring, under a token.
+        token: the secret that its clients must have; None for none.
+        num_threads: threads that build batches.
+        cache_bytes: of made batches that are kept for other trainers of the same plan.
+
+    Attributes:
+        cache: the made batches.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        dataset: Samples | None = None,
+        token: bytes | None = None,
+        num_threads: int = 1,
+        cache_bytes: int = _DEFAULT_CACHE_BYTES,
+    ) -> None:
+        if dataset is None and token is None:
+            raise ValueError("a server without a dataset takes them from clients: give it a token")
+        self.cache = BatchCache(cache_bytes)
+        self._listener = listener
+        self._dataset = dataset
+        self._word = None if dataset is None else VersionWord.of(dataset)
+        self._token = token
+        self._num_threads = num_threads
+        self._pool = ThreadPool(num_threads, name="shardwise_server")
+        self._storage = StorageCounts()
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[Any, _Job] = OrderedDict()
+        self._connections: set[Connection] = set()
+        self._num_clients = 0
+        self._idle_since: float | None = time.monotonic()
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Its address."""
+        return self._listener.address
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since its last client left, or since it began; 0 while there is one."""
+        since = self._idle_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def start(self) -> None:
+        """Begin to take connections, in threads of its own."""
+        threading.Thread(target=self._accept, name="shardwise_accept", daemon=True).start()
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        self._closed = True
+        self._listener.close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+        self._pool.close(timeout_s=1.0)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                if not self._closed:
+                    time.sleep(0.05)  # too many open files: some will be closed
+                continue
+            with self._lock:
+                is_full = len(self._connections) >= _MAX_CONNECTIONS
+                if not is_full:
+                    self._connections.add(connection)
+            if is_full:
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(connection,), name="shardwise_client", daemon=True
+            ).start()
+
+    def _serve(self, connection: Connection) -> None:
+        """Serve one connection to its end."""
+        outbox: SimpleQueue[tuple[int, Answer] | None] = SimpleQueue()
+        is_client = False
+        try:
+            connection.limit(_GREETING_S)
+            chosen: list[_Job] = []
+
+            def choose(admission: Admission) -> int:
+                chosen.append(self._job_of(admission))
+                return self._credits
+
+            has_dataset = self._dataset is not None
+            admit(connection, token=self._token, has_dataset=has_dataset, choose=choose)
+            connection.limit(None)
+            is_client = True
+            self._count(1)
+            threading.Thread(
+                target=_send, args=(connection, outbox), name="shardwise_answers", daemon=True
+            ).start()
+            self._answer(connection, chosen[0], outbox)
+        except (Refusal, ServiceError) as refusal:
+            _logger.warning("a client was refused: %s", refusal)
+        except (FrameError, EOFError, OSError) as error:
+            _logger.debug("a connection ended: %s", error)
+        finally:
+            outbox.put(None)
+            connection.close()
+            with self._lock:
+                self._connections.discard(connection)
+            if is_client:
+                self._count(-1)
+
+    @property
+    def _credits(self) -> int:
+        return min(_MAX_CREDITS, self._num_threads + 2)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._num_clients += change
+            self._idle_since = None if self._num_clients else time.monotonic()
+
+    def _job_of(self, admission: Admission) -> _Job:
+        """What builds a client's batches; refuses other data and other code."""
+        if self._dataset is not None and self._word is not None:
+            difference = self._word.difference(admission.word)
+            if difference is not None:
+                raise Refusal(f"the server serves {difference}")
+        elif admission.word.release != VersionWord.release_here():
+            raise Refusal(
+                f"the server has release {VersionWord.release_here()}, the client "
+                f"{admission.word.release}"
+            )
+        if self._dataset is not None and not admission.needs_pickle:
+            key: Any = ("own", json.dumps(admission.options, sort_keys=True))
+        else:
+            key = ("pickle", admission.digest)
+        with self._lock:
+            job = self._jobs.get(key)
+            if job is not None:
+                self._jobs.move_to_end(key)
+                return job
+        name = hashlib.sha256(repr(key).encode()).digest()
+        job = _Job(self._builder_of(admission, is_own=key[0] == "own"), name)
+        with self._lock:
+            self._jobs[key] = job
+            while len(self._jobs) > _MAX_BUILDERS:
+                self._jobs.popitem(last=False)
+        return job
+
+    def _builder_of(self, admission: Admission, *, is_own: bool) -> BatchBuilder:
+        if is_own:
+            assert self._dataset is not None
+            try:
+                return builder_of(self._dataset, admission.options)
+            except (KeyError, TypeError, ValueError) as error:
+                raise Refusal(f"options that the server can't use: {error}") from None
+        data = admission.ask_pickle()
+        try:
+            builder = pickle.loads(data)  # noqa: S301 - vouched for with the token of the job
+        except Exception as error:  # noqa: BLE001 - whatever unpickling foreign objects raises
+            raise Refusal(
+                f"the server can't load the dataset: {type(error).__name__}: {message_of(error)}; "
+                "install there what the dataset imports"
+            ) from None
+        if not isinstance(builder, BatchBuilder):
+            raise Refusal(f"the client sent a {type(builder).__name__} in place of a dataset")
+        return builder
+
+    def _answer(
+        self,
+        connection: Connection,
+        job: _Job,
+        outbox: SimpleQueue[tuple[int, Answer] | None],
+    ) -> None:
+        """Take requests until the connection ends."""
+        under_way = threading.Semaphore(_MAX_CREDITS)
+        while True:
+            frame = read_frame(connection, _REQUEST)
+            if frame.kind != Kind.REQUEST:
+                raise FrameError(f"{frame.kind.name} in place of a request")
+            request, number = decode_request(frame), frame.number
+            if not under_way.acquire(blocking=False):
+                raise FrameError(f"more than {_MAX_CREDITS} requests under way")
+
+            def build(future: Future[Answer], request: BatchRequest = request) -> None:
+                self._pool.submit(self._build, job.builder, request, future)
+
+            def pass_on(done: Future[Answer], number: int = number) -> None:
+                under_way.release()
+                outbox.put((number, done.result()))
+
+            self.cache.get(job.key(request), build).add_done_callback(pass_on)
+
+    def _build(self, builder: BatchBuilder, request: BatchRequest, future: Future[Answer]) -> None:
+        try:
+            batch = builder.build(request)
+            batch.stages.storage = self._storage.take()
+            answer = (Kind.BATCH, encode_batch(batch))
+        except Exception as error:  # noqa: BLE001 - the client raises it: it is the user's code
+            answer = (Kind.ERROR, encode_error(error, place=self.address))
+        future.set_result(answer)
+
+
+def _send(connection: Connection, outbox: SimpleQueue[tuple[int, Answer] | None]) -> None:
+    """Send answers until the connection ends."""
+    while (item := outbox.get()) is not None:
+        number, (kind, answer) = item
+        try:
+            write(connection, kind, number, answer)
+        except OSError:
+            # Wakes the thread that reads requests, which ends this connection.
+            with suppress(OSError):
+                connection.close()
+            return
+        del item, answer

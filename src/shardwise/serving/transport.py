@@ -1,0 +1,74 @@
+"""What the service needs of a network: connections that send and receive bytes in order.
+
+TCP is one implementation (`tcp.py`). Another one has these three protocols; frames, tokens,
+requests and batches stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+__all__ = ["Connection", "Listener", "Transport"]
+
+
+class Connection(Protocol):
+    """Bytes in order, both ways; one thread may send while another one receives."""
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        """Send buffers of bytes, one behind the other.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        ...
+
+    def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer of bytes.
+
+        Raises:
+            EOFError: the other end closed the connection.
+            OSError: the connection is broken, or the time limit is over.
+        """
+        ...
+
+    def limit(self, timeout_s: float | None) -> None:
+        """Bound each call by this many seconds; None for no bound."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; a thread that sends or receives gets an error."""
+        ...
+
+
+class Listener(Protocol):
+    """Where connections come in."""
+
+    @property
+    def address(self) -> str:
+        """The address that clients use."""
+        ...
+
+    def accept(self) -> Connection:
+        """Wait for the next connection.
+
+        Raises:
+            OSError: the listener was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Take no more connections; a thread in `accept` gets an error."""
+        ...
+
+
+class Transport(Protocol):
+    """A network."""
+
+    def connect(self, address: str, *, timeout_s: float) -> Connection:
+        """Open a connection to a server.
+
+        Raises:
+            OSError: nobody listens there, or not within the time.
+        """
+        ...
