@@ -19,25 +19,34 @@ from typing import TYPE_CHECKING, Any
 # The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
     from shardwise import compat as compat, testing as testing, torch as torch
+    from shardwise.building import build as build, fetch as fetch
     from shardwise.codecs import (
         array as array,
+        audio as audio,
         image as image,
         json as json,
+        media as media,
         msgpack as msgpack,
         npy as npy,
         text as text,
         torch_tensor as torch_tensor,
         unpickle as unpickle,
+        video as video,
     )
     from shardwise.compat.native import from_webdataset as from_webdataset
     from shardwise.dataset import Dataset as Dataset
     from shardwise.dataset.concatenation import concat as concat
+    from shardwise.dataset.mixture import mix as mix
+    from shardwise.engine.batch.padding import pad as pad
+    from shardwise.dataset.packing import pack as pack
     from shardwise.errors import (
         DataError as DataError,
+        DecodeTimeoutError as DecodeTimeoutError,
         FrameworkError as FrameworkError,
         MissingExtraError as MissingExtraError,
         MissingShardError as MissingShardError,
         RankError as RankError,
+        ServiceError as ServiceError,
         ShardwiseError as ShardwiseError,
         StaleIndexError as StaleIndexError,
         StallError as StallError,
@@ -45,11 +54,15 @@ if TYPE_CHECKING:
         StorageError as StorageError,
         WorkerError as WorkerError,
     )
+    from shardwise.foreign_formats import (
+        litdata as litdata,
+        mds as mds,
+        tfrecord as tfrecord,
+    )
     from shardwise.formats import (
         files as files,
-        lance as lance,
-        parquet as parquet,
         tar as tar,
+        tokens as tokens,
         wrap as wrap,
     )
     from shardwise.loader import DataLoader as DataLoader
@@ -57,36 +70,49 @@ if TYPE_CHECKING:
         FullSampler as FullSampler,
         Plan as Plan,
         SequentialSampler as SequentialSampler,
+        WeightedSampler as WeightedSampler,
         WindowSampler as WindowSampler,
+        buckets as buckets,
     )
+    from shardwise.serving.service import service as service
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
     from shardwise.storage.cache import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
+    from shardwise.table_formats import lance as lance, parquet as parquet
 
     __version__: str
 
 
 _PACKAGES = ("compat", "testing", "torch")
 _NAMES = {
+    "shardwise.building": ("build", "fetch"),
     "shardwise.codecs": (
         "array",
+        "audio",
         "image",
         "json",
+        "media",
         "msgpack",
         "npy",
         "text",
         "torch_tensor",
         "unpickle",
+        "video",
     ),
     "shardwise.compat.native": ("from_webdataset",),
     "shardwise.dataset.concatenation": ("concat",),
+    "shardwise.dataset.mixture": ("mix",),
+    "shardwise.dataset.packing": ("pack",),
     "shardwise.dataset": ("Dataset",),
+    "shardwise.engine.batch.padding": ("pad",),
     "shardwise.errors": (
         "DataError",
+        "DecodeTimeoutError",
         "FrameworkError",
         "MissingExtraError",
         "MissingShardError",
         "RankError",
+        "ServiceError",
         "ShardwiseError",
         "StaleIndexError",
         "StallError",
@@ -94,12 +120,22 @@ _NAMES = {
         "StorageError",
         "WorkerError",
     ),
-    "shardwise.formats": ("files", "lance", "parquet", "tar", "wrap"),
+    "shardwise.formats": ("files", "tar", "tokens", "wrap"),
+    "shardwise.foreign_formats": ("litdata", "mds", "tfrecord"),
     "shardwise.loader": ("DataLoader",),
-    "shardwise.plan": ("FullSampler", "Plan", "SequentialSampler", "WindowSampler"),
+    "shardwise.plan": (
+        "FullSampler",
+        "Plan",
+        "SequentialSampler",
+        "WeightedSampler",
+        "WindowSampler",
+        "buckets",
+    ),
+    "shardwise.serving.service": ("service",),
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
+    "shardwise.table_formats": ("lance", "parquet"),
 }
 
 _PUBLIC = [name for names in _NAMES.values() for name in names]

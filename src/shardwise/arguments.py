@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from numbers import Real
 from typing import Any
+from urllib.parse import urlsplit
 
-__all__ = ["check_number", "path_text"]
+__all__ = ["check_number", "directory_text", "path_text"]
+
+_REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:
@@ -40,4 +44,22 @@ def path_text(name: str, value: Any) -> str:
         os.fsencode(text)
     except UnicodeEncodeError:
         raise ValueError(f"{name} holds a lone surrogate, which no file's name can") from None
+    return text
+
+
+def directory_text(name: str, value: Any) -> str:
+    """A directory, local or remote, as str.
+
+    Raises:
+        TypeError: it is neither a str nor a path of str.
+        ValueError: no directory can have that name, or a URL names no host or bucket.
+    """
+    text = path_text(name, value)
+    if _REMOTE.match(text):
+        try:
+            host = urlsplit(text).netloc
+        except ValueError as error:
+            raise ValueError(f"{name}={text!r} is no URL: {error}") from None
+        if not host:
+            raise ValueError(f"{name}={text!r} names no host or bucket")
     return text

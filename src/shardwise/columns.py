@@ -83,9 +83,16 @@ class BytesColumn(Sequence[memoryview | None]):
 
     def to_list(self) -> list[bytes | None]:
         """All payloads as bytes of their own, None where one is missing."""
-        view = self._view
         ends = (self.starts + self.lengths).tolist()
+        data: Any = self.buffer.base
         # A missing one ends before it begins.
+        if type(data) is bytes and len(data) == len(self.buffer):
+            # Cut from bytes, a payload takes half the time of one cut from a view.
+            return [
+                None if end < start else data[start:end]
+                for start, end in zip(self.starts.tolist(), ends, strict=True)
+            ]
+        view = self._view
         return [
             None if end < start else view[start:end].tobytes()
             for start, end in zip(self.starts.tolist(), ends, strict=True)

@@ -13,11 +13,13 @@ from shardwise.shown import shown, shown_in
 
 __all__ = [
     "DataError",
+    "DecodeTimeoutError",
     "FrameworkError",
     "MissingExtraError",
     "MissingShardError",
     "MissingTorchError",
     "RankError",
+    "ServiceError",
     "ShardwiseError",
     "StaleIndexError",
     "StallError",
@@ -71,7 +73,8 @@ class DataError(ShardwiseError, ValueError):
         url: the shard or file, or None; without its query, fragment and user, which may be secret.
         key: the sample's key, or None.
         field: the field of the sample (the member's extension), or None.
-        offset: the byte in the shard where the damage begins, or None.
+        offset: the byte in the shard where the damage begins, or None; where a decoder failed, the
+            byte in the field's payload.
         index: the sample's id in its dataset, or None.
     """
 
@@ -130,6 +133,12 @@ class StallError(ShardwiseError, TimeoutError):
     """A batch was not ready within the loader's `timeout`; the message names what is late."""
 
 
+class DecodeTimeoutError(DataError, StallError):
+    """A decoder or function did not return within `decode_timeout`; says for which sample."""
+
+    __str__ = DataError.__str__
+
+
 class WorkerError(ShardwiseError, RuntimeError):
     """A worker process ended before its work was done.
 
@@ -140,6 +149,10 @@ class WorkerError(ShardwiseError, RuntimeError):
     def __init__(self, message: str, *, exitcode: int | None = None) -> None:
         self.exitcode = exitcode
         super().__init__(message)
+
+
+class ServiceError(ShardwiseError, RuntimeError):
+    """A batch server can't be used: it has other data, other code or another token."""
 
 
 class RankError(ShardwiseError, RuntimeError):

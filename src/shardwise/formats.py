@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
@@ -14,7 +14,7 @@ from shardwise.storage import StorageOptions
 if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
-__all__ = ["files", "lance", "parquet", "tar", "wrap"]
+__all__ = ["check_names", "files", "storage_options", "tar", "tokens", "wrap"]
 
 
 def tar(
@@ -25,12 +25,14 @@ def tar(
     cache: str | PathLike[str] | CacheSettings | None = None,
     storage: StorageOptions | Mapping[str, Any] | None = None,
     accept_unfinished: bool = False,
+    check: Literal["first use", "all"] = "first use",
 ) -> Dataset:
     """Samples in tar shards: the WebDataset format.
 
     Args:
-        urls: a brace pattern (`"data/{000..123}.tar"`), a glob, a directory, or a list of these;
-            local, or of a store (`"s3://bucket/data/{000..123}.tar"`).
+        urls: a brace pattern (`"data/{000..123}.tar"`), a glob, a directory, a manifest file
+            (`"train.swm"`, which `shardwise index --merge` makes), or a list of these; local, or
+            of a store (`"s3://bucket/data/{000..123}.tar"`).
         index: the directory of the index files; None for beside the shards. Indexes of remote
             shards are looked for beside these, too, and have a copy on this machine.
         fields: the fields to read, as `select` takes them; None for all.
@@ -40,6 +42,8 @@ def tar(
             `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are. They may have been cut between two samples, so without it they are a DataError.
+        check: when a shard that a manifest file lists is held against its entry: at its first use,
+            or "all" when the dataset is opened. Other shards are always looked at then.
 
     Raises:
         MissingShardError: nothing is there under a url, or a directory or a glob finds an index
@@ -53,26 +57,34 @@ def tar(
         ds = sw.tar("train/{000..099}.tar", fields=("jpg", "cls")).decode(cls=int)
         ```
     """
-    _check_names("fields", fields)
+    check_names("fields", fields)
+    if not isinstance(check, str) or check not in ("first use", "all"):
+        raise ValueError(f"check={check!r:.80} must be 'first use' or 'all'")
     dataset = Dataset(
         TarSource(
             urls,
             index=index,
-            storage=_options(storage, cache),
+            storage=storage_options(storage, cache),
             accept_unfinished=accept_unfinished,
+            check_all=check == "all",
         )
     )
     return dataset if fields is None else dataset.select(*fields)
 
 
-def _check_names(argument: str, names: Any) -> None:
+def check_names(argument: str, names: Any) -> None:
+    """Refuse what is no sequence of names.
+
+    Raises:
+        TypeError: it is none, or a single str.
+    """
     if isinstance(names, str):
         raise TypeError(f"{argument}={names!r}: give a sequence of names, such as ({names!r},)")
     if names is not None and not isinstance(names, Iterable):
         raise TypeError(f"{argument} must be a sequence of names, not a {type(names).__name__}")
 
 
-def _options(
+def storage_options(
     storage: StorageOptions | Mapping[str, Any] | None,
     cache: str | PathLike[str] | CacheSettings | None,
 ) -> StorageOptions:
@@ -128,124 +140,61 @@ def files(
         path=path,
         suffixes=suffixes,
         field=field,
-        storage=_options(storage, cache),
+        storage=storage_options(storage, cache),
     )
     return Dataset(source)
 
 
-def parquet(
+def tokens(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
-    columns: Sequence[str] | None = None,
-    schema: Any = None,
-    fill: Any = None,
-    memory_bytes: int = 1 << 30,
+    block: int = 2048,
+    dtype: Any = None,
+    documents: bool = False,
     cache: str | PathLike[str] | CacheSettings | None = None,
     storage: StorageOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Rows of a table in Parquet files, or in the Arrow files of a Hugging Face dataset.
+    """Blocks of files of tokens; a sample's field "tokens" is an array `[block + 1]`.
 
-    Numbers and fixed-size lists come as arrays, strings as str, binary columns as bytes that
-    decoders read; fields of structs are called "a.b", and a struct of `bytes` and `path`, as the
-    hub has images and audio, is one field; directories `name=value` are columns. A null is a field
-    that the sample lacks; in a batch, columns of numbers have none: see `fill`. docs/tables.md has
-    all types.
+    Inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`: the last token of a block is the first of
+    the next. The dtype is the file's own. Formats: Megatron's `.bin` with its `.idx`, raw `.bin`
+    (nanoGPT) and those with llm.c's header, `.npy`, and LitData's token chunks. Local files are
+    mapped: they may be replaced while they are read, but must not be written to.
 
     Args:
-        urls: files, a brace pattern, a glob, a directory (which is searched through, or was written
-            by `save_to_disk`), or a list of these; Parquet files may be remote.
-        columns: the columns to read, as `select` takes them, where a struct's name stands for all
-            its fields; None for all. Files may differ in all other columns.
-        schema: a dict of name -> type (pyarrow's, or its name: `{"x": "float64"}`) for columns
-            that the files have in several types or not at all: they are cast, or null. A pyarrow
-            schema is the same for all columns: there are no others then.
-        fill: what stands for a null: `{"x": 0}`, or one value for all columns of its kind.
-        memory_bytes: decoded row groups that a process keeps; at least four are kept.
+        urls: files, a brace pattern, a glob, a directory, or a list of these; local or of a store.
+            LitData's chunks are named by their directory or their `index.json`.
+        block: tokens of a sample, without the one that it shares with the next.
+        dtype: of raw files, such as "uint16"; of others it must be what the file says.
+        documents: False cuts each file into blocks, as it lies. True joins the documents in another
+            order in each epoch and cuts that: for formats that say where documents end. Its epochs
+            are the loader's: leave `epoch_size` alone.
         cache: as for `tar`.
         storage: as for `tar`.
 
     Raises:
+        DataError: a file is damaged, cut or of another format, there are two dtypes, or no file has
+            a whole block; url and offset say where. Raised at the first use.
         MissingShardError: nothing is there under a url.
-        DataError: a file is no table, or the files have different columns; a column is not there.
-        ValueError: a value of `fill` does not fit its column.
+        TypeError: dtype is none of integers.
 
     Examples:
-        ```python
-        ds = sw.parquet("train/*.parquet", columns=("image", "label")).decode(image=sw.image())
-        ```
+        >>> import numpy as np
+        >>> import shardwise as sw
+        >>> np.arange(100, dtype=np.uint16).tofile("train.bin")
+        >>> ds = sw.tokens("train.bin", block=8, dtype="uint16")
+        >>> len(ds), ds[1]["tokens"]
+        (12, array([ 8,  9, 10, 11, 12, 13, 14, 15, 16], dtype=uint16))
     """
-    from shardwise.sources.tables.parquet.source import ParquetSource
+    from shardwise.plan.arguments import whole
+    from shardwise.sources.tokens.documents import JoinedDocuments
+    from shardwise.sources.tokens.source import TokenBlocks
 
-    _check_names("columns", columns)
-    source = ParquetSource(
-        urls,
-        columns=columns,
-        schema=schema,
-        fill=fill,
-        memory_bytes=memory_bytes,
-        storage=_options(storage, cache),
-    )
-    dataset = Dataset(source)
-    return dataset if columns is None else dataset.select(*source.expand(columns))
-
-
-def lance(
-    uri: Any,
-    *,
-    columns: Sequence[str] | None = None,
-    filter: str | None = None,  # noqa: A002 - what Lance calls it
-    version: int | str | None = None,
-    fill: Any = None,
-    memory_bytes: int = 256 << 20,
-    storage: StorageOptions | Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Rows of one version of a Lance table, or of a LanceDB one.
-
-    Columns come as those of `parquet` do, blobs as bytes. The version is pinned when the dataset
-    is first used: rows that are added or deleted later change nothing, and a state resumes on the
-    same version only. Several ranks that start while the table is written to may find different
-    versions: name one. docs/tables.md has more.
-
-    Args:
-        uri: a directory or a URL of an object store, or an open table of Lance or LanceDB, whose
-            version is taken. Its storage options are not: give `storage`.
-        columns: the columns to read, as `select` takes them, where a struct's name stands for all
-            its fields; None for all. "_rowid" and "_rowaddr" are Lance's own numbers of a row.
-        filter: keep the rows for which this holds, in SQL as Lance takes it. It is worked out once
-            and kept as 4 bytes a row; it has to give the same rows on every rank.
-        version: a number or a tag; None for the latest.
-        fill: as for `parquet`.
-        memory_bytes: rows that will be asked for soon, kept in a process.
-        storage: how an object store is reached: options, or its own settings, which Lance gets.
-
-    Raises:
-        MissingShardError: there is no table, or no such version; it names those there are.
-        DataError: a column is not there, or the filter can't be understood.
-
-    Examples:
-        ```python
-        ds = sw.lance("train.lance", columns=("image", "label")).decode(image=sw.image())
-        ```
-    """
-    from shardwise.sources.tables.lance.source import LanceSource
-
-    _check_names("columns", columns)
-    if not isinstance(uri, str | PathLike):
-        # An open table knows where it lies and which version it shows.
-        if not (hasattr(uri, "uri") and hasattr(uri, "version")):
-            raise TypeError(f"uri={uri!r}: give a path, a URL or an open table")
-        version = uri.version if version is None else version
-        uri = uri.uri
-    source = LanceSource(
-        str(uri),
-        condition=filter,
-        version=version,
-        fill=fill,
-        memory_bytes=memory_bytes,
-        storage=storage,
-    )
-    dataset = Dataset(source)
-    return dataset if columns is None else dataset.select(*source.expand(columns))
+    if not isinstance(documents, bool):
+        raise TypeError(f"documents={documents!r:.60}: True or False")
+    source = JoinedDocuments if documents else TokenBlocks
+    size = whole("block", block, least=1)
+    return Dataset(source(urls, block=size, dtype=dtype, storage=storage_options(storage, cache)))
 
 
 def wrap(dataset: Any) -> Dataset:

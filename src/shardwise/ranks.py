@@ -29,6 +29,7 @@ __all__ = [
     "loader_worker",
     "local_world_size",
     "ranks_of_group",
+    "shared_name",
     "uncertain",
     "unused_world_size",
 ]
@@ -238,6 +239,22 @@ def ranks_of_group() -> Ranks | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def shared_name(key: str, proposal: str) -> str | None:
+    """The first name that a rank of the process group proposed under `key`, the same on all ranks.
+
+    No collective: it asks the store that the group was made with, and waits for no other rank.
+    None where there is no group, or its store can't tell.
+    """
+    if ranks_of_group() is None:
+        return None
+    try:
+        store = sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+        return bytes(store.compare_set(key, "", proposal)).decode()
+    except (AttributeError, RuntimeError, ValueError):
+        # A group made in another way, a backend's own store, a store that is gone.
+        return None
 
 
 def uncertain() -> Ranks | None:

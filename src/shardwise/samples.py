@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Layout
 from shardwise.plan import WindowShape
 
-__all__ = ["LoadCost", "Samples", "StageTimes"]
+__all__ = ["DecodeWatch", "LoadCost", "Samples", "StageTimes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,28 @@ class StageTimes(Protocol):
     """A counter of the seconds of `Samples.load`."""
 
     def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        """Count the seconds of "read", "decode" or "transform", and the bytes read."""
+        """Count the seconds of a stage, such as "read" or "decode", and the bytes read."""
+        ...
+
+
+class DecodeWatch(Protocol):
+    """Learns what a thread that loads samples does, so that a stuck decoder is found."""
+
+    def begin(self, sample: int, key: str, part: int) -> None:
+        """A decoder or function begins.
+
+        Args:
+            sample: the sample's id; -1 where a decoder gets a whole column.
+            key: its key.
+            part: the place of the field among the fields; of a `map()` -1 less its place.
+
+        Raises:
+            DecodeTimeoutError: this part of this sample was stopped before.
+        """
+        ...
+
+    def end(self) -> None:
+        """No decoder or function runs."""
         ...
 
 
@@ -105,15 +126,18 @@ class Samples(Protocol):
         seed: int = 0,
         out: Mapping[str, NDArray[Any]] | None = None,
         stats: StageTimes | None = None,
+        watch: DecodeWatch | None = None,
     ) -> Mapping[str, Sequence[Any]]:
         """Read, decode and transform samples: a column a field, "__key__" among them.
 
         Args:
             ids: int64 `[rows]`, each in [0, len(self)), in any order.
-            epoch: with `seed` and the sample, keys the randomness of transforms.
+            epoch: with `seed` and the sample, keys the randomness of decoders and transforms.
             seed: see `epoch`.
             out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
             stats: counts the seconds of the stages, and the bytes read; "read" before a decoder or
                 transform runs.
+            watch: learns of each decoder and transform that begins; the caller says that the last
+                one has ended. Given only where somebody watches.
         """
         ...

@@ -1,7 +1,7 @@
 """Other libraries' APIs on this library's parts, so that programs written for them run unchanged.
 
-`install()` makes `import webdataset` and `import wids` find them. Importing this package costs
-nothing: theirs are imported when they are used.
+`install()` makes `import webdataset`, `import wids` and `import video2dataset` find them. Importing
+this package costs nothing: theirs are imported when they are used.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from shardwise.torch_import import import_torch
 
-__all__ = ["install", "wids", "webdataset"]
+__all__ = ["install", "video2dataset", "webdataset", "wids"]
 
-_PACKAGES = ("webdataset", "wids")
+_PACKAGES = ("webdataset", "wids", "video2dataset")
 
 
 def install() -> None:
-    """Make `import webdataset` and `import wids` give this library's modules, submodules included.
+    """Have `webdataset`, `wids` and `video2dataset` imported from here, submodules included.
 
     Call it before the first `import webdataset`, in the program's main file, so that workers that
     are spawned call it too.

@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["answer_versions"]
 
-_PACKAGES = ("webdataset", "wids")
+_PACKAGES = ("video2dataset", "webdataset", "wids")
 _ANY = metadata.DistributionFinder.Context()
 
 

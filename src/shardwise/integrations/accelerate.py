@@ -18,6 +18,7 @@ from accelerate.state import GradientState, PartialState, is_initialized
 
 from shardwise.epoch_sampler import EpochLoader
 from shardwise.errors import FrameworkError
+from shardwise.integrations.repeats import refuse_repeats
 from shardwise.integrations.versions import require, require_literal
 from shardwise.plan import Plan
 
@@ -114,7 +115,8 @@ class _Active:
     def __init__(self, rest: Plan) -> None:
         last = rest.num_steps - 1
         sizes = {len(rest.partition.positions(last, rank)[0]) for rank in (0, rest.world_size - 1)}
-        if len(sizes) > 1:
+        refuse_repeats(rest)
+        if len(sizes) > 1 and rest.has_even_steps:
             raise ValueError(
                 f"remainder='uneven' gives ranks {max(sizes)} and {min(sizes)} rows in the last "
                 "batch, and Accelerate gathers only equal ones: use remainder='pad', whose "

@@ -208,6 +208,17 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
         """What goes into `trainer_state.json`: equal on all ranks."""
         return {"args": {}, "attributes": {"loader": self.loader.state_dict()}}
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Where a checkpoint follows, write down what this rank handed out: see `state_dict`.
+
+        The Trainer asks for `state()` on the rank that saves, and on no other.
+        """
+        del args, state, kwargs
+        if control.should_save:
+            self.loader.state_dict()
+
+    on_epoch_end = on_step_end
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up the checkpoint's state, or begin with epoch 0.
 

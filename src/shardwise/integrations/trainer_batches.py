@@ -13,6 +13,7 @@ import torch
 import torch.utils.data
 from accelerate.utils import recursively_apply
 
+from shardwise.integrations.repeats import refuse_repeats
 from shardwise.loader import DataLoader
 
 __all__ = [
@@ -95,6 +96,7 @@ class TrainerLoader:
             if name in self._labels or self._takes(name)
         )
         batch.num_rows = batch.num_valid = loader.batch_size
+        refuse_repeats(plan)
         if plan.num_padded and loader.num_steps_left == 0:
             _, valid = plan.partition.positions(plan.num_steps - 1, loader.rank)
             batch.num_valid = int(valid.sum())

@@ -9,21 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.codecs.protocol import ColumnDecoder, Decoder, RowDecoder
+from shardwise.codecs.protocol import (
+    ColumnDecoder,
+    Decoder,
+    KeyedDecoder,
+    KeyedRowDecoder,
+    RowDecoder,
+)
 from shardwise.columns import BytesColumn
+from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 
 __all__ = ["check_decoder", "same_value"]
 
 _NUM_THREADS = 4
 _NUM_CUTS = 12
+# Of the samples whose generators a keyed decoder gets, one an epoch.
+_SAMPLE_IDS = (0, 1, 2**40)
 
 
-def check_decoder(decoder: Decoder, samples: Sequence[bytes]) -> None:
+def check_decoder(decoder: Decoder | KeyedDecoder, samples: Sequence[bytes]) -> None:
     """Check that a decoder keeps what the engine relies on.
 
     It is pure and may run in threads; bytes and memoryviews give the same; its value owns its
     data; it pickles; `row`, `decode_into` and `decode_column`, where it has them, agree with the
-    call bit by bit; a cut payload raises ValueError or gives a value of the same kind.
+    call bit by bit; a cut payload raises ValueError or gives a value of the same kind. One with a
+    parameter `rng` keeps this for equal generators, of several samples and epochs.
 
     Args:
         decoder: the decoder, or any callable of bytes and memoryviews.
@@ -34,6 +44,14 @@ def check_decoder(decoder: Decoder, samples: Sequence[bytes]) -> None:
     """
     if not samples:
         raise ValueError("check_decoder needs at least one sample")
+    if takes_rng(decoder):
+        for epoch, sample_id in enumerate(_SAMPLE_IDS):
+            _check(_keyed(decoder, epoch, sample_id), samples)
+    else:
+        _check(decoder, samples)  # type: ignore[arg-type]  # no parameter rng
+
+
+def _check(decoder: Decoder, samples: Sequence[bytes]) -> None:
     values = [decoder(data) for data in samples]
     _check_calls(decoder, samples, values)
     if isinstance(decoder, RowDecoder) and decoder.row is not None:
@@ -42,6 +60,38 @@ def check_decoder(decoder: Decoder, samples: Sequence[bytes]) -> None:
         _check_column(decoder, samples, values)
     for number, (data, value) in enumerate(zip(samples, values, strict=True)):
         _check_cut(decoder, number, data, value)
+
+
+class _KeyedCall:
+    """A keyed decoder as one without `rng`: for the bytes of one sample of one epoch."""
+
+    def __init__(self, decoder: Any, epoch: int, sample_id: int) -> None:
+        self._decoder = decoder
+        self._key = epoch, sample_id
+
+    @property
+    def _rng(self) -> np.random.Generator:
+        epoch, sample_id = self._key
+        return SampleKeys(0, epoch).generator(sample_id, int(getattr(self._decoder, "stream", 0)))
+
+    def __call__(self, data: bytes | memoryview) -> Any:
+        return self._decoder(data, rng=self._rng)
+
+
+class _KeyedRows(_KeyedCall):
+    """The same for a decoder that writes into rows."""
+
+    @property
+    def row(self) -> Any:
+        return self._decoder.row
+
+    def decode_into(self, data: bytes | memoryview, out: Any) -> None:
+        self._decoder.decode_into(data, out, rng=self._rng)
+
+
+def _keyed(decoder: Any, epoch: int, sample_id: int) -> Decoder:
+    kind = _KeyedRows if isinstance(decoder, KeyedRowDecoder) else _KeyedCall
+    return kind(decoder, epoch, sample_id)
 
 
 def same_value(one: Any, other: Any) -> bool:

@@ -31,6 +31,7 @@ def check_source(
     - `read` gives the same for a sample whatever is read with it: all at once, one by one, in any
       order, with repeats, a subset of the fields, from several threads, from a pickled copy, after
       a fork; and an empty column for no ids.
+    - `read_run`, where the source has it, gives the same again.
     - A field that a sample lacks is None.
     - `value_fields` and `layouts`, where the source has them, say what the columns are.
 
@@ -64,6 +65,7 @@ def check_source(
         return
     rng = np.random.default_rng(seed)
     _check_reads(source, rows, rng)
+    _check_run(source, rows)
     some = rng.integers(0, num_samples, min(64, 2 * num_samples))
     some_rows = [rows[i] for i in some]
     _check_threads(source, rows, rng)
@@ -101,6 +103,21 @@ def _check_reads(source: Source, rows: Sequence[_Row], rng: np.random.Generator)
         chosen = [{name: rows[i][name] for name in ("__key__", *names)} for i in ids]
         _all_same(_rows(source, ids, names), chosen, f"the fields {names}")
         _all_same(_rows(source, ids[:1], names), chosen[:1], f"the fields {names} of one sample")
+
+
+def _check_run(source: Source, rows: Sequence[_Row]) -> None:
+    read_run = getattr(source, "read_run", None)
+    start, stop = len(rows) // 3, len(rows)
+    runs = None if read_run is None else read_run(start, stop, None)
+    if runs is None:
+        return
+    run = [
+        {"__key__": columns.keys[i]}
+        | {name: _plain(column[i]) for name, column in columns.fields.items()}
+        for columns in runs
+        for i in range(len(columns.keys))
+    ]
+    _all_same(run, rows[start:], f"read_run({start}, {stop})")
 
 
 def _check_threads(source: Source, rows: Sequence[_Row], rng: np.random.Generator) -> None:

@@ -22,7 +22,16 @@ from shardwise.errors import StateError
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
-from shardwise.plan import Order, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan import (
+    Buckets,
+    LoaderState,
+    Order,
+    Plan,
+    Remainder,
+    Sampler,
+    Shuffle,
+    checked_epoch,
+)
 from shardwise.tensors.convert import to_tensors
 from shardwise.torch.order import check_count, refuse_second_division
 from shardwise.torch.shared_cursor import EpochCursor, SharedCursor, WorkerPass
@@ -49,6 +58,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         world_size: how many ranks share the data.
         group: a process group or one dimension of a device mesh to take both from.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples.
+        batch_by: buckets of neighbours in length, as in `shardwise.DataLoader`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         on_error: "raise", "skip" or "replace".
         output: "torch" for tensors, "numpy" for arrays. DataLoader makes tensors of arrays
@@ -96,6 +106,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         world_size: int | None = None,
         group: Any = None,
         epoch_size: int | None = None,
+        batch_by: Buckets | None = None,
         collate: Callable[[list[dict[str, Any]]], Any] | None = None,
         on_error: OnError = "raise",
         output: str = "torch",
@@ -112,15 +123,16 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
             sampler=sampler,
             remainder=remainder,
             epoch_size=epoch_size,
-        )
+            batch_by=batch_by,
+        ).of(dataset)
         self._ranks = CurrentRanks(rank, world_size, group=group)
         self.dataset = dataset
-        self.batch_size = batch_size
         self.shuffle = shuffle
         self.output = output
         self.num_threads = num_threads
         self._is_default = remainder is None
         self._plan = plan_for(dataset, options, world_size=self.world_size).require_steps()
+        self.batch_size = self._plan.batch_size
         self._builder = BatchBuilder(
             dataset, seed=options.transform_seed, collate=collate, on_error=on_error
         )
@@ -137,7 +149,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
-        return self.plan.num_steps
+        return self.plan.resumed(0, epoch=self.epoch).num_steps
 
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
@@ -172,7 +184,9 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         if was_read:
             cursor = self._cursor = cursor._replace(start=0)
         self._shared.mark_begun(worker_pass, cursor)
-        return self._batches(cursor, plan.resumed(cursor.start), rank, worker_pass)
+        return self._batches(
+            cursor, plan.resumed(cursor.start, epoch=cursor.epoch), rank, worker_pass
+        )
 
     @property
     def epoch(self) -> int:
@@ -183,7 +197,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     def num_left(self) -> int:
         """Batches of this rank that the next iterator goes through."""
         start = 0 if self._shared.was_read(self._cursor) else self._cursor.start
-        return self.plan.resumed(start).num_steps
+        return self.plan.resumed(start, epoch=self.epoch).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next `iter(loader)`, also for workers that live on.
@@ -229,7 +243,8 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                     "state_dict(num_batches=...), the batches taken since iter(loader)"
                 )
             num_batches = 0 if self._pass is None else self._pass.num_yielded
-        epoch, plan = self._cursor.epoch, self.plan.resumed(self._shared.beginning())
+        epoch = self._cursor.epoch
+        plan = self.plan.resumed(self._shared.beginning(), epoch=epoch)
         check_count("num_batches", num_batches, plan, epoch)
         return self._order.state_after(plan, epoch, num_batches).to_dict()
 
@@ -244,7 +259,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         if worker is not None:
             self._load_in_worker(state, worker.id, worker.num_workers)
             return
-        loaded = self._order.read(state)
+        loaded = self._read(state)
         self._move(loaded.epoch, loaded.position)
         self._pass = None
 
@@ -303,11 +318,17 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                 f"worker {number} of {num_workers} got the state of {worker or 'no worker'}: use "
                 "shardwise.torch.StatefulDataLoader, whose state any number of workers takes up"
             )
-        began = self._order.read(state["began"])
+        began = self._read(state["began"])
         self._cursor = EpochCursor(began.epoch, began.position, self._cursor.times_set)
         self._lives_on = False  # the next pass begins here, not where the main process says
         self._num_skipped = worker["num_given"]
         self._is_loaded = True
+
+    def _read(self, state: Mapping[str, Any]) -> LoaderState:
+        plan = self.plan.in_order_of(state)
+        loaded = Order(self.dataset.fingerprint, plan.sampler).read(state)
+        self._plan = plan
+        return loaded
 
     @property
     def _order(self) -> Order:

@@ -57,7 +57,8 @@ class SamplerState:
     """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
 
     _cursor: Cursor
-    _order: Order
+    _plan: Plan
+    _dataset: object
 
     @property
     def num_left(self) -> int:
@@ -70,7 +71,10 @@ class SamplerState:
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        self._move(Cursor.at(self._order.read(state)))
+        plan = self._plan_now().in_order_of(state)
+        loaded = order_of(self._dataset, plan.sampler).read(state)
+        self._plan = plan
+        self._move(Cursor.at(loaded))
 
     def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
         """The state after some steps of the pass under way, by default those yielded.
@@ -82,7 +86,15 @@ class SamplerState:
         rest = self._rest(cursor)
         num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
-        return self._order.state_after(rest, cursor.epoch, num_steps).to_dict()
+        return (
+            order_of(self._dataset, rest.sampler)
+            .state_after(rest, cursor.epoch, num_steps)
+            .to_dict()
+        )
+
+    def _plan_now(self) -> Plan:
+        """The plan for the ranks as they are known now."""
+        return self._plan
 
     def _rest(self, cursor: Cursor) -> Plan:
         """The plan of the epoch from where the cursor began."""

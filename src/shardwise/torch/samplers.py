@@ -18,8 +18,8 @@ from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
-from shardwise.plan import Plan, Remainder, Sampler, Shuffle
-from shardwise.torch.order import Cursor, SamplerState, order_of, refuse_second_division
+from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle
+from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 
 __all__ = ["BatchSampler", "DistributedSampler"]
 
@@ -85,7 +85,12 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
         self._plan = plan_for(dataset, options, world_size=ranks.world_size)
-        self._order = order_of(dataset, self._plan.sampler)
+        if hasattr(self._plan.sampler, "for_global_batch"):
+            raise ValueError(
+                f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
+                "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
+            )
+        self._dataset = dataset
         self._cursor = Cursor()
 
     def __iter__(self) -> Iterator[int]:
@@ -158,7 +163,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return self._plan
 
     def _rest(self, cursor: Cursor) -> Plan:
-        return self._whole().resumed(cursor.start)
+        return self._whole().resumed(cursor.start, epoch=cursor.epoch)
 
     def _move(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -185,6 +190,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         group: a process group or one dimension of a device mesh to take both from.
         shard_sizes: samples a shard, for shuffle="window"; the dataset's own if it has some.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples.
+        batch_by: buckets, as in `shardwise.DataLoader`; a field's name needs a dataset with fields.
 
     The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
     An epoch is read in the same order until `set_epoch` names another.
@@ -201,7 +207,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
     def __init__(
         self,
         dataset: Sized | int,
-        batch_size: int,
+        batch_size: int = 64,
         *,
         shuffle: Shuffle = False,
         seed: int = 0,
@@ -212,6 +218,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         group: Any = None,
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
         epoch_size: int | None = None,
+        batch_by: Buckets | None = None,
     ) -> None:
         options = PlanOptions(
             batch_size=batch_size,
@@ -220,21 +227,22 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
             sampler=sampler,
             remainder=remainder,
             epoch_size=epoch_size,
-        )
+            batch_by=batch_by,
+        ).of(dataset)
         self._ranks = CurrentRanks(rank, world_size, group=group)
         self._is_default = remainder is None
         self._drop_notice = DropNotice(is_default=self._is_default)
-        self.batch_size = batch_size
         self.drop_last = options.effective_remainder == "drop"
         plan = plan_for(dataset, options, world_size=self.world_size, shard_sizes=shard_sizes)
         self._plan = plan.require_steps()
+        self.batch_size = plan.batch_size
         self._check_empty(self._plan)
-        self._order = order_of(dataset, self._plan.sampler)
+        self._dataset = dataset
         self._cursor = Cursor()
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
-        return self.plan.num_steps
+        return self.plan.resumed(0, epoch=self.epoch).num_steps
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's batches of the epoch, from where a loaded state stands."""
@@ -278,15 +286,17 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         """
         return self._state_after("num_batches", num_batches)
 
+    def _plan_now(self) -> Plan:
+        return self.plan
+
     def _rest(self, cursor: Cursor) -> Plan:
-        return self.plan.resumed(cursor.start)
+        return self.plan.resumed(cursor.start, epoch=cursor.epoch)
 
     def _check_empty(self, plan: Plan) -> None:
         """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
-        left = (plan.num_samples - plan.start) % plan.global_batch_size
-        if self._is_default and plan.remainder == "uneven" and 0 < left < plan.world_size:
+        if self._is_default and plan.partition.has_empty:
             raise ValueError(
-                f"the last step has {left} of {plan.num_samples} samples for world_size="
+                f"the last of {plan.num_samples} samples are fewer than world_size="
                 f"{plan.world_size}, so that some ranks get none, which torch's collate_fn does "
                 "not take: pass remainder='pad' (see valid) or 'drop', another batch_size, or "
                 "remainder='uneven' with a collate_fn that takes an empty list"

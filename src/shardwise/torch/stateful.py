@@ -156,7 +156,7 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         if isinstance(stateful, DistributedSampler):
             # Its plan is of indices, not of batches, and its repeats don't stand last in a gather.
             return Plan(run.num_steps, batch_size=1)
-        return stateful.plan.resumed(run.began["position"])
+        return stateful.plan.resumed(run.began["position"], epoch=run.began["epoch"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any ranks, workers and batch size.

@@ -1,4 +1,4 @@
-"""Video and audio fields to tensors: whole files, by torchcodec or PyAV, whichever is installed.
+"""Video and audio fields to tensors, bounded, by torchcodec or PyAV, whichever is installed.
 
 Neither torchvision (whose `read_video` is gone) nor torchaudio is needed, and no temporary file is
 written. torchcodec is preferred: it holds the GIL least. Decoders are made where they are used,
@@ -13,12 +13,14 @@ import importlib
 import io
 import logging
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
-from shardwise.errors import MissingExtraError
+from shardwise.compat.webdataset.media_span import check_bytes, first_frames
+from shardwise.errors import DataError, MissingExtraError
 
 VIDEO_EXTENSIONS = frozenset(
     ("avi", "h264", "m4v", "mjpeg", "mkv", "mov", "mp4", "mpeg", "mpg", "ogv", "webm", "wmv")
@@ -26,49 +28,94 @@ VIDEO_EXTENSIONS = frozenset(
 # Streams that do not say when each frame is shown: torchcodec does not decode them.
 _WITHOUT_TIMES = ("h264", "mpeg", "mpg")
 AUDIO_EXTENSIONS = frozenset(("flac", "m4a", "mp3", "ogg", "opus", "sox", "wav", "wma"))
+# 4 GiB: three minutes of 640 x 360. More than that is a file that nobody meant to hold whole, and
+# the machine's memory would end the worker without a word.
+MAX_BYTES = 1 << 32
 
 
-def torch_video(key: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
-    """Decode a whole video; None if the key's extension is not that of a video.
+def torch_video(
+    key: str,
+    data: bytes,
+    *,
+    frames: int | None = None,
+    stride: int = 1,
+    max_bytes: int = MAX_BYTES,
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
+    """Decode a video, or its first frames; None if the key's extension is not that of a video.
 
-    Use it as `.decode(wds.torch_video)`. A minute of 640 x 360 at 30 frames a second takes 1.2 GB.
+    Use it as `.decode(wds.torch_video)`, with arguments as
+    `.decode(functools.partial(wds.torch_video, frames=16, stride=4))`. A minute of 640 x 360 at 30
+    frames a second takes 1.2 GB; sixteen frames take 11 MB.
+
+    Args:
+        key: the field's name, with its extension.
+        data: the file.
+        frames: how many frames, from the first on; None for all. Only what they need is decoded.
+        stride: each `stride`-th frame is taken, with `frames`.
+        max_bytes: the most that the frames may take, and that the sound may take.
 
     Returns:
         `(frames, audio, info)`: uint8 `[T, H, W, 3]` RGB; float32 `[channels, samples]`, `[1, 0]`
-        where there is no sound; `{"video_fps": float, "audio_fps": int}`, the second only with
-        sound.
+        where there is no sound, of the same span of time; `{"video_fps": float, "audio_fps": int}`,
+        the second only with sound.
 
     Raises:
-        ValueError: the file can't be decoded.
+        ValueError: the file can't be decoded, has fewer frames than are asked for, or takes more
+            than `max_bytes`; or an argument is out of its range.
         MissingExtraError: neither torchcodec nor PyAV is installed.
     """
+    _check_positive(frames=1 if frames is None else frames, stride=stride, max_bytes=max_bytes)
+    if frames is None and stride != 1:
+        raise ValueError(f"torch_video(stride={stride}): it needs frames=")
     extension = _extension(key)
     if extension not in VIDEO_EXTENSIONS:
         return None
     decode, decode_sound = _decoders(by_pyav=extension in _WITHOUT_TIMES)
-    frames, fps = decode(data)
-    sound = decode_sound(data)
+    if frames is not None:
+        with _naming("video", data, DataError):
+            span = first_frames(data, frames=frames, stride=stride, max_bytes=max_bytes)
+        pictures, fps = span.frames, span.fps
+        sound = None if span.sound is None else (span.sound, span.rate)
+    else:
+        pictures, fps = decode(data, max_bytes)
+        sound = decode_sound(data, max_bytes)
     if sound is None:
-        return frames, torch.empty((1, 0), dtype=torch.float32), {"video_fps": fps}
-    return frames, sound[0], {"video_fps": fps, "audio_fps": sound[1]}
+        return pictures, torch.empty((1, 0), dtype=torch.float32), {"video_fps": fps}
+    return pictures, sound[0], {"video_fps": fps, "audio_fps": sound[1]}
 
 
-def torch_audio(key: str, data: bytes) -> tuple[torch.Tensor, int] | None:
+def torch_audio(
+    key: str, data: bytes, *, max_bytes: int = MAX_BYTES
+) -> tuple[torch.Tensor, int] | None:
     """Decode a whole audio file; None if the key's extension is not that of audio.
+
+    Args:
+        key: the field's name, with its extension.
+        data: the file.
+        max_bytes: the most that the samples may take.
 
     Returns:
         float32 `[channels, samples]` from -1 to 1, and the samples a second.
 
     Raises:
-        ValueError: the file can't be decoded, or holds no sound.
+        ValueError: the file can't be decoded, holds no sound, or takes more than `max_bytes`.
         MissingExtraError: neither torchcodec nor PyAV is installed.
     """
+    _check_positive(max_bytes=max_bytes)
     if _extension(key) not in AUDIO_EXTENSIONS:
         return None
-    sound: tuple[torch.Tensor, int] | None = _decoders(by_pyav=False)[1](data)
+    sound: tuple[torch.Tensor, int] | None = _decoders(by_pyav=False)[1](data, max_bytes)
     if sound is None:
         raise ValueError(f"the {len(data)} bytes of {key!r} hold no sound")
     return sound
+
+
+def _check_positive(**arguments: int) -> None:
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}={value!r}: a whole number is needed")
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be 1 or more")
 
 
 def _extension(key: str) -> str:
@@ -117,27 +164,34 @@ def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{len(data)} bytes could not be decoded as {kind}: {error}") from error
 
 
-def _video_by_torchcodec(data: bytes) -> tuple[torch.Tensor, float]:
+def _video_by_torchcodec(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
     decoders: Any = importlib.import_module("torchcodec.decoders")
     with _naming("video", data, RuntimeError, ValueError, IndexError):
         # One thread: the loader has one process or thread a sample already.
         decoder = decoders.VideoDecoder(data, dimension_order="NHWC", num_ffmpeg_threads=1)
         header = decoder.metadata
         fps = float(header.average_fps_from_header or header.average_fps or 0)
+        picture = 3 * (header.height or 0) * (header.width or 0)
+        check_bytes(len(decoder) * picture, max_bytes, f"{len(decoder)} frames")
         return decoder[:], fps
 
 
-def _audio_by_torchcodec(data: bytes) -> tuple[torch.Tensor, int] | None:
+def _audio_by_torchcodec(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
     decoders: Any = importlib.import_module("torchcodec.decoders")
     with _naming("audio", data, RuntimeError, IndexError):
         try:
-            samples = decoders.AudioDecoder(data).get_all_samples()
+            decoder = decoders.AudioDecoder(data)
         except ValueError:
             return None  # its error for a file without an audio stream; damage is a RuntimeError
+        header = decoder.metadata
+        seconds = header.duration_seconds_from_header or 0
+        promised = int(4 * seconds * (header.sample_rate or 0) * (header.num_channels or 0))
+        check_bytes(promised, max_bytes, f"{seconds:g} s of sound")
+        samples = decoder.get_all_samples()
     return samples.data, int(samples.sample_rate)
 
 
-def _video_by_pyav(data: bytes) -> tuple[torch.Tensor, float]:
+def _video_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
     import av
 
     with _naming("video", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
@@ -145,13 +199,19 @@ def _video_by_pyav(data: bytes) -> tuple[torch.Tensor, float]:
             raise ValueError(f"the {len(data)} bytes hold no video")
         stream = container.streams.video[0]
         fps = float(stream.average_rate or 0)
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+        frames: list[Any] = []
+        num_bytes = 0
+        for frame in container.decode(stream):
+            # Before the picture is made: a header may promise one of any size.
+            num_bytes += 3 * frame.height * frame.width
+            check_bytes(num_bytes, max_bytes, f"{len(frames) + 1} frames")
+            frames.append(frame.to_ndarray(format="rgb24"))
     if not frames:
         raise ValueError(f"the {len(data)} bytes hold a video without frames")
     return torch.from_numpy(np.stack(frames)), fps
 
 
-def _audio_by_pyav(data: bytes) -> tuple[torch.Tensor, int] | None:
+def _audio_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
     import av
 
     with _naming("audio", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
@@ -160,10 +220,12 @@ def _audio_by_pyav(data: bytes) -> tuple[torch.Tensor, int] | None:
         stream = container.streams.audio[0]
         rate, channels = int(stream.rate), stream.channels
         planar = av.AudioResampler(format="fltp")
-        parts = [
-            part.to_ndarray()
-            for frame in [*container.decode(stream), None]
-            for part in planar.resample(frame)
-        ]
+        parts: list[Any] = []
+        num_samples = 0
+        for frame in chain(container.decode(stream), [None]):
+            for part in planar.resample(frame):
+                num_samples += part.samples
+                check_bytes(4 * channels * num_samples, max_bytes, f"{num_samples} samples")
+                parts.append(part.to_ndarray())
     samples = np.concatenate(parts, axis=1) if parts else np.empty((channels, 0), np.float32)
     return torch.from_numpy(samples), rate

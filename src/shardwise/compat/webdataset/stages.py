@@ -32,7 +32,9 @@ _STATELESS = frozenset(
 
 def is_stateless(stage: Any) -> bool:
     """Whether the number of items that went into a stage says where it is."""
-    return isinstance(stage, FilterFunction) and stage.f in _STATELESS
+    if isinstance(stage, FilterFunction):
+        return stage.f in _STATELESS
+    return bool(getattr(stage, "is_stateless", False))
 
 
 class StageList(IterableDataset[Any], PipelineStage):

@@ -1,0 +1,141 @@
+"""The stages behind the reading of shards: keys for what is drawn, samples, batches.
+
+Keeps I6: what a handler lets pass, and what is not wanted, is counted by reason, and said once a
+pass and worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from shardwise.compat.video2dataset.clips import UnfitVideoError
+from shardwise.compat.video2dataset.left_out import LeftOut
+from shardwise.compat.video2dataset.sample_maker import DRAW, UnwantedError
+from shardwise.compat.webdataset.batches import combine_values
+from shardwise.compat.webdataset.readers import CURRENT_PASS
+
+__all__ = ["Batches", "MadeSamples", "collate", "with_draws"]
+
+CORRUPTED = "__corrupted__"
+
+
+def with_draws(source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Give each sample what its draws depend on beside itself: the seed and the pass."""
+    current = CURRENT_PASS.get()
+    draw = (0, 0) if current is None else (current.seed, current.number)
+    return (sample | {DRAW: draw} for sample in source)
+
+
+@dataclass(eq=False)
+class MadeSamples:
+    """Makes samples, asks the handler where that fails, and counts what is left out.
+
+    Attributes:
+        make: a function of a sample.
+        handler: gets an exception, and says whether to go on.
+        left_out: counts.
+        is_complete: put a mark in place of a sample that fails, so that none is missing.
+    """
+
+    make: Callable[[dict[str, Any]], dict[str, Any]]
+    handler: Callable[[Exception], Any]
+    left_out: LeftOut
+    is_complete: bool = False
+    # No sample is kept back: the number of those that went in says where the stage is.
+    is_stateless = True
+
+    def __call__(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The samples of a pass."""
+        reasons: Counter[str] = Counter()
+        num, last = 0, ""
+        for sample in source:
+            num += 1
+            try:
+                made = self.make(sample)
+            except UnwantedError as unwanted:
+                reasons[unwanted.reason] += 1
+                self.left_out.add(unwanted.reason)
+                last = f"{sample.get('__key__')!r} of {sample.get('__url__')}: {unwanted.message}"
+                continue
+            except Exception as error:  # noqa: BLE001 - the user's functions, for the user's handler
+                goes_on = self.handler(error)
+                reason = _reason(error)
+                reasons[reason] += 1
+                self.left_out.add(reason)
+                last = str(error)
+                if not goes_on:
+                    break
+                if not self.is_complete:
+                    continue
+                made = {k: sample[k] for k in ("__key__", "__url__") if k in sample}
+                made[CORRUPTED] = True
+            else:
+                if self.is_complete:
+                    made[CORRUPTED] = False
+            yield made
+        if reasons:
+            self._say(reasons, num, last)
+
+    def _say(self, reasons: Counter[str], num: int, last: str) -> None:
+        if reasons["missing keys"] == num:
+            raise ValueError(
+                f"all {num} samples of this reader lack fields that video_key= or "
+                f"enforce_additional_keys= (by default ['txt']) ask for; the last one, {last}"
+            )
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        logging.getLogger("shardwise").warning(
+            "%d of the %d samples of this reader's pass were %s: %s; the last one: %s",
+            reasons.total(),
+            num,
+            "marked or left out" if self.is_complete else "left out",
+            counts,
+            last,
+        )
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__
+    return cause.lack if isinstance(cause, UnfitVideoError) else "bad"
+
+
+@dataclass(eq=False)
+class Batches:
+    """Gathers samples into batches, and counts those of a last one that is dropped.
+
+    Attributes:
+        size: samples a batch.
+        drop_last: leave out a last batch that is smaller.
+        left_out: counts.
+    """
+
+    size: int
+    drop_last: bool
+    left_out: LeftOut
+    is_stateless = True
+
+    def __call__(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The batches."""
+        items = iter(source)
+        while batch := list(islice(items, self.size)):
+            if len(batch) < self.size and self.drop_last:
+                self.left_out.add("last batch", len(batch))
+                return
+            yield collate(batch)
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch of the fields that all samples have: tensors stacked, numbers as an array.
+
+    A sample that is marked gets the fields of the first one that is not; `__corrupted__` says so.
+    """
+    if CORRUPTED in samples[0]:
+        whole = next((sample for sample in samples if not sample[CORRUPTED]), {})
+        stand_in = {k: v for k, v in whole.items() if not k.startswith("__")}
+        samples = [stand_in | sample if sample[CORRUPTED] else sample for sample in samples]
+    fields = [k for k in samples[0] if all(k in sample for sample in samples)]
+    return {k: combine_values([sample[k] for sample in samples]) for k in fields}
