@@ -10,6 +10,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.media import MediaFolder, needs_ffmpeg
 from tests.support.servers import AzureServer, S3Server, azurite, s3_gateway
 
 # A loaded machine is slow, not wrong: neither deadlines nor the check for slow generation.
@@ -66,3 +67,10 @@ def azure(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """An Azure blob service with an empty container, for the tests of one file."""
     with azurite(tmp_path_factory.mktemp("azure")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def media_files(tmp_path_factory: pytest.TempPathFactory) -> MediaFolder:
+    """Small media files of many kinds, each made when it is first asked for."""
+    needs_ffmpeg()
+    return MediaFolder(tmp_path_factory.mktemp("media"))

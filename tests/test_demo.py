@@ -41,6 +41,7 @@ def write_run(
                 book.tested(epoch=max(steps) // steps_per_epoch - 1, accuracy=accuracy)
 
 
+CERTIFIED = ["epoch 0: every one of 24 samples exactly once"]
 STEPS = {step: range(6 * (step - 1), 6 * step) for step in range(1, 5)}  # 24 samples, 4 steps
 
 
@@ -100,15 +101,30 @@ def test_the_demo_fails_where_the_accuracy_is_too_low(
     write_run(tmp_path, 1, 2, STEPS, accuracy=accuracy)
     phases = [Phase(1, world_size=2, kill_after=None)]
     account = ledger.read(tmp_path)
-    summary = summarise(account, phases, num_samples=24, num_epochs=1, seconds=1.0)
+    summary = summarise(
+        account, phases, num_samples=24, num_epochs=1, certified=CERTIFIED, seconds=1.0
+    )
     assert summary["passed"] is passed
+
+
+@pytest.mark.parametrize("certified", [[], ["epoch 0: NOT every one"], [*CERTIFIED, *CERTIFIED]])
+def test_the_demo_fails_without_a_certificate(tmp_path: Path, certified: list[str]) -> None:
+    write_run(tmp_path, 1, 2, STEPS, accuracy=1.0)
+    phases = [Phase(1, world_size=2, kill_after=None)]
+    account = ledger.read(tmp_path)
+    summary = summarise(
+        account, phases, num_samples=24, num_epochs=1, certified=certified, seconds=1.0
+    )
+    assert summary["passed"] is False
 
 
 def test_the_demo_fails_where_a_sample_was_left_out(tmp_path: Path) -> None:
     write_run(tmp_path, 1, 2, {**STEPS, 4: STEPS[3]}, accuracy=1.0)
     phases = [Phase(1, world_size=2, kill_after=None)]
     account = ledger.read(tmp_path)
-    summary = summarise(account, phases, num_samples=24, num_epochs=1, seconds=1.0)
+    summary = summarise(
+        account, phases, num_samples=24, num_epochs=1, certified=CERTIFIED, seconds=1.0
+    )
     assert summary["passed"] is False
 
 

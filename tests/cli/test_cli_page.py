@@ -29,6 +29,7 @@ VOLATILE = [
     (re.compile(r"[\d,]+ members/s"), "N members/s"),
     (re.compile(r"[\d.]+ [kMGT]?B/s"), "N MB/s"),
     (re.compile(r"\b[\d.]+ s\b"), "T s"),
+    (re.compile(r"tcp://127\.0\.0\.1:\d+"), "tcp://127.0.0.1:PORT"),
     (re.compile(r'("seconds"|"bytes_per_s"): [\d.e-]+'), r"\1: N"),
 ]
 
@@ -42,6 +43,12 @@ MEASURED = [
 ]
 
 
+RECIPE = """
+def numbers():
+    return {"source": [{"cls": n} for n in range(100)], "pattern": "numbers/{shard}.tar"}
+"""
+
+
 def make_data(directory: Path) -> None:
     """What the page says that its examples run on."""
     make_shards(directory / "data", [40, 0, 35, 30])
@@ -51,6 +58,7 @@ def make_data(directory: Path) -> None:
         [("1.JPG", b"image"), ("1.txt", b"one"), ("2.jpg", b"image"), ("README", b"hello")],
     )
     write_tar(directory / "odd" / "b.tar", [(f"{i}.txt", b"text") for i in range(3, 9)])
+    (directory / "recipe.py").write_text(RECIPE)
     os.truncate(directory / "odd" / "b.tar", 4000)
 
 

@@ -214,3 +214,55 @@ def test_shards_are_counted_in_groups_where_a_table_of_all_would_be_too_large(mo
 )
 def test_what_cannot_be_planned_is_a_usage_error(arguments, says):
     assert says in run("plan", *arguments, exit_code=2).stderr
+
+
+MIXTURE = """
+import shardwise as sw
+
+web, code = sw.wrap(range(700)), sw.wrap(range(90))
+mixed = sw.mix({"web": (web, 0.7), "code": (code, 0.3)}, until=1024, seed=4)
+batches = lambda: sw.mix({"web": (web, 3), "code": (code, 1)}, until=1024, per="batch")
+wrong = 3
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    (tmp_path / "mixed_data.py").write_text(MIXTURE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_mixture_of_a_program_shows_each_dataset_in_the_epoch(program):
+    shown = run("plan", "mixed_data.py:mixed", "--world-size", 2, "--batch-size", 32).stdout
+    assert "epochs of 1,024 samples" in shown
+    assert "shuffle its own, seed 4" in shown
+    rows = {
+        row.split()[0]: row.split() for row in shown.splitlines() if row.startswith(("web", "c"))
+    }
+    assert rows["web"][1:3] == ["717", "70.02%"]
+    assert rows["code"][1:] == ["307", "29.98%", "0.000", "to", "3.411"]
+    assert "proved, 790 of 790 samples, and then 234 reads again" in shown
+    later = document("plan", "mixed_data:mixed", "--batch-size", 64, "--epoch", 1)
+    assert later["sources"]["code"]["epochs_before"] == 307 / 90
+    assert sum(facts["samples"] for facts in later["sources"].values()) == 1024
+    of_batches = document("plan", "mixed_data:batches", "--batch-size", 64)
+    assert of_batches["sources"]["code"]["samples"] == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("mixed_data:nothing", "mixed_data has no 'nothing'"),
+        ("mixed_data:wrong", "is 3: name a shardwise.Dataset"),
+        ("no_such_module:x", "there is no module 'no_such_module'"),
+        ("no_such.py:x", "there is no file 'no_such.py'"),
+    ],
+)
+def test_a_name_that_is_no_dataset_is_a_usage_error(program, name, told):
+    assert told in run("plan", name, exit_code=2).stderr
+
+
+def test_a_mixture_has_no_index(program):
+    told = run("index", "mixed_data:mixed", exit_code=2).stderr
+    assert "looks like a dataset in Python" in told

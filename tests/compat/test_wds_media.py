@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -187,3 +188,56 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"shardwise\[video\]"):
         torch_video(".mp4", b"")
     forget()
+
+
+def test_some_frames_are_decoded_with_the_sound_of_their_time(backend):
+    whole, sound, _ = torch_video(".mp4", film())
+    frames, part, info = torch_video(".mp4", film(), frames=3, stride=4)
+    levels = frames.float().mean(dim=(1, 2, 3))
+    assert (levels - 10 * torch.tensor([0, 4, 8])).abs().max() < 4
+    assert tuple(frames.shape) == (3, *whole.shape[1:])
+    # Twelve frames of a tenth of a second.
+    assert tuple(part.shape) == (sound.shape[0], round(1.2 * RATE))
+    assert info == {"video_fps": pytest.approx(FPS), "audio_fps": RATE}
+
+
+def test_a_partial_of_it_is_a_decoder_of_a_pipeline():
+    decoder = Decoder([functools.partial(torch_video, frames=2)])
+    sample = decoder({"__key__": "a", "mp4": film(sound=False), "cls": b"3"})
+    assert tuple(sample["mp4"][0].shape) == (2, 48, 64, 3)
+    assert sample["cls"] == 3
+
+
+def test_more_frames_than_there_are_is_an_error(backend):
+    with pytest.raises(ValueError, match=r"20 frames.*frames=21"):
+        torch_video(".mp4", film(sound=False), frames=21)
+    assert len(torch_video(".mp4", film(sound=False), frames=20)[0]) == 20
+
+
+def test_what_takes_too_many_bytes_is_refused_before_it_is_decoded(backend):
+    film_bytes = FRAMES * 48 * 64 * 3
+    assert len(torch_video(".mp4", film(sound=False), max_bytes=film_bytes)[0]) == FRAMES
+    with pytest.raises(ValueError, match=f"max_bytes={film_bytes - 1}"):
+        torch_video(".mp4", film(sound=False), max_bytes=film_bytes - 1)
+    with pytest.raises(ValueError, match="max_bytes=20000"):
+        torch_video(".mp4", film(sound=False), frames=3, max_bytes=20000)
+    with pytest.raises(ValueError, match="max_bytes=1000"):
+        torch_audio(".wav", recording(), max_bytes=1000)
+    assert torch_audio(".wav", recording(), max_bytes=4 * 2 * RATE)[0].shape[1] == 2 * RATE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"frames": 0}, ValueError),
+        ({"frames": 1.5}, TypeError),
+        ({"frames": True}, TypeError),
+        ({"frames": 1, "stride": 0}, ValueError),
+        ({"stride": 2}, ValueError),
+        ({"max_bytes": 0}, ValueError),
+        ({"max_bytes": "1 GB"}, TypeError),
+    ],
+)
+def test_wrong_bounds_are_named(arguments, error):
+    with pytest.raises(error, match=next(reversed(arguments))):
+        torch_video(".mp4", b"", **arguments)

@@ -84,13 +84,13 @@ class Makers:
     def works(self, number: int, works: Sequence[BatchRequest]) -> Iterator[BatchRequest]:
         return (replace(work, epoch=number * _EPOCHS + work.epoch) for work in works)
 
-    def build(self, work):
+    def build(self, work, watching=None):
         maker, own = self._own(work)
-        return maker.build(own)
+        return maker.build(own, watching)
 
-    def fill(self, draft, start, stop):
+    def fill(self, draft, start, stop, watching=None):
         maker, own = self._own(draft.request)
-        maker.fill(PartialBatch(own, draft.rows, draft.chunks), start, stop)
+        maker.fill(PartialBatch(own, draft.rows, draft.chunks), start, stop, watching)
 
     def finish(self, draft):
         maker, own = self._own(draft.request)

@@ -22,9 +22,11 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.merge import merge_indexes
 from tests.support.tars import FORMATS
 
-__all__ = ["MTIME_NS", "Case", "headers", "index", "lists", "parquet", "state"]
+__all__ = ["MTIME_NS", "Case", "headers", "index", "lists", "manifest", "parquet", "state"]
 
 Case = tuple[str, bytes]
 
@@ -173,7 +175,12 @@ def sound_tar() -> tuple[bytes, bytes]:
 @st.composite
 def index(draw: Any) -> Case:
     """An index file; its header may be altered, and its checksum be put right again."""
-    data = sound_tar()[1]
+    return "case.tar.swi", draw(_damaged_columns(sound_tar()[1]))
+
+
+@st.composite
+def _damaged_columns(draw: Any, data: bytes) -> bytes:
+    """A file of columns with its header altered, or some bytes changed."""
     if draw(st.sampled_from((True, True, False))):
         end = 8 + int.from_bytes(data[:8], "little")
         header = draw(_altered(json.loads(data[8:end])))
@@ -184,7 +191,27 @@ def index(draw: Any) -> Case:
         data = draw(_damaged(data))
     if draw(st.sampled_from((True, True, False))):
         data = data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
-    return "case.tar.swi", data
+    return data
+
+
+# Manifest files, beside the shard that `sound_tar` gives.
+
+
+@lru_cache
+def _sound_manifest() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        tar, manifest = Path(folder, "case.tar"), f"{folder}/case.swm"
+        tar.write_bytes(sound_tar()[0])
+        Path(f"{tar}.swi").write_bytes(sound_tar()[1])
+        os.utime(tar, ns=(MTIME_NS, MTIME_NS))
+        merge_indexes(manifest, [str(tar)], store=IndexStore())
+        return Path(manifest).read_bytes()
+
+
+@st.composite
+def manifest(draw: Any) -> Case:
+    """A manifest file; its header may be altered, and its checksum be put right again."""
+    return "case.swm", draw(_damaged_columns(_sound_manifest()))
 
 
 # Lists of files, and lists of shards.
@@ -272,5 +299,5 @@ def state(draw: Any) -> Case:
 
 
 strategies: dict[str, Callable[[], Any]] = {
-    each.__name__: each for each in (headers, index, lists, parquet, state)
+    each.__name__: each for each in (headers, index, lists, manifest, parquet, state)
 }

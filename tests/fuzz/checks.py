@@ -73,6 +73,16 @@ def _index(path: Path) -> None:
         raise RawError(f"{len(found)} samples out of 9")
 
 
+def _manifest(path: Path) -> None:
+    shard = path.with_name("case.tar")
+    shard.write_bytes(sound_tar()[0])
+    Path(f"{shard}.swi").write_bytes(sound_tar()[1])
+    os.utime(shard, ns=(MTIME_NS, MTIME_NS))
+    found = _read(lambda: sw.tar(path), path)
+    if found is not None and len(found) != len(list(sw.tar(shard))):
+        raise RawError(f"{len(found)} samples out of 9")
+
+
 def _lists(path: Path) -> None:
     for number in range(2):
         (path.parent / f"{number}.txt").write_bytes(b"%d" % number)
@@ -140,6 +150,7 @@ _CHECKS: dict[str, Callable[[Path], None]] = {
     "headers": _headers,
     "index": _index,
     "lists": _lists,
+    "manifest": _manifest,
     "parquet": _parquet,
     "state": _state,
 }

@@ -12,7 +12,14 @@ from tests.fuzz.__main__ import CORPUS
 from tests.fuzz.cases import Case, strategies
 from tests.fuzz.checks import check, end_children
 
-EXAMPLES = {"headers": 250, "index": 300, "lists": 400, "parquet": 200, "state": 300}
+EXAMPLES = {
+    "headers": 250,
+    "index": 300,
+    "lists": 400,
+    "manifest": 300,
+    "parquet": 200,
+    "state": 300,
+}
 KEPT = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 
 

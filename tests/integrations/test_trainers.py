@@ -13,6 +13,7 @@ from tests.support.torchrun import run_program
 from tests.support.trainers import (
     OFFLINE,
     TIMEOUT_S,
+    assert_certified,
     assert_exact,
     global_steps,
     launch,
@@ -75,9 +76,10 @@ def test_ray_trains_new_workers_go_on_where_the_failed_ones_were(
         run_program(program, tmp_path, STOP_AFTER, sockets, timeout=TIMEOUT_S, env=OFFLINE)
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
+    assert_certified(tmp_path)
     # Ray's workers take long to start: the training that does not fail is only read, and here.
     for rank, ledger in enumerate(read_ledgers(tmp_path)):
-        loader = train_loader(tmp_path, rank=rank, world_size=2, output="numpy")
+        loader = train_loader(tmp_path, rank=rank, world_size=2, output="numpy", coverage=None)
         batches = [batch["__index__"][batch["__valid__"]] for _ in range(2) for batch in loader]
         assert [line["ids"] for line in ledger] == [ids.tolist() for ids in batches]
         assert [line["epoch"] for line in ledger] == [0] * 15 + [1] * 15
@@ -100,6 +102,7 @@ def test_a_distributed_checkpoint_of_two_ranks_goes_on_with_three(
     for epoch in range(2):
         ids = [i for number, step in whole if number == epoch for i in step]
         assert sorted(ids) == list(range(NUM_TRAIN))
+    assert_certified(tmp_path / "parts")
 
 
 @pytest.mark.long

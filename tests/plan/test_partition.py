@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_without_lanes_a_gather_over_ranks_is_the_order_with_padding_last(p: Par
 @given(
     world_size=st.integers(1, 2048),
     more=st.integers(0, 100),
-    lanes=st.sampled_from([1000, 1024, 4096]),
+    lanes=st.sampled_from([1000, 1024, 4096, 16_384]),
     begins=st.lists(st.integers(0, 10**12), min_size=1, max_size=12),
 )
 @example(1000, 0, 1024, [0])
@@ -140,6 +141,33 @@ def test_nodes_of_eight_ranks_share_one_lane_at_most_wherever_batches_begin(
     by_lane = np.bincount(np.unique(pairs) // 256, minlength=lanes)
     assert by_lane.max() <= 2
     assert (by_lane > 1).sum() <= node[-1]
+
+
+@given(
+    world_size=st.one_of(st.integers(1, 2048), st.sampled_from([1009, 1021, 2039])),
+    batch_size=st.integers(1, 8),
+    lanes=st.sampled_from([1024, 16_384]),
+    start=st.integers(0, 10**10),
+)
+@example(2039, 1, 1024, 10**9 + 7)
+@example(1021, 1, 16_384, 5)
+@settings(max_examples=40)
+def test_any_rank_keeps_to_one_run_of_lanes_also_of_batches_smaller_than_the_lanes(
+    world_size: int, batch_size: int, lanes: int, start: int
+) -> None:
+    partition = Partition(2 * 10**10, batch_size, world_size, start=start, lanes=lanes)
+    size = partition.global_batch_size
+    d = gcd(size, lanes)
+    of_class, extra = lanes // d, size % lanes // d
+    classes, x = np.divmod(np.arange(lanes), of_class)
+    number = np.empty(lanes, dtype=np.int64)
+    number[x * extra % of_class * d + classes] = np.arange(lanes)
+    for rank in {0, world_size // 3, world_size - 1}:
+        positions, _ = partition.block(range(0, 3_000, 97), rank)
+        seen = number[positions % lanes]
+        # The borders of a rank lie in the same lanes for ever: two ranks share one lane at most.
+        assert seen.min() >= lanes * rank // world_size
+        assert seen.max() < -(-lanes * (rank + 1) // world_size)
 
 
 @pytest.mark.parametrize("num_epochs", [1, 9.7])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardwise as sw
 from shardwise.errors import StateError
 from shardwise.plan import (
     FullSampler,
@@ -135,3 +136,18 @@ def test_inner_samplers_are_compared_entry_by_entry() -> None:
         state.check(
             "0123456789abcdef", 50_000, VirtualEpochs(FullSampler(50_000, seed=4), 100).spec()
         )
+
+
+def test_a_state_of_other_lanes_says_how_to_go_on_with_it() -> None:
+    sizes = np.full(40_000, 200)
+    old, new = WindowSampler(sizes, seed=7, lanes=1024), WindowSampler(sizes, seed=7)
+    state = a_state(num_samples=8_000_000, order=old.spec())
+    with pytest.raises(sw.StateError) as caught:
+        state.check(state.fingerprint, 8_000_000, new.spec())
+    message = str(caught.value)
+    assert "lanes: the state has 1024, this loader 2048" in message
+    assert "WindowSampler(ds.shard_sizes, seed=7, lanes=1024, window=128)" in message
+    state.check(state.fingerprint, 8_000_000, WindowSampler(sizes, seed=7, lanes=1024).spec())
+    other = WindowSampler(sizes, seed=8)
+    with pytest.raises(sw.StateError, match="start without it"):
+        state.check(state.fingerprint, 8_000_000, other.spec())

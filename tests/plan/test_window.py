@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan import Partition, WindowSampler
+from shardwise.plan import Partition, WindowSampler, window
+from shardwise.plan.window import default_lanes
 
 SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 200)), max_size=15)
 
@@ -188,3 +190,88 @@ def test_sizes_of_shards_that_are_no_counts_are_refused(
 def test_no_window_and_no_lane_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}=0"):
         WindowSampler([5], **{option: 0})
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "num_samples", "lanes"),
+    [
+        (1, 10**10, 1024),
+        (10_240, 10**9, 1024),
+        (32_767, 10**9, 1024),
+        (32_768, 10**9, 2048),
+        (100_000, 10**9, 4096),
+        (262_144, 10**9, 16_384),
+        (10**6, 10**10, 16_384),
+        (10**9, 10**15, 16_384),
+        # Small shards: the open windows hold no more than a sixteenth of the samples.
+        (10**6, 10**7, 4096),
+        (10**6, 4_194_303, 1024),
+        (10**6, 4_194_304, 2048),
+    ],
+)
+def test_lanes_follow_the_size_of_the_data(num_shards: int, num_samples: int, lanes: int) -> None:
+    assert default_lanes(num_shards, num_samples) == lanes
+    assert lanes == 1024 or lanes * 128 * 16 <= num_samples
+
+
+def test_the_order_of_small_data_is_that_of_1024_lanes() -> None:
+    sizes = np.full(20_000, 40)
+    positions = np.arange(0, 800_000, 999)
+    ids = WindowSampler(sizes, seed=3).indices(5, positions)
+    assert np.array_equal(ids, WindowSampler(sizes, seed=3, lanes=1024).indices(5, positions))
+    assert WindowSampler(sizes).spec()["lanes"] == 1024
+
+
+def test_a_rank_of_1024_has_samples_of_16_shards_in_a_batch() -> None:
+    sampler = WindowSampler(np.full(300_000, 1_000))
+    assert sampler.spec()["lanes"] == 16_384
+    partition = Partition(sampler.num_samples, 64, 1024, lanes=sampler.lanes)
+    for rank, step in ((0, 0), (511, 2_000), (1023, partition.num_steps - 1)):
+        positions, _ = partition.positions(step, rank)
+        ids = sampler.indices(1, positions)
+        assert np.unique(ids // 1_000).size >= 16
+
+
+def test_empty_shards_make_no_lanes() -> None:
+    sizes = np.zeros(1_000_000, dtype=np.int64)
+    sizes[:1000] = 10_000
+    assert WindowSampler(sizes).lanes == 1024
+
+
+def test_every_sample_of_many_shards_comes_once() -> None:
+    sizes = np.random.default_rng(0).integers(0, 260, 40_000)
+    sampler = WindowSampler(sizes, seed=1)
+    assert sampler.lanes == 2048
+    ids = epoch_of(sampler, 1)
+    assert np.array_equal(np.bincount(ids, minlength=len(ids)), np.ones(len(ids)))
+
+
+class SizesElsewhere:
+    """Sizes of shards in other data: what a dataset is to its loader's order."""
+
+    sizes = (300, 0, 700)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return np.array(self.sizes, dtype=np.int64)
+
+
+def test_an_order_over_a_view_pickles_without_the_sizes_and_is_the_same(monkeypatch):
+    options = {"seed": 3, "window": 8, "lanes": 4}
+    sampler, plain = (WindowSampler(s, **options) for s in (SizesElsewhere(), (300, 0, 700)))
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert "_sizes" not in vars(copy)
+    assert copy.spec() == sampler.spec() == plain.spec()
+    places = np.arange(1000)
+    assert np.array_equal(copy.indices(1, places), plain.indices(1, places))
+    other = pickle.loads(pickle.dumps(sampler))
+    monkeypatch.setattr(SizesElsewhere, "sizes", (700, 0, 300))
+    with pytest.raises(ValueError, match="others than when the order was made"):
+        other.indices(1, places)
+
+
+def test_the_sizes_are_hashed_once(monkeypatch):
+    hashed = []
+    monkeypatch.setattr(window, "_digest_of", lambda sizes: hashed.append(sizes) or "digest")
+    sampler = WindowSampler([5, 6], seed=0)
+    assert [sampler.spec()["shard_sizes"] for _ in range(3)] == ["digest"] * 3
+    assert len(hashed) == 1

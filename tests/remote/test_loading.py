@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import os
 import pickle
@@ -11,10 +13,12 @@ import tarfile
 import time
 
 import pytest
+import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
 
 import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
+from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import body, check_epoch, loader, put_shards
 
@@ -151,3 +155,24 @@ def test_the_first_batch_comes_before_the_shard(s3):
             assert bytes(batch["bin"][3]) == body(3, 50_000)
             # Of 20 MB: less than half of it was asked for when the first 0.8 MB were there.
             assert batches.stats()["bytes_fetched"] < 12_000_000
+
+
+def test_data_that_was_dropped_leaves_no_request(s3):
+    urls = put_shards(s3, "dropped", [400], num_bytes=50_000)
+    build_indexes(urls, options=StorageOptions(config=s3.config))
+    loop = runtime(obstore=True).loop
+    before = asyncio.all_tasks(loop)
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:
+        data = sw.tar(urls, storage=s3.behind(proxy.url).config)
+        starts = iter(range(0, 400, 16))
+        # Read in sequence until blocks are on their way.
+        while not asyncio.all_tasks(loop) - before:
+            start = next(starts)
+            data[list(range(start, start + 16))]
+    # The store is away: a request that is left is retried for five minutes.
+    del data
+    gc.collect()
+    end = time.monotonic() + 60
+    while asyncio.all_tasks(loop) - before:
+        assert time.monotonic() < end
+        time.sleep(0.01)

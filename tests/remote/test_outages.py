@@ -111,6 +111,11 @@ def test_a_loader_with_a_shorter_timeout_names_the_store(s3, urls):
         loader = sw.DataLoader(data, batch_size=4, num_threads=2, timeout=3, output="numpy")
         with pytest.raises(sw.StallError, match=r"for 's3://.*/away/.*: connection refused"):
             list(loader)
+        # The thread that waited has given its request up, which would be retried for 300 s.
+        deadline = time.monotonic() + 60
+        while outages():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         loader.close()
 
 

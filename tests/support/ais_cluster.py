@@ -145,6 +145,8 @@ class StoreHandler(BaseHTTPRequestHandler):
     """Answers as a node; what a subclass for another store needs is `_object` and `_list_xml`."""
 
     protocol_version = "HTTP/1.1"
+    # A body waits 40 ms for the acknowledgement of its headers otherwise.
+    disable_nagle_algorithm = True
     cluster: AisCluster
     node: _Node
 

@@ -18,8 +18,11 @@ LEVELS = {
     "errors": 0,
     "hints": 0,
     "markup": 0,
+    "progress_bar": 0,
     "columns": 0,
     "torch_import": 1,
+    # Frames and sound out of files; the layer under the codecs.
+    "media_files": 1.5,
     "plan": 1,
     "ranks": 1,
     "storage": 2,
@@ -31,17 +34,23 @@ LEVELS = {
     "sources": 3,
     "dataset": 4,
     "formats": 5,
+    # The doors to tables, and to what other loaders wrote.
+    "table_formats": 6,
+    "foreign_formats": 6,
     "engine": 6,
+    # Batches made by servers: an executor of the engine's kind, and the other end.
+    "serving": 7,
     # Batches as tensors: below the loader, which makes them.
     "tensors": 7,
     "loader": 8,
     "torch": 9,
+    "building": 10,
     "compat": 10,
     "integrations": 10,
     "testing": 10,
-    "cli": 10,
-    "__main__": 11,
-    "": 12,  # shardwise/__init__.py, the public names
+    "cli": 11,
+    "__main__": 12,
+    "": 13,  # shardwise/__init__.py, the public names
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
@@ -52,15 +61,23 @@ USERS_OF = {
 LATE = {("loader", "integrations"), ("torch", "integrations")}
 # What the parts of one format or one family of codecs share, and who may know them all.
 SHARED = {
-    "sources": {"tables.arrow", "manifest", "per_process", "protocol"},
-    "codecs": {"protocol"},
+    "sources": {
+        "shard_names",
+        "tables.arrow",
+        "manifest",
+        "per_process",
+        "protocol",
+        "records",
+        "row_group_cache",
+    },
+    "codecs": {"protocol", "rows"},
 }
 KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
 IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
 READS_ENVIRONMENT = {
     "shardwise.ranks",
-    "shardwise.engine.processes.worker_pool",
+    "shardwise.engine.processes.start_worker",
     # Credentials where their ecosystems keep them.
     "shardwise.storage.stores.credential_discovery",
     # Where a user's caches are.

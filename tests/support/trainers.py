@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
+from tests.support.commands import document
 from tests.support.torchrun import torchrun
 
 __all__ = [
     "OFFLINE",
     "TIMEOUT_S",
+    "assert_certified",
     "assert_exact",
     "global_steps",
     "launch",
@@ -84,6 +86,18 @@ def global_steps(directory: Path, num_ranks: int) -> list[tuple[int, list[int]]]
     return steps
 
 
+def assert_certified(directory: Path, *, num_epochs: int = 2) -> None:
+    """`shardwise certify` says of each epoch that every sample was handed out once."""
+    found = document("certify", directory / "coverage", directory / "shards" / "train")
+    num_samples = len(sw.tar(directory / "shards" / "train"))
+    verdicts = [
+        epoch["verdict"].partition(" exactly once")[0] for epoch in found["orders"][0]["epochs"]
+    ]
+    assert verdicts == [
+        f"epoch {e}: every one of {num_samples:,} samples" for e in range(num_epochs)
+    ]
+
+
 def assert_exact(out: Path, *, num_epochs: int = 2) -> None:
     """Each epoch has each sample once, in equal steps and another order; both trainings agree.
 
@@ -108,3 +122,5 @@ def assert_exact(out: Path, *, num_epochs: int = 2) -> None:
     for mine, its in zip(parts, whole, strict=True):
         losses = [line["loss"] for line in its]
         assert [line["loss"] for line in mine] == pytest.approx(losses, abs=2e-4)
+    for directory in (out / "whole", out / "parts"):
+        assert_certified(directory, num_epochs=num_epochs)

@@ -17,7 +17,13 @@ from tests.support.memory_source import MemorySource, numbered_samples
 THREADS = Concurrency("threads", num_threads=2, num_prefetch=4)
 PROCESSES = Concurrency("processes", num_workers=3, num_threads=1, num_prefetch=6)
 INLINE = Concurrency("inline")
-DOING = {"read": "reading", "decode": "decoding", "transform": "transforming"}
+DOING = {
+    "read": "reading",
+    "demux": "demuxing",
+    "decode": "decoding",
+    "convert": "converting",
+    "transform": "transforming",
+}
 
 
 def judge(
@@ -46,9 +52,10 @@ def test_a_store_that_did_not_answer_is_named_before_all_stages():
     assert judge(decode=19.0, outage_s=0.1).bound_by == "decode"
 
 
-@pytest.mark.parametrize("stage", ["read", "decode", "transform"])
+@pytest.mark.parametrize("stage", DOING)
 def test_the_largest_stage_of_busy_hands_is_named(stage):
-    found = judge(**{"read": 1.0, "decode": 1.0, "transform": 1.0, stage: 17.0})
+    others = [other for other in DOING if other != stage][:2]
+    found = judge(**{**dict.fromkeys(others, 1.0), stage: 17.0})
     assert found.bound_by == stage
     assert found.text.startswith(f"{stage}-bound: 2 threads busy 95 % of the time, 89 % of it")
     assert f"{DOING[stage]};" in found.text

@@ -294,6 +294,39 @@ async def read_all(ahead, sources, name, next_file, size=SIZE):
         await asyncio.sleep(0)
 
 
+def test_a_file_that_is_closed_while_a_block_is_waited_for_leaves_no_request():
+    async def work():
+        ahead, source = ReadAhead(64 << 20, 8), Source()
+        for start in range(0, 24 << 20, 4 << 20):
+            await read(ahead, source, start, start + (4 << 20))
+        silent = asyncio.Event()
+
+        async def wait_for_ever(_start, _stop, _take):
+            try:
+                await silent.wait()
+            finally:
+                source.num_cancelled += 1
+
+        source.fetch = wait_for_ever
+        reader = asyncio.ensure_future(read(ahead, source, 60 << 20, 64 << 20, size=SIZE))
+        while ahead.num_bytes == 0 or not source.asked:
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        num_requests = len([task for task in asyncio.all_tasks() if task is not reader])
+        # The reader is given up, but has had no turn yet, when the file is closed.
+        reader.cancel()
+        ahead.forget("f")
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert num_requests > 1
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(work())
+
+
 def test_the_file_that_comes_next_is_on_its_way_before_this_one_ends():
     async def work():
         ahead = ReadAhead(256 << 20, 8)

@@ -26,6 +26,7 @@ def serving(answer):
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self):
             asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))

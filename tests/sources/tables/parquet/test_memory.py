@@ -14,9 +14,9 @@ import pytest
 import shardwise as sw
 from shardwise.errors import DataError
 from shardwise.plan import Plan
+from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.sources.tables.parquet import tables
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
-from shardwise.sources.tables.parquet.row_group_cache import RowGroupCache
 from shardwise.sources.tables.parquet.source import ParquetSource
 from tests.support.tables import write_groups
 

@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,19 @@ def test_the_format_is_that_of_the_golden_file(tmp_path):
     assert index.header.mtime_ns == 1_700_000_000_123_456_789
     assert index.header.ignored == {"directory": 1}
     assert read_header(str(path)) == index.header
+
+
+def test_the_digest_of_what_is_where_stands_in_manifests_and_stays():
+    index = golden_index()
+    assert index.content_digest() == 6037780181918917780
+    # Another version of the shard, and an index without CRCs.
+    assert index.of_version(5, '"etag"').content_digest() == 6037780181918917780
+    assert index.renamed("other.tar").content_digest() == 6037780181918917780
+    columns = {name: column for name, column in index._columns.items() if "crc32" not in name}
+    plain = ShardIndex(replace(index.header, has_digests=False), columns)
+    assert plain.content_digest() == 6037780181918917780
+    columns["size:jpg"] = np.array([3, 70001], np.uint32)
+    assert ShardIndex(plain.header, columns).content_digest() != 6037780181918917780
 
 
 def test_the_layout_is_that_of_safetensors():

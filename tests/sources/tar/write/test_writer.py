@@ -11,13 +11,16 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
+from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
@@ -97,6 +100,32 @@ def test_arrays_go_into_npy_fields(tmp_path):
         np.testing.assert_array_equal(back, array)
 
 
+def test_pictures_and_tensors_are_encoded_by_the_fields_extension(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 3), dtype=np.uint8)
+    sample = {
+        "__key__": "k",
+        "a.png": pixels,
+        "b.png": PIL.Image.fromarray(pixels),
+        "c.png": pixels[:, :, :1],
+        "d.jpg": pixels,
+        "e.webp": PIL.Image.fromarray(pixels),
+        "f.npy": torch.arange(3),
+        "g": torch.tensor(7),
+    }
+    write_all(tmp_path / "x.tar", [sample], index=False)
+    members = read_tar(tmp_path / "x.tar")
+    for name in ("k.a.png", "k.b.png"):
+        np.testing.assert_array_equal(PIL.Image.open(io.BytesIO(members[name])), pixels)
+    gray = np.asarray(PIL.Image.open(io.BytesIO(members["k.c.png"])))
+    np.testing.assert_array_equal(gray, pixels[:, :, 0])
+    shapes = {name: PIL.Image.open(io.BytesIO(members[name])) for name in ("k.d.jpg", "k.e.webp")}
+    assert [(each.format, each.size) for each in shapes.values()] == [
+        ("JPEG", (6, 8)), ("WEBP", (6, 8))
+    ]  # fmt: skip
+    assert np.load(io.BytesIO(members["k.f.npy"])).tolist() == [0, 1, 2]
+    assert members["k.g"] == b"7"
+
+
 class Image:
     """As PIL's: it has a meaning as bytes, but not one only."""
 
@@ -104,8 +133,12 @@ class Image:
 @pytest.mark.parametrize(
     ("field", "value", "error", "advice"),
     [
-        ("jpg", np.zeros((4, 4, 3), np.uint8), TypeError, r"numpy\.ndarray.*cv2\.imencode"),
-        ("jpg", Image(), TypeError, r"Image.*images go in as the bytes of a file"),
+        ("jpg", np.zeros((4, 4, 2), np.uint8), ValueError, r"uint8 \[4, 4, 2\] is no picture"),
+        ("png", np.zeros((4, 4, 3)), ValueError, r"float64 \[4, 4, 3\] is no picture"),
+        ("jpg", PIL.Image.new("RGBA", (4, 4)), ValueError, "can't write this as JPEG"),
+        ("txt", np.zeros((4, 4, 3), np.uint8), TypeError, r"numpy\.ndarray.*jpg, png or webp"),
+        ("npy", torch.zeros(2, dtype=torch.bfloat16), TypeError, "convert the tensor"),
+        ("jpg", Image(), TypeError, r"Image.*a Pillow image or pixels"),
         ("json", np.zeros(3), TypeError, r"numpy\.ndarray"),
         ("txt", None, TypeError, "can't write a NoneType"),
         ("txt", ["a"], TypeError, "list in a field that ends in json"),
@@ -468,13 +501,11 @@ def test_gnu_tar_reads_what_is_written(tmp_path):
 
 
 def test_sizes_past_eight_gibibytes_get_an_extended_header():
-    from shardwise.sources.tar.write import writer
-
-    header = writer._header("big.bin", 9 << 30)
-    with tarfile.open(fileobj=io.BytesIO(header + bytes(1024)), mode="r|") as tar:
+    big = header("big.bin", 9 << 30)
+    with tarfile.open(fileobj=io.BytesIO(big + bytes(1024)), mode="r|") as tar:
         info = tar.next()
     assert (info.name, info.size) == ("big.bin", 9 << 30)
-    assert len(writer._header("small.bin", 1 << 30)) == 512
+    assert len(header("small.bin", 1 << 30)) == 512
 
 
 FULL_DISK = """

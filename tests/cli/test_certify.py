@@ -1,0 +1,402 @@
+"""`shardwise certify`: chains of kills without a false alarm, and every planted fault found."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.engine.request import BatchRows
+from shardwise.plan import (
+    FullSampler,
+    ResamplingSampler,
+    Sampler,
+    SequentialSampler,
+    VirtualEpochs,
+    WindowSampler,
+)
+from tests.support.commands import document, run
+from tests.support.coverage import Data, Ranks, random_chain
+from tests.support.tars import make_shards
+
+SIZES = [40, 0, 61, 30, 70]
+NUM = sum(SIZES)
+DATA = Data(NUM)
+SAMPLERS: list[Sampler] = [
+    WindowSampler(SIZES, window=5, lanes=7, seed=3),
+    FullSampler(NUM, seed=1),
+    SequentialSampler(NUM),
+    VirtualEpochs(FullSampler(NUM), 90),
+    ResamplingSampler(NUM, num_draws=150),
+    sw.mix({"a": (sw.wrap(range(150)), 3), "b": (sw.wrap(range(51)), 1)}, block=8).sampler,
+    sw.WeightedSampler(np.arange(NUM), replacement=False),
+]
+
+
+def check_chains(directory: Path, seeds: range) -> None:
+    for seed in seeds:
+        shutil.rmtree(directory, ignore_errors=True)
+        sampler = SAMPLERS[seed % len(SAMPLERS)]
+        num_runs = random_chain(directory, DATA, sampler, seed=seed)
+        found = document("certify", directory, exit_code=0)
+        assert found["ok"], seed
+        [order] = found["orders"]
+        assert [e["epoch"] for e in order["epochs"]] == [0, 1], (seed, num_runs)
+        assert all(e["is_complete"] for e in order["epochs"]), (seed, num_runs)
+
+
+def test_no_chain_of_kills_and_changes_of_ranks_is_a_false_alarm(tmp_path: Path) -> None:
+    check_chains(tmp_path / "coverage", range(20))
+
+
+@pytest.mark.long
+def test_no_false_alarm_over_200_chains(tmp_path: Path) -> None:
+    check_chains(tmp_path / "coverage", range(20, 220))
+
+
+def test_an_epoch_of_kills_resumes_and_other_ranks_is_every_sample_once(tmp_path: Path) -> None:
+    sampler = SAMPLERS[0]
+    first = Ranks(tmp_path, DATA, sampler, world_size=4, shared="one")
+    passes = first.begin()
+    for step in range(9):
+        first.step(passes)
+        if step in (2, 5):
+            first.note(passes)
+    first.note(passes, [0, 2])  # killed while the ranks wrote
+    second = Ranks(tmp_path, DATA, sampler, world_size=3, batch_size=5, shared="two")
+    second.epoch(0, start=6 * 12)
+    second.epoch(1)
+    output = run("certify", tmp_path).stdout
+    assert f"epoch 0: every one of {NUM} samples exactly once" in output
+    assert f"epoch 1: every one of {NUM} samples exactly once" in output
+    assert "2 lines of work that was undone" in output
+    assert "4, then 3" in output
+
+
+@pytest.mark.parametrize(
+    ("remainder", "text"),
+    [
+        ("uneven", f"every one of {NUM} samples exactly once"),
+        ("pad", f"every one of {NUM} samples exactly once, 39 rows of padding"),
+        ("drop", f"180 of {NUM} samples exactly once, 21 left out at the end"),
+    ],
+)
+def test_each_remainder_has_its_own_words(tmp_path: Path, remainder: Any, text: str) -> None:
+    Ranks(tmp_path, DATA, SAMPLERS[1], world_size=4, batch_size=15, remainder=remainder).epoch()
+    assert f"epoch 0: {text}" in run("certify", tmp_path).stdout
+
+
+def test_a_rest_that_fills_no_global_batch_of_more_ranks_is_left_out(tmp_path: Path) -> None:
+    first = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=1, batch_size=1, remainder="drop")
+    passes = first.begin()
+    for _ in range(NUM - 5):
+        first.step(passes)
+    first.note(passes)
+    second = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=2, batch_size=4, remainder="drop")
+    second.epoch(0, NUM - 5)
+    output = run("certify", tmp_path).stdout
+    assert f"{NUM - 5} of {NUM} samples exactly once, 5 left out at the end" in output
+
+
+def mixed(weights: dict[Any, Any] | None = None, **options: Any) -> Sampler:
+    parts = {name: sw.wrap(range(size)) for name, size in (("a", 150), ("b", 51))}
+    changes = {0: {"a": 3, "b": 1}, **(weights or {})}
+    options = {"until": 192, "block": 16, **options}
+    return sw.mix(parts, schedule=list(changes.items()), **options).sampler
+
+
+@pytest.mark.parametrize(
+    ("later", "text"),
+    [
+        (mixed({96: {"b": 1}}), "144 places of the order exactly once, from position 48 of 192 on"),
+        (mixed(until=300), "252 places of the order exactly once, from position 48 of 300 on"),
+        (mixed(until=40), "32 places of the order exactly once, from position 8 of 40 on"),
+    ],
+    ids=["weights", "longer", "shorter"],
+)
+def test_a_mixture_that_changed_at_a_resume_goes_on_from_the_order_before(
+    tmp_path: Path, later: Sampler, text: str
+) -> None:
+    first = Ranks(tmp_path, DATA, mixed(), world_size=2, batch_size=12, shared="one")
+    passes = first.begin()
+    for _ in range(3):
+        first.step(passes)
+        first.note(passes)  # two of the three are kept
+    epoch, start = divmod(48, later.num_samples)
+    Ranks(tmp_path, DATA, later, world_size=3, batch_size=8, shared="two").epoch(epoch, start)
+    output = run("certify", tmp_path).stdout
+    assert "epoch 0: 48 places of the order exactly once, up to position 48 of 192 so far" in output
+    assert f"epoch {epoch}: {text}" in output
+    assert "2 lines of work that was undone" in output
+
+
+def test_a_rank_without_a_line_where_another_order_goes_on_is_a_fault(tmp_path: Path) -> None:
+    first = Ranks(tmp_path, DATA, mixed(), world_size=2, batch_size=12, shared="one")
+    passes = first.begin()
+    first.step(passes)
+    first.note(passes)
+    first.step(passes)
+    first.note(passes, [0])
+    Ranks(tmp_path, DATA, mixed({96: {"b": 1}}), shared="two").epoch(0, 48)
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert "positions 0 to 48: no line says who read them" in output
+
+
+def planted(kind: str, draw: random.Random) -> tuple[Any, set[int]]:
+    """A fault of one or two samples, and the ids that it loses."""
+    rank, step, lost = draw.randrange(3), draw.randrange(9), set()
+
+    def fault(of_rank: int, of_step: int, rows: BatchRows) -> BatchRows:
+        if (of_rank, of_step) != (rank, step):
+            return rows
+        ids = rows.ids.copy()
+        row = draw.randrange(len(ids))
+        if kind == "lost":
+            lost.add(int(ids[row]))
+            ids = np.delete(ids, row)
+        elif kind == "double":
+            ids = np.append(ids, ids[row])
+        elif kind == "both":
+            lost.add(int(ids[row]))
+            ids[row] = next(i for i in ids if i != ids[row])
+        else:
+            ids = (ids + 1) % NUM
+        return BatchRows(ids)
+
+    return fault, lost
+
+
+def check_faults(directory: Path, seeds: range) -> None:
+    for seed in seeds:
+        shutil.rmtree(directory, ignore_errors=True)
+        draw = random.Random(seed)
+        kind = ("lost", "double", "both", "shifted")[seed % 4]
+        fault, _ = planted(kind, draw)
+        sampler = SAMPLERS[seed // 4 % len(SAMPLERS)]
+        ranks = Ranks(directory, DATA, sampler, world_size=3, shared="one", fault=fault)
+        ranks.epoch()
+        [epoch] = document("certify", directory, exit_code=1)["orders"][0]["epochs"]
+        assert not epoch["ok"], (seed, kind)
+        assert "run one, rank" in epoch["faults"][0], (seed, kind)
+
+
+def test_planted_faults_are_found_and_placed(tmp_path: Path) -> None:
+    check_faults(tmp_path / "coverage", range(40))
+
+
+@pytest.mark.long
+def test_400_of_400_planted_faults_are_found(tmp_path: Path) -> None:
+    check_faults(tmp_path / "coverage", range(40, 440))
+
+
+@pytest.mark.parametrize("kind", ["lost", "double", "both"])
+def test_with_the_data_the_samples_of_a_fault_are_named(tmp_path: Path, kind: str) -> None:
+    shards = make_shards(tmp_path / "shards", [40, 61, 30, 70])
+    data = sw.tar(shards)
+    sampler = WindowSampler(data.shard_sizes, window=5, lanes=7)
+    fault, lost = planted(kind, random.Random(5))
+    coverage = tmp_path / "coverage"
+    real = Data(len(data), data.fingerprint)
+    Ranks(coverage, real, sampler, world_size=3, shared="one", fault=fault).epoch()
+    output = run("certify", coverage, *shards, exit_code=1).stdout
+    for index in lost:
+        assert f"lost: {data.describe(index)}" in output
+    assert ("lost: " in output) == bool(lost)
+    assert ("twice: " in output) == (kind != "lost")
+
+
+def test_other_data_than_the_lines_are_of_is_said(tmp_path: Path) -> None:
+    shards = make_shards(tmp_path / "shards", [4])
+    Ranks(tmp_path / "coverage", DATA, SAMPLERS[0]).epoch()
+    output = run("certify", tmp_path / "coverage", *shards, exit_code=1).stdout
+    assert "of other data: the fingerprint is 0123456789abcdef" in output
+
+
+def written(directory: Path) -> list[Path]:
+    """Two runs of two ranks: an epoch with a resume in its middle, and the next one."""
+    sampler = SAMPLERS[1]
+    ranks = Ranks(directory, DATA, sampler, world_size=2, shared="one")
+    passes = ranks.begin()
+    for step in range(8):
+        ranks.step(passes)
+        if step % 2:
+            ranks.note(passes)
+    again = Ranks(directory, DATA, sampler, world_size=2, shared="two")
+    again.epoch(0, 8 * 6, every=5)
+    again.epoch(1, every=10)
+    assert document("certify", directory)["ok"]
+    return sorted(directory.glob("*.jsonl"))
+
+
+def test_a_missing_line_is_named_by_run_rank_and_positions(tmp_path: Path) -> None:
+    path = written(tmp_path)[0]
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:1], *lines[2:]]))
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert "run one, rank 0 of 2 has lines up to position 12, then from 24 to 36" in output
+    assert "epoch 0: NOT every one" in output
+    assert f"epoch 1: every one of {NUM} samples" in output
+
+
+def test_any_missing_line_is_found(tmp_path: Path) -> None:
+    for path in written(tmp_path):
+        text = path.read_text()
+        lines = text.splitlines(keepends=True)
+        for number in range(len(lines)):
+            path.write_text("".join(lines[:number] + lines[number + 1 :]))
+            run("certify", tmp_path, exit_code=1)
+        path.write_text(text)
+
+
+def test_any_doubled_line_is_found(tmp_path: Path) -> None:
+    for path in written(tmp_path):
+        text = path.read_text()
+        for line in text.splitlines(keepends=True):
+            path.write_text(text + line)
+            output = run("certify", tmp_path, exit_code=1).stdout
+            assert "covers already" in output
+        path.write_text(text)
+
+
+def test_a_missing_file_is_a_rank_without_a_line(tmp_path: Path) -> None:
+    written(tmp_path)[3].unlink()
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert "run two, rank 1 of 2 has no line at all" in output
+
+
+def test_a_line_of_another_rank_in_its_place_is_found(tmp_path: Path) -> None:
+    paths = written(tmp_path)
+    paths[3].write_text(paths[2].read_text().replace('"rank": 0', '"rank": 1'))
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert "do not add up to the epoch" in output
+
+
+def test_a_line_of_other_data_is_found(tmp_path: Path) -> None:
+    path = written(tmp_path)[0]
+    line = path.read_text().splitlines()[1].replace("0123456789abcdef", "f" * 16)
+    path.write_text(path.read_text() + line + "\n")
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert f"{path.name} has lines of 2 different data or orders" in output
+    assert "no line from position 0 on" in output
+
+
+def test_two_trainings_in_one_directory_have_a_table_each(tmp_path: Path) -> None:
+    Ranks(tmp_path, DATA, SAMPLERS[0], world_size=2).epoch()
+    Ranks(tmp_path, DATA, FullSampler(NUM, seed=9), world_size=3).epoch()
+    output = run("certify", tmp_path).stdout
+    assert output.count(f"epoch 0: every one of {NUM} samples exactly once") == 2
+    assert "order window, seed 3" in output
+    assert "order full, seed 9" in output
+
+
+def test_a_last_line_without_its_end_counts_for_nothing(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, DATA, SAMPLERS[1])
+    passes = ranks.begin()
+    for _ in range(4):
+        ranks.step(passes)
+        ranks.note(passes)
+    [path] = tmp_path.glob("*.jsonl")
+    text = path.read_text()
+    for cut in range(len(text.splitlines()[-1]) + 1):
+        path.write_text(text[: -1 - cut])
+        found = document("certify", tmp_path)
+        assert found["ok"]
+        [epoch] = found["orders"][0]["epochs"]
+        assert epoch["reached"] == 9
+        assert "up to position 9 of 201 so far" in epoch["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no line of coverage"),
+        ('{"version": 2}', "version is 2"),
+        ('{"version": 1}', "has no 'run'"),
+        ("[" * 5000, "not JSON"),
+        ("\udcff", "utf-8"),
+    ],
+)
+def test_a_line_that_is_none_is_named_with_its_place(tmp_path: Path, line: str, why: str) -> None:
+    path = written(tmp_path)[0]
+    with path.open("ab") as file:
+        file.write(line.encode("utf-8", "surrogateescape") + b"\n")
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert f"line 5 of {path.name} can't be used" in output
+    assert why in output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank": -1},
+        {"rank": 2},
+        {"rank": True},
+        {"world_size": 10**12},
+        {"world_size": 0},
+        {"first": 500, "last": 400},
+        {"last": 10**9},
+        {"handed_out": [1]},
+        {"handed_out": [1, "a"]},
+        {"planned": None},
+        {"order": "full"},
+        {"run": 3},
+        {"began": "now"},
+        {"batch_size": 0},
+    ],
+)
+def test_a_line_with_a_damaged_value_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = written(tmp_path)[0]
+    lines = path.read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | change)
+    path.write_text("\n".join(lines) + "\n")
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert f"line 1 of {path.name} can't be used" in output
+
+
+def test_a_directory_without_lines_says_what_writes_them(tmp_path: Path) -> None:
+    assert "coverage=DIR" in run("certify", tmp_path, exit_code=1).stderr
+    (tmp_path / "a-00000.jsonl").touch()
+    assert "without a whole line" in run("certify", tmp_path, exit_code=1).stdout
+
+
+def test_a_directory_that_is_none_is_an_error(tmp_path: Path) -> None:
+    assert "No such file" in run("certify", tmp_path / "gone", exit_code=1).stderr
+    (tmp_path / "file").touch()
+    assert "Not a directory" in run("certify", tmp_path / "file", exit_code=1).stderr
+
+
+def test_coverage_that_begins_in_mid_epoch_proves_nothing_of_what_was_before(
+    tmp_path: Path,
+) -> None:
+    Ranks(tmp_path, DATA, SAMPLERS[1], world_size=2).epoch(2, 60)
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert "positions 0 to 60: no line says who read them" in output
+
+
+def test_an_epoch_that_was_left_in_its_middle_is_a_fault(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=2, shared="one")
+    passes = ranks.begin()
+    ranks.step(passes)
+    ranks.note(passes)
+    ranks.epoch(1)
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert f"left at position 6 of {NUM}, and the training went on with epoch 1" in output
+
+
+def test_ranks_that_never_wrote_at_a_checkpoint_are_told_to(tmp_path: Path) -> None:
+    first = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=3, shared="one")
+    passes = first.begin()
+    for _ in range(4):
+        first.step(passes)
+    first.note(passes, [0])
+    Ranks(tmp_path, DATA, SAMPLERS[1], world_size=2, shared="two").epoch(0, 36)
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert "run one, rank 1 of 3 has no line at all" in output
+    assert "where run two goes on from position 36" in output

@@ -1,0 +1,279 @@
+"""`sw.pack`: packs of documents as samples, with what attention needs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwise as sw
+from shardwise.testing import check_source
+
+SIZES = [3, 0, 9, 2, 4, 13, 1, 1, 6, 2]
+
+
+def documents(sizes=SIZES):
+    """Token 100 * document + place, and labels one more."""
+    return [np.arange(n) + 100 * i for i, n in enumerate(sizes)]
+
+
+def dataset(sizes=SIZES):
+    return sw.wrap([{"tokens": d, "labels": d + 1, "other": 0} for d in documents(sizes)])
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, 30, 300).tolist()
+    with sw.TarWriter(str(tmp_path / "{shard}.tar"), max_samples=70) as writer:
+        for i, tokens in enumerate(documents(sizes)):
+            writer.write({"__key__": f"{i}", "tokens": tokens.astype(np.int32).tobytes()})
+    return tmp_path, sizes
+
+
+def of_shards(folder):
+    return sw.tar(folder).decode(tokens=sw.array("int32"))
+
+
+def pieces(pack, *, field="tokens"):
+    """The documents of a pack as lists of tokens, by its bounds."""
+    bounds = [b for b in pack["cu_seqlens"].tolist() if b <= pack["loss_mask"].sum()]
+    ends = sorted(set(bounds))
+    return [pack[field][a:b].tolist() for a, b in itertools.pairwise(ends)]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 25), max_size=25),
+    st.integers(1, 12),
+    st.integers(1, 9),
+    st.sampled_from(["split", "drop"]),
+)
+def test_every_token_of_every_document_is_in_the_packs_once(sizes, length, window, long):
+    packs = sw.pack(dataset(sizes), length=length, window=window, long=long)
+    seen = sorted(token for pack in packs for piece in pieces(pack) for token in piece)
+    kept = [d for d in documents(sizes) if long == "split" or len(d) <= length]
+    assert seen == sorted(t for d in kept for t in d.tolist())
+    for pack in packs:
+        for number, piece in enumerate(pieces(pack)):
+            assert piece == list(range(piece[0], piece[0] + len(piece)))
+            assert piece[0] // 100 == pack["documents"][number]
+
+
+def test_the_fields_of_a_pack_say_where_its_documents_are():
+    packs = sw.pack(dataset(), length=10, pad=-7, fields=("tokens", "labels"))
+    every = list(packs)
+    assert len(every) == len(packs) == 5
+    for pack in every:
+        used = int(pack["loss_mask"].sum())
+        assert pack["loss_mask"].tolist() == [True] * used + [False] * (10 - used)
+        assert (pack["tokens"][used:] == -7).all()
+        assert (pack["labels"][used:] == -7).all()
+        assert (pack["labels"][:used] == pack["tokens"][:used] + 1).all()
+        bounds = pack["cu_seqlens"]
+        assert bounds.dtype == np.int32
+        assert bounds[0] == 0
+        assert bounds[-1] == 10
+        assert (np.diff(bounds) >= 0).all()
+        assert used in bounds
+        assert pack["max_seqlen"] == np.diff(bounds).max()
+        expected_ids, expected_places = [], []
+        for number, piece in enumerate(pieces(pack)):
+            expected_ids += [number] * len(piece)
+            expected_places += range(len(piece))
+        assert pack["document_ids"].tolist() == expected_ids + [-1] * (10 - used)
+        assert pack["position_ids"].tolist() == [*expected_places, *range(10 - used)]
+    # Each field's own padding.
+    pads = sw.pack(dataset(), length=10, pad={"labels": -100}, fields=("tokens", "labels"))
+    assert {int(p["labels"][-1]) for p in pads if not p["loss_mask"][-1]} == {-100}
+
+
+def test_it_is_a_source_like_others(shards):
+    folder, sizes = shards
+    for ds in (dataset(), of_shards(folder), of_shards(folder).subset([7, 3, 250, 3])):
+        check_source(sw.pack(ds, length=32).source)
+    packs = sw.pack(of_shards(folder), length=32)
+    assert packs.source.packs.num_tokens == sum(sizes)
+    assert packs.source.packs.num_empty == sizes.count(0)
+    assert len(packs.shard_sizes) == 5
+    assert packs.default_shuffle == "window"
+
+
+@pytest.mark.parametrize("shuffle", ["full", "window"])
+def test_a_state_is_taken_up_by_any_number_of_ranks(shards, shuffle):
+    packs = sw.pack(of_shards(shards[0]), length=32, window=50)
+    options = {"shuffle": shuffle, "seed": 3, "output": "numpy", "num_workers": 0}
+
+    def ranks(world_size, state=None, stop=None):
+        tokens, states = [], []
+        for rank in range(world_size):
+            with sw.DataLoader(
+                packs, batch_size=12 // world_size, rank=rank, world_size=world_size, **options
+            ) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                for step, batch in enumerate(loader):
+                    tokens.append((step, batch["tokens"].tolist()))
+                    if step + 1 == stop:
+                        break
+                states.append(loader.state_dict())
+        steps = sorted({step for step, _ in tokens})
+        rows = [sorted(row for s, t in tokens if s == step for row in t) for step in steps]
+        return rows, states[0]
+
+    whole, _ = ranks(1)
+    first, state = ranks(2, stop=4)
+    rest, _ = ranks(3, state)
+    assert len(str(state)) < 1000
+    assert first + rest == whole
+
+
+def test_packs_are_made_once_and_anew_for_other_lengths(shards):
+    folder, _ = shards
+
+    def kept():
+        return sorted(p.name for p in (folder / ".shardwise").glob("packs-*"))
+
+    packs = sw.pack(of_shards(folder), length=32)
+    again = sw.pack(of_shards(folder), length=32)
+    assert packs.fingerprint == again.fingerprint
+    assert len(kept()) == 1
+    assert packs[5]["tokens"].tolist() == again[5]["tokens"].tolist()
+    other = sw.pack(of_shards(folder), length=33)
+    assert other.fingerprint != packs.fingerprint
+    assert len(kept()) == 2
+
+
+def test_lengths_are_counted_named_or_given(shards):
+    folder, sizes = shards
+    ds = of_shards(folder)
+    expected = sw.pack(ds, length=32).fingerprint
+    assert sw.pack(ds, length=32, lengths=np.array(sizes)).fingerprint == expected
+    items = [{"tokens": d, "n": len(d)} for d in documents()]
+    named = sw.pack(sw.wrap(items), length=10, lengths="n", fields="tokens")
+    assert named.source.packs.num_tokens == sum(SIZES)
+
+
+def test_a_map_may_make_the_tokens():
+    texts = sw.wrap([{"text": "ab"}, {"text": "cde"}])
+    packs = sw.pack(
+        texts.map(lambda s: {"tokens": np.array([ord(c) for c in s["text"]])}), length=5
+    )
+    assert bytes(packs[0]["tokens"].tolist()) == b"abcde"
+    lists = sw.pack(sw.wrap([{"input_ids": [1, 2]}, {"input_ids": [3]}]), length=3)
+    assert lists[0]["input_ids"].tolist() == [1, 2, 3]
+
+
+def test_a_pack_of_a_batch_reads_each_document_once_in_storage_order(shards):
+    folder, _ = shards
+    ds = of_shards(folder)
+    packs = sw.pack(ds, length=8)
+    reads = []
+    inner = packs.source.dataset
+    load = inner.load
+    inner.load = lambda ids, **rest: reads.append(ids.tolist()) or load(ids, **rest)
+    packs[[3, 0, 2]]
+    assert len(reads) == 1
+    assert reads[0] == sorted(set(reads[0]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d[:-1], "has 12 tokens in 'tokens', and was packed as one of 13"),
+        (lambda d: np.append(d, 1), "has 14 tokens"),
+        (lambda d: d.astype(float), "one row of whole numbers"),
+        (lambda d: d[None], "one row of whole numbers"),
+        (lambda d: None, "no field 'tokens'"),
+        (lambda d: np.full(13, 2**64 - 1, np.uint64), "do not fit into int64"),
+    ],
+)
+def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, message):
+    items = [{"__key__": f"d{i}", "tokens": d} for i, d in enumerate(documents())]
+    items[5] = items[5] | {"tokens": change(items[5]["tokens"])}
+    packs = sw.pack(sw.wrap(items), length=6, lengths=SIZES)
+    with pytest.raises(sw.DataError, match=message) as raised:
+        list(packs)
+    assert raised.value.key == "d5"
+    assert raised.value.url.startswith("wrap:")
+    assert 5 in packs.select("documents")[raised.value.index]["documents"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"lengths": [3] * 9}, ValueError, "9 lengths for 10 documents"),
+        ({"lengths": [-1] + [3] * 9}, ValueError, "document 0 has the length -1"),
+        ({"lengths": [1.5] * 10}, TypeError, "float64"),
+        ({"lengths": "nope"}, ValueError, "no field 'nope'"),
+        ({"long": "error"}, ValueError, "document 5 has 13 tokens, and a pack 10"),
+        ({"long": "cut"}, ValueError, "'split'"),
+        ({"length": 0}, ValueError, "length"),
+        ({"length": 2**31}, ValueError, "2147483648"),
+        ({"window": 0}, ValueError, "window"),
+        ({"fields": "nope"}, ValueError, "no field 'nope'"),
+        ({"fields": ()}, TypeError, "fields"),
+        ({"fields": 3}, TypeError, "fields"),
+        ({"pad": "x"}, TypeError, "pad"),
+        ({"pad": {"x": 1}}, ValueError, "'x'"),
+        ({"pad": -1, "dtype": "uint16"}, ValueError, "does not fit"),
+        ({"dtype": "float32"}, TypeError, "integers"),
+    ],
+)
+def test_a_bad_argument_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        sw.pack(dataset(), **({"length": 10} | options))
+
+
+def test_which_field_has_the_tokens_is_asked_and_names_do_not_clash():
+    with pytest.raises(ValueError, match="which field"):
+        sw.pack(sw.wrap([{"a": [1], "b": [2]}]), length=3)
+    with pytest.raises(ValueError, match="'loss_mask' itself"):
+        sw.pack(sw.wrap([{"loss_mask": [1]}]), length=3)
+    with pytest.raises(TypeError, match=r"sw\.wrap"):
+        sw.pack([1, 2], length=3)
+    with pytest.raises(sw.DataError, match="no field 'tokens'"):
+        sw.pack(sw.wrap([{"a": [1]}]).map(dict), length=3)
+
+
+def test_packs_of_several_datasets_have_one_shape_with_room_for_as_many_documents():
+    parts = {"short": dataset([1, 1, 2, 1, 2, 3]), "long": dataset([9, 5, 4, 8])}
+    packs = {name: sw.pack(part, length=10, max_documents=7) for name, part in parts.items()}
+    for pack in packs.values():
+        check_source(pack.source)
+        assert pack[0]["cu_seqlens"].shape == (9,)
+        assert pack[0]["documents"].shape == (7,)
+    mixed = sw.mix({name: (pack, 1) for name, pack in packs.items()}, until=4, block=2)
+    [batch] = sw.DataLoader(mixed, batch_size=4, output="numpy")
+    assert batch["cu_seqlens"].shape == (4, 9)
+    assert set(batch["__source__"]) == {"short", "long"}
+    with pytest.raises(ValueError, match="max_documents=2, and the fullest pack has"):
+        sw.pack(parts["short"], length=10, max_documents=2)
+
+
+def test_nothing_to_pack_is_an_empty_dataset():
+    for ds in (sw.wrap([]), dataset([0, 0]), dataset().subset([])):
+        packs = sw.pack(ds, length=4)
+        assert len(packs) == 0
+        with pytest.raises(ValueError, match="no samples"):
+            sw.DataLoader(packs, batch_size=2)
+    dropped = sw.pack(dataset([9, 9]), length=4, long="drop")
+    assert (len(dropped), dropped.source.packs.num_dropped) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 1 << 31}, "length=2147483648: use 16777216 at most"),
+        ({"length": 8, "window": 1 << 63}, "window=9223372036854775808: use"),
+        ({"length": 8, "max_documents": 1 << 40}, "max_documents=1099511627776: use 8 at most"),
+    ],
+)
+def test_sizes_that_no_memory_holds_are_refused(options, message):
+    documents = sw.wrap([{"tokens": np.arange(3)}, {"tokens": np.arange(4)}])
+    with pytest.raises(ValueError, match=message):
+        sw.pack(documents, **options)

@@ -1,0 +1,102 @@
+"""Prefetch is bounded in batches and in bytes, whether sizes are known before or measured."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.prefetch import PrefetchBound, num_bytes
+from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.threads import ThreadExecutor
+
+
+def test_bytes_are_those_of_arrays_bytes_and_text_at_any_depth():
+    assert num_bytes(np.zeros((3, 5), np.float32)) == 60
+    assert num_bytes({"a": np.zeros(8, np.uint8), "b": [np.zeros(4), np.zeros(2)]}) == 56
+    assert num_bytes([b"x" * 1000] * 3) == pytest.approx(3000, rel=0.1)
+    assert num_bytes(["x" * 1000] * 1000) == pytest.approx(1_000_000, rel=0.1)
+    assert num_bytes([{"a": [np.zeros(100)]}] * 200) == 160_000
+    assert num_bytes(({"a": np.zeros(3, np.uint8)}, [])) == 3
+
+
+def bound_of(known, max_bytes):
+    dataset = sw.wrap([{"x": np.zeros(100, np.uint8)}] * 10)
+    if known:
+        dataset = dataset.select()
+    return PrefetchBound(BatchBuilder(dataset), max_bytes)
+
+
+def test_the_largest_of_the_last_batches_and_the_rows_set_aside_bound_the_depth():
+    request = BatchRequest(0, 0, np.arange(4))
+    bound = bound_of(known=False, max_bytes=1000)
+    assert bound.depth(16) == 2  # not measured yet
+    bound.made(Batch({"x": np.zeros(100, np.uint8)}, num_rows=1))
+    assert bound.depth(16) == 10
+    assert bound.depth(4) == 4
+    bound.made(Batch({"x": np.zeros(400, np.uint8)}, num_rows=1))
+    assert bound.depth(16) == 2
+    for _ in range(8):
+        bound.made(Batch({"x": np.zeros(50, np.uint8)}, num_rows=1))
+    assert bound.depth(64) == 20
+    bound.begun(PartialBatch(request, {"x": np.zeros((4, 125), np.uint8)}))
+    assert bound.depth(64) == 2
+    bound.made(Batch({"x": np.zeros(5000, np.uint8)}, num_rows=1))
+    assert bound.depth(64) == 1  # one is always allowed
+    assert bound_of(known=True, max_bytes=1000).depth(16) == 16
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_no_more_is_begun_than_the_bytes_allow(fixed):
+    row = 1 << 20
+
+    class Large:
+        row = ((1 << 20,), np.dtype("uint8")) if fixed else None
+
+        def __call__(self, data):
+            return np.full(1 << 20, data[0], np.uint8)
+
+        def decode_into(self, data, out):
+            out[:] = data[0]
+
+    begun = []
+    lock = threading.Lock()
+
+    def counted(requests):
+        for request in requests:
+            with lock:
+                begun.append(request.step)
+            yield request
+
+    data = sw.wrap([{"x": b"a"}] * 96).decode(x=Large())
+    requests = [BatchRequest(0, step, np.arange(4)) for step in range(24)]
+    executor = ThreadExecutor(
+        BatchBuilder(data), num_threads=8, num_prefetch=16, prefetch_bytes=3 * 4 * row
+    )
+    batches = executor.run(counted(iter(requests)))
+    for number, batch in enumerate(batches):
+        assert batch.num_rows == 4
+        # Three in progress or ready, and the one that was handed out.
+        assert len(begun) <= number + 1 + 3
+    executor.close()
+    assert begun == list(range(24))
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_batches_larger_than_the_bound_pass_one_at_a_time(executor):
+    data = sw.wrap([{"x": np.full(10_000, i)} for i in range(30)])
+    options = {"rank": 0, "world_size": 1, "output": "numpy", "executor": executor}
+    with sw.DataLoader(data, 10, prefetch_bytes=1, **options) as loader:
+        assert [batch["x"][:, 0].tolist() for batch in loader] == [
+            list(range(start, start + 10)) for start in (0, 10, 20)
+        ]
+
+
+@pytest.mark.parametrize("value", [0, -5, 1.5, float("nan"), "1"])
+def test_prefetch_bytes_is_1_or_more(value):
+    with pytest.raises(ValueError, match="prefetch_bytes"):
+        sw.DataLoader([1, 2], prefetch_bytes=value, rank=0, world_size=1)

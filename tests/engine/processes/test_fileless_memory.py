@@ -1,0 +1,33 @@
+"""Memory files that are mapped without a descriptor."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from shardwise.engine.processes.fileless_memory import map_without_file
+from shardwise.engine.processes.shared_memory import anonymous_file
+from shardwise.errors import StorageError
+
+
+def test_the_memory_lives_as_long_as_an_array_over_it_and_needs_no_descriptor():
+    file = anonymous_file(8192)
+    inode = f" {os.fstat(file).st_ino} "
+    num_open = len(os.listdir("/proc/self/fd"))
+    memory, other = map_without_file(file, 8192), map_without_file(file, 8192)
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    os.close(file)
+    part = memory[4096:]
+    del memory
+    part[:] = 7
+    assert (other[4096:] == 7).all()
+    assert not other[:4096].any()
+    del part, other
+    with open("/proc/self/maps") as maps:
+        assert not [line for line in maps if inode in line and "memfd:shardwise" in line]
+
+
+def test_a_file_that_cannot_be_mapped_is_an_error():
+    with pytest.raises(StorageError, match="can't map a memory file of 4096 bytes"):
+        map_without_file(-1, 4096)

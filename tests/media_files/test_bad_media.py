@@ -1,0 +1,140 @@
+"""Damaged files: an error that says where, never another frame than the one asked for."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.errors import DataError
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.index_format import index_from_bytes, index_to_bytes
+from shardwise.media_files.limits import Limits
+from shardwise.media_files.media_index import index_media, with_checksums
+from tests.support.media import numbers_in
+
+
+@pytest.mark.parametrize("name", ["b_frames", "co64", "mkv", "vp9", "avi", "ts", "fragmented"])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.95])
+def test_a_cut_file_is_an_error(media_files, name, share):
+    data = media_files.read(name)
+    # Not at the end of a packet of ts, where nothing can be seen.
+    cut = data[: int(len(data) * share) // 188 * 188 + (50 if share else 0)]
+    with pytest.raises(DataError):
+        sw.video(4, start="first")(cut)
+
+
+@pytest.mark.parametrize("name", ["b_frames", "hevc", "av1", "vp9_mp4", "mpeg4", "mkv", "avi"])
+def test_flipped_bytes_give_the_frames_asked_for_or_an_error(media_files, name):
+    data = media_files.read(name)
+    reader = BytesReader(data)
+    index = index_from_bytes(index_to_bytes(with_checksums(index_media(reader), reader)))
+    track = index.first("video")
+    frames = np.arange(track.num_frames)
+    good = decode_frames(reader, index, frames, form=form_of(index))
+    rng = np.random.default_rng(5)
+    for _ in range(6):
+        damaged = bytearray(data)
+        sample = int(rng.integers(len(track.columns.size)))
+        at = int(track.columns.offset[sample]) + int(rng.integers(track.columns.size[sample]))
+        damaged[at] ^= 1 << int(rng.integers(8))
+        # With checksums every change is found, and the error says where.
+        with pytest.raises(DataError, match="CRC-32") as caught:
+            decode_frames(BytesReader(bytes(damaged)), index, frames, form=form_of(index))
+        assert 0 <= caught.value.offset <= at
+        # Without them the frames that are decoded are at their places, or there is an error.
+        try:
+            clip = sw.video(track.num_frames)(bytes(damaged))
+        except DataError:
+            continue
+        assert clip.shape == good.shape
+
+
+@pytest.mark.parametrize("name", ["b_frames", "hevc"])
+def test_frames_that_a_decoder_calls_damaged_are_an_error(media_files, name):
+    data = bytearray(media_files.read(name))
+    track = index_media(BytesReader(bytes(data))).first("video")
+    sample = 30
+    at, size = int(track.columns.offset[sample]), int(track.columns.size[sample])
+    data[at + 8 : at + size] = bytes(size - 8)
+    with pytest.raises(DataError, match="frame"):
+        sw.video(75, start=0)(bytes(data))
+
+
+def test_a_frame_that_lacks_its_bytes_is_named(media_files):
+    data = media_files.read("b_frames")
+    reader = BytesReader(data)
+    index = index_media(reader)
+    with pytest.raises(DataError, match="make it again"):
+        decode_frames(BytesReader(data[:-1]), index, np.array([0]), form=form_of(index))
+
+
+def test_what_is_no_video_is_an_error(media_files):
+    sound = media_files.sound("tone.m4a", "-c:a aac").read_bytes()
+    with pytest.raises(DataError, match=r"no video track; it has audio \(aac\)"):
+        sw.video(1)(sound)
+    for data in (b"", b"x", b"not a video at all" * 100, b"\0\0\0\x08ftyp", bytes(5000)):
+        with pytest.raises(DataError):
+            sw.video(1)(data)
+        with pytest.raises(DataError):
+            sw.audio()(data)
+
+
+def test_a_video_of_one_frame_is_whole(media_files):
+    path = media_files.make("one.mp4", "-c:v libx264 -pix_fmt yuv420p", count=1)
+    data = path.read_bytes()
+    assert numbers_in(sw.video(1, layout="THWC")(data)) == [0]
+    assert numbers_in(sw.video(3, layout="THWC", short="repeat")(data)) == [0, 0, 0]
+    with pytest.raises(DataError, match="short="):
+        sw.video(2)(data)
+
+
+def test_a_header_that_promises_too_much_is_refused(media_files):
+    data = media_files.read("b_frames")
+    with pytest.raises(DataError, match="max_pixels=1000"):
+        sw.video(1, max_pixels=1000)(data)
+    with pytest.raises(DataError, match="max_frames=74"):
+        sw.video(1, max_frames=74)(data)
+    # Four billion frames of one size take 12 bytes of header.
+    at = data.index(b"stsz") + 8
+    bomb = data[:at] + struct.pack(">II", 1, 0xFFFFFFFF) + data[at + 8 :]
+    with pytest.raises(DataError, match="4294967295 samples"):
+        sw.video(1)(bomb)
+    at = data.rindex(b"avc1") + 28
+    bomb = data[:at] + struct.pack(">HH", 65535, 65535) + data[at + 4 :]
+    with pytest.raises(DataError, match="65535 x 65535"):
+        sw.video(1)(bomb)
+    # The stream itself is larger than its container says.
+    small = data[:at] + struct.pack(">HH", 8, 8) + data[at + 4 :]
+    with pytest.raises(DataError):
+        sw.video(1, max_pixels=100)(small)
+    assert Limits().max_pixels >= 7680 * 4320
+
+
+def test_damaged_headers_raise_nothing_else(media_files):
+    rng = np.random.default_rng(11)
+    for name in ("sound", "mkv", "ts"):
+        data = media_files.read(name)
+        moov = data.find(b"moov") if name == "sound" else 0
+        for _ in range(40):
+            damaged = bytearray(data)
+            for at in rng.integers(moov, min(len(data), moov + 3000), 4).tolist():
+                damaged[at] = int(rng.integers(256))
+            try:
+                sw.media()(bytes(damaged)).frames([0, 30])
+            except (DataError, IndexError):
+                continue
+
+
+def test_a_damaged_stored_index_is_refused(media_files):
+    stored = bytearray(index_to_bytes(index_media(BytesReader(media_files.read("sound")))))
+    for at in range(0, len(stored), 7):
+        damaged = bytearray(stored)
+        damaged[at] ^= 0x10
+        with pytest.raises(DataError, match="media index"):
+            index_from_bytes(bytes(damaged))
+    with pytest.raises(DataError, match="media index"):
+        index_from_bytes(bytes(stored[:40]))

@@ -1,0 +1,100 @@
+"""Frames of odd files: the number burnt into each picture is the one that was asked for."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import pytest
+
+from shardwise.errors import DataError
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.media_index import index_media
+from tests.support.media import COPIES, ROTATED, VIDEOS, numbers_in
+
+# What a player shows of the files that begin before their first frame.
+FIRST = {"edit": 13, "edit_mkv": 0}
+
+
+def decode(data, frames, backend="pyav", **form):
+    reader = BytesReader(data)
+    index = index_media(reader)
+    clip = decode_frames(
+        reader,
+        index,
+        np.asarray(frames),
+        form=form_of(index, layout="THWC", **form),
+        backend=backend,
+    )
+    rotation = index.first("video").rotation
+    return np.rot90(clip, -rotation // 90, axes=(1, 2)) if rotation else clip
+
+
+def shown_by_ffmpeg(path):
+    """The numbers in all frames of a file, as FFmpeg's own player would show them."""
+    with av.open(str(path)) as container:
+        return numbers_in(
+            np.stack([f.to_ndarray(format="rgb24") for f in container.decode(video=0)])
+        )
+
+
+@pytest.mark.parametrize("name", [*VIDEOS, *COPIES])
+def test_every_frame_is_the_one_asked_for_in_any_order(media_files, name):
+    path = media_files.path(name)
+    data = path.read_bytes()
+    shown = shown_by_ffmpeg(path)
+    count = index_media(BytesReader(data)).first("video").num_frames
+    assert count == len(shown)
+    assert shown == list(range(shown[0], shown[0] + count))
+    rng = np.random.default_rng(3)
+    orders = [
+        rng.integers(0, count, 9),
+        np.arange(count - 1, count - 20, -3),
+        np.array([5, 5, 40, 5, 0, count - 1]),
+        np.arange(count),
+    ]
+    for frames in orders:
+        assert numbers_in(decode(data, frames)) == [shown[number] for number in frames]
+    for frames in orders[:3]:
+        clip = decode(data, frames, "torchcodec")
+        assert numbers_in(clip) == [shown[number] for number in frames]
+
+
+def test_a_frame_that_is_not_there_is_an_error(media_files):
+    data = media_files.read("b_frames")
+    with pytest.raises(DataError, match="has 75"):
+        decode(data, [75])
+
+
+def test_rotation_is_applied(media_files):
+    upright, turned = media_files.read("b_frames"), media_files.read("rotated")
+    reader = BytesReader(turned)
+    index = index_media(reader)
+    clip = decode_frames(reader, index, np.array([30]), form=form_of(index, layout="THWC"))
+    assert clip.shape == (1, 160, 120, 3)
+    plain = decode(upright, [30])
+    with av.open(str(media_files.path("rotated"))) as container:
+        degrees = next(container.decode(video=0)).rotation % 360
+    assert "rotated" in ROTATED
+    np.testing.assert_array_equal(clip[0], np.rot90(plain[0], degrees // 90))
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_a_size_and_a_cut_hold_the_picture_in_place(media_files, backend):
+    data = media_files.read("b_frames")
+    assert numbers_in(decode(data, [3, 60], backend, size=(60, 80))) == [3, 60]
+    cut = decode(data, [3, 60], backend, size=(120, 120), fit="crop")
+    whole = decode(data, [3, 60], backend)
+    np.testing.assert_array_equal(cut, whole[:, :, 20:140])
+
+
+def test_both_backends_give_nearly_the_same_pixels(media_files):
+    data = media_files.read("b_frames")
+    mine, theirs = (decode(data, [7, 31], each).astype(int) for each in ("pyav", "torchcodec"))
+    assert abs(mine - theirs).mean() < 2
+
+
+def test_frames_do_not_depend_on_what_was_decoded_before(media_files):
+    data = media_files.read("open_gop")
+    alone = [decode(data, [number])[0] for number in (20, 33, 50)]
+    np.testing.assert_array_equal(np.stack(alone), decode(data, [20, 33, 50]))

@@ -1,0 +1,108 @@
+"""Long use: memory stays where it is, and a fork after decoding decodes rightly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import shardwise as sw
+from tests.support.media import H264
+
+PATIENCE_S = 1200
+
+# Linux only: the anonymous memory of the process and of its children, after some clips and at last.
+CLIPS = """
+import sys
+import shardwise as sw
+
+def anonymous(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
+
+def all_of():
+    with open("/proc/self/task/{}/children".format(__import__("os").getpid())) as file:
+        return anonymous("self") + sum(map(anonymous, file.read().split()))
+
+def main(url, backend, executor, warm, epochs):
+    decoder = sw.video(4, stride=2, start="random", size=64, backend=backend)
+    data = sw.tar(url).decode(mp4=decoder)
+    with sw.DataLoader(
+        data, batch_size=10, rank=0, world_size=1, executor=executor,
+        **({"num_threads": 2} if executor == "threads" else {"num_workers": 2}),
+    ) as loader:
+        seen = 0
+        for epoch in range(warm + epochs):
+            for batch in loader:
+                seen += len(batch["mp4"])
+            if epoch == warm - 1:
+                before, from_here = all_of(), seen
+        print(seen - from_here, all_of() - before)
+
+main(*sys.argv[1:4], *map(int, sys.argv[4:]))
+"""
+
+# Each child decodes other frames than its parent just did.
+FORKS = """
+import os, sys
+import numpy as np
+import shardwise as sw
+
+with open(sys.argv[1], "rb") as file:
+    data = file.read()
+def clip(start):
+    return sw.video(4, start=start, size=64, backend=sys.argv[2])(data)
+expected = {start: clip(start) for start in range(0, 70, 7)}
+for number in range(int(sys.argv[3])):
+    start = number % 10 * 7
+    clip(35)
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(clip(start), expected[start]) else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, number
+print("right")
+"""
+
+
+def run(code: str, *arguments: object) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
+@pytest.fixture
+def shard(media_files, tmp_path):
+    with sw.TarWriter(tmp_path / "v.tar") as writer:
+        for number in range(10):
+            name = f"steady{number}.mp4"
+            path = media_files.make(name, H264 + f"-g {10 + number}")
+            writer.write({"__key__": str(number), "mp4": path.read_bytes()})
+    return tmp_path / "v.tar"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_memory_grows_by_less_than_20_mb_over_2000_clips(shard, backend, executor):
+    count, kib = map(int, run(CLIPS, shard, backend, executor, 30, 200))
+    assert count == 2000
+    assert kib < 20_000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_a_fork_after_decoding_decodes_the_same_frames(media_files, backend):
+    assert run(FORKS, media_files.path("b_frames"), backend, 4) == ["right"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_fifty_forks_after_decoding_decode_the_same_frames(media_files, backend):
+    assert run(FORKS, media_files.path("b_frames"), backend, 50) == ["right"]

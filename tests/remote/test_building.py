@@ -1,0 +1,94 @@
+"""Builds into an object store: whole objects, no leftovers, and the state in the store."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+import shardwise as sw
+from shardwise.storage import StorageOptions
+from shardwise.storage.remote import RemoteFile
+from shardwise.storage.whole_file import read_whole
+from tests.building.program import run
+from tests.support.servers import S3Server
+
+GUARD_S = 120
+PROGRAM = """
+import json, sys
+from tests.building.program import run
+if __name__ == "__main__":
+    run(sys.argv[1], 2, storage=json.loads(sys.argv[2]))
+"""
+
+
+def names_in(s3: S3Server, prefix: str) -> set[str]:
+    """The objects under a prefix."""
+    file = RemoteFile(s3.url(prefix), StorageOptions(config=s3.config))
+    names = file.names(f"{prefix}/", delimiter=False)
+    return {name.removeprefix(f"{prefix}/") for name in names if not name.endswith("/")}
+
+
+def shards_in(s3: S3Server, prefix: str) -> dict[str, bytes]:
+    """The shards under a prefix, by name."""
+    options = StorageOptions(config=s3.config)
+    return {
+        name: read_whole(s3.url(f"{prefix}/{name}"), options=options)
+        for name in sorted(names_in(s3, prefix))
+        if name.endswith(".tar")
+    }
+
+
+def test_a_build_into_a_store_makes_the_bytes_of_a_local_one_and_leaves_nothing(s3, tmp_path):
+    local = tmp_path / "local"
+    run(f"{local}/{{shard:03d}}.tar", 0)
+    report = run(s3.url("whole/{shard:03d}.tar"), 2, storage=s3.config)
+    assert shards_in(s3, "whole") == {p.name: p.read_bytes() for p in sorted(local.glob("*.tar"))}
+    assert names_in(s3, "whole") == {path.name for path in local.iterdir()}
+    assert report["manifest"] == s3.url("whole/manifest.swm")
+    ds = sw.tar(report["manifest"], storage=s3.config)
+    assert list(ds) == list(sw.tar(f"{local}/manifest.swm"))
+    again = run(s3.url("whole/{shard:03d}.tar"), 0, storage=s3.config)
+    assert {**again, "seconds": 0} == {**report, "seconds": 0}
+    with pytest.raises(sw.StateError, match="holds the output of another build"):
+        sw.build(range(3), s3.url("whole/{shard:03d}.tar"), storage=s3.config, num_workers=0)
+
+
+def test_a_build_into_a_store_that_was_killed_ends_in_the_same_bytes(s3, tmp_path):
+    local = tmp_path / "local"
+    run(f"{local}/{{shard:03d}}.tar", 0)
+    rng, pattern = random.Random(1), s3.url("killed/{shard:03d}.tar")
+    deadline = time.monotonic() + GUARD_S
+    for goal in (rng.randint(1, 12), rng.randint(13, 30)):
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, pattern, json.dumps(s3.config)])
+        while process.poll() is None and len(names_in(s3, "killed")) < goal:
+            assert time.monotonic() < deadline
+        process.kill()
+        process.wait()
+    run(pattern, 0, storage=s3.config)
+    assert shards_in(s3, "killed") == {
+        path.name: path.read_bytes() for path in sorted(local.glob("*.tar"))
+    }
+    assert names_in(s3, "killed") == {path.name for path in local.iterdir()}
+
+
+def test_parquet_shards_and_errors_go_into_a_store(s3):
+    pattern = s3.url("tables/{shard}.parquet")
+    report = sw.build(
+        [{"n": n} for n in range(9)],
+        pattern,
+        map=lambda item: {"n": 10 // item["n"]},
+        samples_per_shard=4,
+        num_workers=0,
+        on_error="record",
+        storage=s3.config,
+    )
+    assert report["failed"] == {"ZeroDivisionError": 1}
+    assert names_in(s3, "tables") == {
+        "0.parquet", "1.parquet", "2.parquet", "build.json", "errors.jsonl"
+    }  # fmt: skip
+    assert len(sw.parquet(s3.url("tables/"), storage=s3.config)) == 8

@@ -1,0 +1,123 @@
+"""Manifest files in stores: one request opens a dataset, and each shard is checked where it is."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import MissingShardError, StaleIndexError
+from shardwise.sources.tar.index.build import build_indexes
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.merge import merge_indexes
+from shardwise.storage import StorageOptions
+from tests.support.remote_shards import (
+    check_epoch,
+    loader,
+    numbered_tar,
+    put_shards,
+    replace_object,
+)
+from tests.support.servers import S3Server, nginx
+
+SIZES = [5, 6, 4]
+
+
+def merged(s3: S3Server, prefix: str) -> str:
+    """Shards with their indexes, and a manifest beside them."""
+    urls = put_shards(s3, prefix, SIZES)
+    options = StorageOptions(config=s3.config)
+    build_indexes(urls, options=options)
+    url = s3.url(f"{prefix}/train.swm")
+    merge_indexes(url, urls, store=IndexStore(options=options))
+    return url
+
+
+def requests_of(s3: S3Server, prefix: str) -> list[tuple[str, str]]:
+    return [
+        (seen["method"], seen["path"].rpartition("/")[2])
+        for seen in s3.requests()
+        if f"/{prefix}/" in seen["path"]
+    ]
+
+
+def test_opening_is_one_request_and_a_shard_is_looked_at_when_it_is_read(s3, counted):
+    url = merged(s3, "one")
+    before = len(requests_of(s3, "one"))
+    counted()
+    data = sw.tar(url, storage=s3.config)
+    batches = loader(data, shuffle="window", num_threads=0)
+    assert (len(data), len(batches), len(data.fingerprint)) == (15, 1, 16)
+    assert counted()["requests"] == 1
+    assert requests_of(s3, "one")[before:] == [("GET", "train.swm")]
+    data[0]
+    touched = {name for _, name in requests_of(s3, "one")[before + 1 :]}
+    assert touched <= {"000.tar", "000.tar.swi"}
+    check_epoch(batches, 15)
+
+
+def test_workers_and_copies_read_the_manifest_of_this_machine(s3, user_cache):
+    url = merged(s3, "workers")
+    data = sw.tar(url, storage=s3.config)
+    before = requests_of(s3, "workers").count(("GET", "train.swm"))
+    travelling = pickle.dumps(loader(data, num_workers=2))
+    assert len(travelling) < 20_000
+    with pickle.loads(travelling) as copy:
+        check_epoch(copy, 15)
+    assert requests_of(s3, "workers").count(("GET", "train.swm")) == before
+    # Without the copy it is read again, and must be the same.
+    for path in (user_cache / "shardwise" / "manifests").glob("*.swm"):
+        path.unlink()
+    assert len(list(pickle.loads(pickle.dumps(data)))) == 15
+
+
+def test_a_manifest_that_was_replaced_is_refused_by_a_copy(s3, user_cache):
+    url = merged(s3, "replaced")
+    travelling = pickle.dumps(sw.tar(url, storage=s3.config))
+    for path in (user_cache / "shardwise" / "manifests").glob("*.swm"):
+        path.unlink()
+    urls = put_shards(s3, "replaced", [5, 6])
+    options = StorageOptions(config=s3.config)
+    build_indexes(urls, options=options)
+    merge_indexes(url, urls, store=IndexStore(options=options))
+    with pytest.raises(StaleIndexError, match="the manifest was replaced while it was in use"):
+        pickle.loads(travelling)[0]
+
+
+def test_a_shard_that_was_replaced_or_lost_in_the_store_is_an_error(s3):
+    url = merged(s3, "stale")
+    replace_object(s3, s3.url("stale/001.tar"), numbered_tar(100, 6, 1000))
+    data = sw.tar(url, storage=s3.config)
+    data[0]
+    with pytest.raises(StaleIndexError, match="not the one that the manifest"):
+        data[7]
+    with pytest.raises(StaleIndexError, match="not the one that the manifest"):
+        sw.tar(url, storage=s3.config, check="all").manifest
+    with pytest.raises(MissingShardError):
+        sw.tar(s3.url("stale/none.swm"), storage=s3.config)
+    s3.request("DELETE", "stale/002.tar")
+    with pytest.raises((MissingShardError, StaleIndexError), match="manifest"):
+        sw.tar(url, storage=s3.config)[12]
+
+
+def test_a_signature_is_not_stored_and_shards_are_found_beside_the_manifest(tmp_path, caplog):
+    (tmp_path / "web").mkdir()
+    for number, size in enumerate(SIZES):
+        data = numbered_tar(sum(SIZES[:number]), size, 1000)
+        (tmp_path / "web" / f"{number:03d}.tar").write_bytes(data)
+    with nginx(tmp_path / "web") as server:
+        urls = [f"{server.url}/00{number}.tar?sig=secret" for number in range(3)]
+        build_indexes(urls)
+        made = tmp_path / "train.swm"
+        with caplog.at_level(logging.WARNING):
+            merge_indexes(str(made), urls, store=IndexStore())
+        assert "the queries of 3 URLs are not kept" in caplog.text
+        assert b"secret" not in made.read_bytes()
+        check_epoch(loader(sw.tar(made)), 15)
+        plain = [f"{server.url}/00{number}.tar" for number in range(3)]
+        assert sw.tar(made).fingerprint == sw.tar(plain).fingerprint
+        # A manifest that is signed itself.
+        (tmp_path / "web" / "train.swm").write_bytes(made.read_bytes())
+        check_epoch(loader(sw.tar(f"{server.url}/train.swm?sig=secret")), 15)

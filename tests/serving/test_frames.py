@@ -1,0 +1,140 @@
+"""Frames and values: whatever goes in comes out, and whatever else comes in is a FrameError."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from shardwise.engine.request import Batch, BatchRequest
+from shardwise.serving.batches import decode_batch, decode_request, encode_batch, encode_request
+from shardwise.serving.error_frames import decode_error, encode_error
+from shardwise.serving.frames import Frame, FrameError, Kind, Limits, read_frame, write
+from shardwise.testing import assert_batches_equal
+
+PLAIN = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    | st.binary(max_size=5)
+)  # fmt: skip
+ARRAYS = npst.arrays(
+    st.sampled_from(["<f4", ">i2", "|b1", "<U3", "<M8[s]", "<c16", "|u1"]),
+    npst.array_shapes(min_dims=0, min_side=0, max_dims=3, max_side=3),
+)
+VALUES = st.recursive(
+    PLAIN | ARRAYS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+LIMITS = Limits(1 << 20, 1 << 20)
+
+
+class Pipe:
+    """A connection to itself."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        for each in buffers:
+            self.data += bytes(each)
+
+    def receive_into(self, buffer: memoryview) -> None:
+        if len(self.data) < buffer.nbytes:
+            raise EOFError
+        buffer[:] = bytes(self.data[: buffer.nbytes])
+        del self.data[: buffer.nbytes]
+
+    def limit(self, timeout_s: float | None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def passed(kind: Kind, encoded: Any) -> Frame:
+    pipe = Pipe()
+    write(pipe, kind, 7, encoded)
+    frame = read_frame(pipe, LIMITS)
+    assert (frame.kind, frame.number, pipe.data) == (kind, 7, b"")
+    return frame
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
+def test_a_batch_comes_back_as_it_was(data: dict[str, Any]) -> None:
+    batch = decode_batch(passed(Kind.BATCH, encode_batch(Batch(data, num_rows=3, num_skipped=1))))
+    assert_batches_equal(data, batch.data)
+    assert (batch.num_rows, batch.num_skipped) == (3, 1)
+
+
+@given(st.lists(st.integers(0, 2**62), max_size=9), st.booleans())
+def test_a_request_comes_back_as_it_was(ids: list[int], is_padded: bool) -> None:
+    array = np.array(ids, dtype=np.int64)
+    valid = array % 2 == 0 if is_padded else None
+    request = decode_request(
+        passed(Kind.REQUEST, encode_request(BatchRequest(3, 4, array, valid, (len(ids),))))
+    )
+    assert (request.epoch, request.step, request.sizes) == (3, 4, (len(ids),))
+    assert request.ids.tolist() == ids
+    assert valid is None or request.valid.tolist() == valid.tolist()
+
+
+def test_an_array_that_comes_twice_is_sent_once() -> None:
+    ids = np.arange(100_000)
+    encoded = encode_batch(Batch({"__index__": ids, "again": ids}, num_rows=1))
+    assert encoded.num_payload < 2 * ids.nbytes
+    batch = decode_batch(passed(Kind.BATCH, encoded))
+    assert batch.data["again"].tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("a"), StopIteration(1), UnicodeDecodeError("utf8", b"", 0, 1, "no"),
+              OSError(5, "io"), np.exceptions.AxisError("axis")],
+)  # fmt: skip
+def test_an_error_of_any_type_comes_back_as_one_with_its_message(error: Exception) -> None:
+    back = decode_error(passed(Kind.ERROR, encode_error(error, place="tcp://a:1")))
+    if isinstance(error, KeyError | OSError):
+        assert (type(back), back.args) == (type(error), error.args)
+    else:
+        assert type(back) is RuntimeError
+        assert str(error) in str(back)
+    assert "tcp://a:1" in "".join(back.__notes__)
+
+
+@settings(max_examples=300)
+@given(VALUES, st.integers(0, 10_000), st.integers(0, 255), st.binary(max_size=8))
+def test_a_damaged_frame_is_a_frame_error_or_a_batch(
+    value: Any, place: int, byte: int, more: bytes
+) -> None:
+    pipe = Pipe()
+    write(pipe, Kind.BATCH, 7, encode_batch(Batch({"a": value}, num_rows=1)))
+    place %= len(pipe.data)
+    pipe.data[place : place + 1] = bytes([byte]) + more
+    for decode in (decode_batch, decode_request, decode_error):
+        try:
+            decode(read_frame(Pipe(bytes(pipe.data)), LIMITS))
+        except (FrameError, EOFError):
+            continue
+
+
+def test_lengths_are_refused_before_memory_is_set_aside() -> None:
+    taken: list[int] = []
+
+    def memory(size: int) -> Any:
+        taken.append(size)
+        return np.empty(size, dtype=np.uint8)
+
+    for header, payload in ((1 << 31, 0), (2, 1 << 62)):
+        prefix = struct.pack("<4sB3xQIIQ", b"SWB1", 8, 0, header, 0, payload)
+        with pytest.raises(FrameError, match="of at most"):
+            read_frame(Pipe(prefix + b"{}"), LIMITS, memory)
+    assert taken == []

@@ -1,0 +1,142 @@
+"""Real servers, killed with SIGKILL: exactly once, in order, bit-equal to the inline executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise.testing import assert_batches_equal
+from tests.support.batch_servers import BatchServers, module_of, write_dataset
+
+SIZE, BATCH = 1_440, 6
+
+
+def _loader(data: sw.Dataset, rank: int, world_size: int, **options: Any) -> sw.DataLoader:
+    return sw.DataLoader(
+        data, batch_size=BATCH * 2 // world_size if world_size < 3 else BATCH * 2 // 3,
+        shuffle=True, seed=5, remainder="uneven", rank=rank, world_size=world_size,
+        output="numpy", **options,
+    )  # fmt: skip
+
+
+def _run_with_kills(
+    data: sw.Dataset, servers: BatchServers, *, world_sizes: list[int], num_kills: int, every: int
+) -> tuple[int, int]:
+    """One epoch on several numbers of ranks in turn, a server killed every few batches.
+
+    Returns the kills, and how often work was sent anew.
+    """
+    seen: list[int] = []
+    kills = resent = num_batches = 0
+    state = None
+    for leg, world_size in enumerate(world_sizes):
+        is_last = leg == len(world_sizes) - 1
+        service = sw.service(servers.addresses)
+        ranks = [_loader(data, r, world_size, executor=service) for r in range(world_size)]
+        truths = [_loader(data, r, world_size, executor="inline") for r in range(world_size)]
+        for loader in (*ranks, *truths):
+            if state is not None:
+                loader.load_state_dict(state)
+        steps = ranks[0].num_steps_left
+        steps = steps if is_last else steps // (len(world_sizes) - leg)
+        is_frozen = False
+        iterators = [iter(loader) for loader in (*ranks, *truths)]
+        for _ in range(steps):
+            for rank in range(world_size):
+                found, wanted = next(iterators[rank]), next(iterators[world_size + rank])
+                assert_batches_equal(wanted, found)
+                seen += found["__index__"].tolist()
+                num_batches += 1
+                if kills < num_kills and num_batches % every == 0:
+                    servers.freeze()
+                    is_frozen = True
+                # Frozen servers answer nothing, so that the one that is killed has work.
+                victim = _busiest(ranks, servers) if is_frozen else None
+                if victim is not None:
+                    servers.kill(victim)
+                    servers.go_on()
+                    servers.start(victim)
+                    is_frozen = False
+                    kills += 1
+        servers.go_on()
+        state = ranks[0].state_dict()
+        resent += sum(loader.stats()["service"]["resent"] for loader in ranks)
+        for loader in (*ranks, *truths):
+            loader.close()
+    assert sorted(seen) == list(range(SIZE)), "lost or doubled"
+    return kills, resent
+
+
+def _busiest(ranks: list[sw.DataLoader], servers: BatchServers) -> int | None:
+    """The server with the most requests under way; None where there are none."""
+    counts = [loader.stats()["service"]["servers"] for loader in ranks]
+    under_way = [
+        sum(count[address]["requests"] - count[address]["answers"] for count in counts)
+        for address in servers.addresses
+    ]
+    return under_way.index(max(under_way)) if max(under_way) else None
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_servers_that_are_killed_lose_and_double_nothing(tmp_path: Path, world_size: int) -> None:
+    path = write_dataset(tmp_path, size=SIZE)
+    data = module_of(path).dataset()
+    with BatchServers(path, 2, "--num-threads", 1) as servers:
+        kills, resent = _run_with_kills(
+            data, servers, world_sizes=[world_size], num_kills=3, every=25
+        )
+    assert kills == 3
+    assert resent > 0, "no kill hit any work"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_hundred_kills_over_elastic_resumes_lose_and_double_nothing(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path, size=SIZE)
+    data = module_of(path).dataset()
+    kills = resent = 0
+    with BatchServers(path, 2, "--num-threads", 1) as servers:
+        while kills < 100:
+            more, again = _run_with_kills(
+                data, servers, world_sizes=[1, 2, 3, 1], num_kills=25, every=6
+            )
+            kills, resent = kills + more, resent + again
+            assert more > 0
+    assert resent > 0
+
+
+def test_a_server_that_is_added_and_one_that_is_removed(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path, size=SIZE)
+    data = module_of(path).dataset()
+    with BatchServers(path, 2) as servers:
+        servers.kill(1)
+        loader = _loader(data, 0, 1, executor=sw.service(servers.addresses))
+        truth = _loader(data, 0, 1, executor="inline")
+        with loader:
+            pairs = zip(loader, truth, strict=True)
+            one, other = (f"{address}" for address in servers.addresses)
+            for step, (found, wanted) in enumerate(pairs):
+                assert_batches_equal(wanted, found)
+                if step == 20:
+                    servers.start(1, wait=True)
+                    # It takes part once its client, which asks each second, has found it.
+                    _wait_until_connected(loader, other)
+                if step == 60:
+                    assert loader.stats()["service"]["servers"][other]["answers"] > 0
+                    servers.kill(0)
+            stats = loader.stats()["service"]["servers"]
+        assert stats[one]["answers"] > 0
+        assert stats[other]["answers"] > 40
+        assert loader.stats()["service"]["made_here"] == 0
+
+
+def _wait_until_connected(loader: sw.DataLoader, address: str) -> None:
+    import time
+
+    end = time.monotonic() + 60
+    while not loader.stats()["service"]["servers"][address]["is_connected"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)

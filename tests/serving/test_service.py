@@ -1,0 +1,456 @@
+"""The executor of batch servers, over real connections: conformance, faults, refusals, sharing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.request import BatchRequest
+from shardwise.serving.executor import ServiceExecutor
+from shardwise.serving.server import BatchServer
+from shardwise.serving.tcp import TcpListener, TcpTransport
+from shardwise.testing import assert_batches_equal, check_executor
+from tests.support.batch_servers import BatchServers, module_of, write_dataset
+from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.server_process import free_port
+from tests.support.tcp_proxy import TcpProxy
+
+SIZE = 120
+
+
+def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """All kinds of values."""
+    noise = rng.random((3, 5))
+    return {
+        **sample, "noise": noise, "half": np.float16(noise[0, 0]), "pair": (1, "\ud800", None),
+        "nested": {"a": [b"x", 2.5, float("inf")], 3: True}, "ragged": noise[: rng.integers(1, 4)],
+ "day": np.datetime64("2026-01-02"),
+    }  # fmt: skip
+
+
+def refusing(sample: dict[str, Any]) -> dict[str, Any]:
+    """One sample is bad."""
+    if sample["txt"] == b"text 33":
+        raise ValueError("no such text")
+    return sample
+
+
+def dataset(**options: Any) -> sw.Dataset:
+    return sw.Dataset(MemorySource(numbered_samples(SIZE), [40, 30, 50], **options))
+
+
+class Gated(MemorySource):
+    """Reads when it is let."""
+
+    gate = threading.Event()
+
+    def read(self, ids: Any, fields: Any = None) -> Any:
+        assert self.gate.wait(60)
+        return super().read(ids, fields)
+
+
+@contextmanager
+def serving(*datasets: Any, port: int = 0, **options: Any) -> Iterator[list[BatchServer]]:
+    with ExitStack() as stack:
+        servers = []
+        for data in datasets:
+            server = BatchServer(TcpListener("127.0.0.1", port), dataset=data, **options)
+            server.start()
+            stack.callback(server.close)
+            servers.append(server)
+        yield servers
+
+
+def addresses(servers: list[BatchServer]) -> list[str]:
+    return [server.address for server in servers]
+
+
+def loader(data: sw.Dataset, executor: Any, **options: Any) -> sw.DataLoader:
+    base: dict[str, Any] = {"batch_size": 8, "rank": 0, "world_size": 1, "output": "numpy"}
+    return sw.DataLoader(data, executor=executor, **(base | options))
+
+
+def check_epoch(data: sw.Dataset, service: Any, **options: Any) -> dict[str, Any]:
+    """An epoch is the inline executor's; returns the service's counts."""
+    options = {"shuffle": True, **options}
+    with loader(data, service, **options) as found:
+        for one, other in zip(found, loader(data, "inline", **options), strict=True):
+            assert_batches_equal(other, one)
+        counts: dict[str, Any] = found.stats()["service"]
+    return counts
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not happen within 60 s"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_it_conforms_to_the_executors(ragged: Any) -> None:
+    data = dataset().map(noisy)
+    with serving(data, data, num_threads=2) as servers:
+        check_executor(
+            lambda builder: ServiceExecutor(builder, tuple(addresses(servers))),
+            BatchBuilder(data, seed=3, ragged="list"),
+        )
+        if ragged == "pad":
+            plain = dataset().select("bin").decode(bin=sw.array("<i8"))
+            with serving(plain) as others:
+                check_epoch(plain, sw.service(addresses(others)), ragged="pad")
+
+
+def test_all_options_of_a_loader_reach_the_server() -> None:
+    data = dataset().map(refusing).map(noisy)
+    with serving(data) as servers:
+        for options in (
+            {"on_error": "skip"},
+            {"on_error": "replace", "seed": 9},
+            {"on_error": "skip", "remainder": "pad", "batch_size": 7},
+        ):
+            check_epoch(data, sw.service(addresses(servers)), **options)
+
+
+def test_coalesced_batches_and_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    data = dataset().select("txt")
+    with serving(data) as servers:
+        check_epoch(data, sw.service(addresses(servers)), batch_size=2)
+    tensors = dataset().map(_tensor)
+    with serving(tensors) as servers:
+        with loader(tensors, sw.service(addresses(servers)), batch_size=2) as found:
+            batch = next(iter(found))
+    assert all(isinstance(value, torch.Tensor) for value in batch["t"])
+    assert [value.shape[0] for value in batch["t"]] == [0, 1]
+    assert batch["t"][1].dtype == torch.bfloat16
+    assert batch["t"][1].tolist() == [[1.0, 1.0]]
+
+
+def _tensor(sample: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    number = int(sample["cls"])
+    return {
+        "__key__": sample["__key__"],
+        "t": torch.full((number, 2), number, dtype=torch.bfloat16),
+    }
+
+
+def test_an_error_at_a_server_is_the_librarys_own_with_shard_and_key() -> None:
+    data = dataset().map(refusing)
+    with serving(data) as servers:
+        with loader(data, sw.service(addresses(servers))) as found:
+            taken = []
+            with pytest.raises(sw.DataError) as caught:
+                for batch in found:
+                    taken.append(batch)
+    assert len(taken) == 4, "the error comes in its batch's place"
+    with pytest.raises(sw.DataError) as wanted:
+        list(loader(data, "inline"))
+    assert str(caught.value) == str(wanted.value)
+    assert (caught.value.key, caught.value.index) == ("key-00033", 33)
+    assert caught.value.url is not None
+    cause = caught.value.__cause__
+    assert isinstance(cause, ValueError)
+    assert "refusing" in "".join(cause.__notes__)
+    assert servers[0].address in "".join(cause.__notes__)
+
+
+def test_what_can_not_travel_is_named() -> None:
+    data = dataset().map(_odd)
+    with serving(data) as servers:
+        with pytest.raises(TypeError, match=r"'odd' has a .*Path"):
+            next(iter(loader(data, sw.service(addresses(servers)))))
+
+
+def _odd(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "odd": Path("x")}
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (lambda: sw.Dataset(MemorySource(numbered_samples(SIZE), name="other")), "other data"),
+        (lambda: dataset().decode(cls=int), "other decoders or transforms"),
+        (lambda: dataset().map(refusing), "other decoders or transforms"),
+    ],
+)
+def test_a_server_of_other_data_or_code_is_refused(other: Any, what: str) -> None:
+    theirs, mine = other(), dataset()
+    with serving(theirs) as servers:
+        with pytest.raises(sw.ServiceError, match=what) as caught:
+            next(iter(loader(mine, sw.service(addresses(servers)))))
+    assert servers[0].address in str(caught.value)
+    if what == "other data":
+        assert theirs.fingerprint in str(caught.value)
+        assert mine.fingerprint in str(caught.value)
+
+
+def test_a_wrong_server_beside_a_right_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    data = dataset()
+    with serving(data) as right:
+        port = free_port()
+        service = sw.service([right[0].address, f"tcp://127.0.0.1:{port}"])
+        with loader(data, service) as found:
+            batches = iter(found)
+            next(batches)
+            with serving(dataset().map(refusing), port=port):
+                wait_for(lambda: "is not used" in caplog.text)
+                for _ in batches:
+                    pass
+            counts = found.stats()["service"]["servers"]
+    assert counts[f"tcp://127.0.0.1:{port}"]["answers"] == 0
+
+
+def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    data = dataset().map(lambda sample: {**sample, "twice": 2 * int(sample["cls"])})
+    for path in (right, wrong):
+        path.write_text(os.urandom(32).hex())
+        path.chmod(0o600)
+    with serving(None, token=right.read_bytes()) as servers:
+        service = sw.service(addresses(servers), token_file=right)
+        check_epoch(data, service)
+        # A collate of the user's goes with the dataset.
+        with loader(data, service, collate=len, batch_size=50, remainder="uneven") as found:
+            assert list(found) == [50, 50, 20]
+        for executor, message in (
+            (sw.service(addresses(servers), token_file=wrong), "another token"),
+            (sw.service(addresses(servers)), "asks for a token"),
+        ):
+            with pytest.raises(sw.ServiceError, match=message):
+                next(iter(loader(data, executor)))
+    with serving(data) as servers:
+        with pytest.raises(sw.ServiceError, match="under a token only"):
+            next(iter(loader(data, sw.service(addresses(servers)), collate=len)))
+        with pytest.raises(sw.ServiceError, match="the server has no token"):
+            next(iter(loader(data, sw.service(addresses(servers), token_file=right))))
+    right.chmod(0o644)
+    with pytest.raises(sw.ServiceError, match="chmod 600"):
+        next(iter(loader(data, sw.service("tcp://127.0.0.1:9", token_file=right))))
+    with pytest.raises(sw.ServiceError, match="can't be read"):
+        next(iter(loader(data, sw.service("tcp://127.0.0.1:9", token_file=tmp_path / "none"))))
+
+
+def test_garbage_on_the_port_changes_nothing() -> None:
+    data = dataset()
+    prefix = struct.Struct("<4sB3xQIIQ")
+    bomb = json.dumps({"arrays": [["|u1", [1 << 62]]], "body": {}}).encode()
+    garbage = [
+        b"", b"\0" * 100, os.urandom(5_000), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        prefix.pack(b"SWB1", 1, 0, 1 << 31, 0, 0), prefix.pack(b"SWB1", 7, 0, 2, 0, 1 << 60),
+        prefix.pack(b"SWB1", 1, 0, 2, 0, 0) + b"[]", prefix.pack(b"SWB1", 1, 0, 1, 0, 0) + b"{",
+        prefix.pack(b"SWB1", 4, 0, len(bomb), 0, 0) + bomb,
+        prefix.pack(b"SWB1", 1, 0, 60_000, 0, 0) + b"[" * 60_000,
+    ]  # fmt: skip
+    with serving(data) as servers:
+        port = int(servers[0].address.rpartition(":")[2])
+        with loader(data, sw.service(addresses(servers))) as found:
+            for step, wanted in enumerate(loader(data, "inline")):
+                with socket.create_connection(("127.0.0.1", port)) as sock:
+                    sock.settimeout(60)
+                    with suppress(OSError):  # it hangs up as soon as it has seen enough
+                        sock.sendall(garbage[step % len(garbage)])
+                        sock.shutdown(socket.SHUT_WR)
+                    while _received(sock):
+                        pass
+                if not step:
+                    batches = iter(found)
+                assert_batches_equal(wanted, next(batches))
+
+
+def _received(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(4_096)
+    except ConnectionError:
+        return b""
+
+
+def test_a_port_that_is_no_batch_server_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def answer() -> None:
+            listener.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    sock, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with sock:
+                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(sw.StallError, match=r"another program's port|closed|reset"):
+            next(iter(loader(dataset(), sw.service(address), timeout=1.0)))
+        stop.set()
+        thread.join()
+
+
+def test_broken_connections_lose_and_double_nothing() -> None:
+    data = dataset().map(noisy)
+    with serving(data, data) as servers, ExitStack() as stack:
+        ports = [int(each.rpartition(":")[2]) for each in addresses(servers)]
+        proxies = [stack.enter_context(TcpProxy(port, seed=port)) for port in ports]
+        for proxy in proxies:
+            proxy.breaks, proxy.most_bytes = 6, 30_000
+        service = sw.service([f"tcp://127.0.0.1:{proxy.port}" for proxy in proxies])
+        for seed in range(3):
+            counts = check_epoch(data, service, batch_size=3, seed=seed)
+            assert counts["servers"]
+        assert sum(proxy.num_broken for proxy in proxies) > 2
+
+
+def test_a_work_that_ends_two_connections_is_made_here() -> None:
+    data = dataset()
+    with serving(data) as servers, TcpProxy(int(servers[0].address.rpartition(":")[2])) as proxy:
+        # After the greeting's 400 bytes, in the middle of a batch of 400 kB.
+        proxy.breaks, proxy.most_bytes = 2, 300_000
+        builder = BatchBuilder(data)
+        executor = ServiceExecutor(builder, (f"tcp://127.0.0.1:{proxy.port}",), timeout=60)
+        ids = np.arange(4_000, dtype=np.int64) % SIZE
+        [batch] = executor.run(iter([BatchRequest(0, 0, ids)]))
+        assert executor.stats()["made_here"] == 1
+        executor.close()
+    assert_batches_equal(builder.build(BatchRequest(0, 0, ids)).data, batch.data)
+
+
+def test_with_all_servers_dead_it_waits_says_so_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_dataset(tmp_path)
+    data = module_of(path).dataset()
+    with BatchServers(path, 1) as servers:
+        with loader(data, sw.service(servers.addresses), shuffle=True) as found:
+            batches, truth = iter(found), iter(loader(data, "inline", shuffle=True))
+            assert_batches_equal(next(truth), next(batches))
+            servers.kill(0)
+            # The kernel ends a server with the thread that started it.
+            is_over = threading.Event()
+
+            def start_again() -> None:
+                wait_for(lambda: "no batch server answers, waiting" in caplog.text)
+                servers.start(0)
+                is_over.wait(120)
+
+            thread = threading.Thread(target=start_again)
+            thread.start()
+            for wanted in truth:
+                assert_batches_equal(wanted, next(batches))
+            assert found.stats()["service"]["made_here"] == 0
+            is_over.set()
+            thread.join()
+    assert servers.addresses[0] in caplog.text
+    assert f"batch server {servers.addresses[0]} answers" in caplog.text
+
+
+def test_the_loaders_timeout_ends_the_wait() -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(sw.StallError, match=rf"waits for .*{address} .*refused"):
+        next(iter(loader(dataset(), sw.service(address), timeout=0.5)))
+
+
+def test_with_fallback_batches_are_made_here(caplog: pytest.LogCaptureFixture) -> None:
+    data = dataset().map(noisy)
+    service = sw.service(f"tcp://127.0.0.1:{free_port()}", fallback=True)
+    with caplog.at_level(logging.WARNING):
+        counts = check_epoch(data, service)
+    assert counts["made_here"] == SIZE // 8
+    assert "batches are made here" in caplog.text
+
+
+def test_the_work_of_a_slow_server_is_hedged() -> None:
+    gated = Gated(numbered_samples(SIZE), [40, 30, 50])
+    Gated.gate = threading.Event()
+    Gated.gate.set()
+    data = dataset().map(noisy)  # samples that are only read would be coalesced
+    with serving(data, sw.Dataset(gated).map(noisy)) as servers:
+        with loader(data, sw.service(addresses(servers)), batch_size=2, timeout=60) as found:
+            batches, truth = iter(found), iter(loader(data, "inline", batch_size=2))
+            for step, wanted in enumerate(truth):
+                if step == 20:
+                    Gated.gate.clear()
+                assert_batches_equal(wanted, next(batches))
+            counts = found.stats()["service"]["servers"]
+            Gated.gate.set()
+    assert counts[servers[1].address]["hedges"] > 0
+
+
+def test_trainers_in_step_share_each_batch() -> None:
+    data = dataset().map(noisy)
+    with serving(data) as servers:
+        service = sw.service(addresses(servers))
+        with loader(data, service, shuffle=True) as one, loader(data, service, shuffle=True) as two:
+            for first, second in zip(one, two, strict=True):
+                assert_batches_equal(first, second)
+        assert servers[0].cache.num_built == SIZE // 8
+        assert servers[0].cache.num_shared == SIZE // 8
+        check_epoch(data, service, seed=1)
+        assert servers[0].cache.num_built == 2 * SIZE // 8
+
+
+def test_a_shard_is_read_by_one_server_while_it_has_credits() -> None:
+    data = dataset()
+    sources = [MemorySource(numbered_samples(SIZE), [40, 30, 50]) for _ in range(2)]
+    with serving(*map(sw.Dataset, sources), num_threads=40) as servers:
+        check_epoch(data, sw.service(addresses(servers)), shuffle=False, batch_size=10)
+    shards = [
+        {int(np.searchsorted([40, 70], ids[0], side="right")) for ids, _ in source.reads}
+        for source in sources
+    ]
+    assert not shards[0] & shards[1]
+
+
+def test_a_batch_that_is_kept_is_not_overwritten() -> None:
+    data = sw.wrap([np.full((300, 300), i) for i in range(40)])
+    with serving(data) as servers:
+        with loader(data, sw.service(addresses(servers)), batch_size=2) as found:
+            kept = [batch["value"] for batch in found]
+    assert [int(batch[0, 0, 0]) for batch in kept] == list(range(0, 40, 2))
+    assert all((batch == batch[:, :1, :1]).all() for batch in kept)
+
+
+def test_a_transport_is_three_methods() -> None:
+    data = dataset()
+    sent: list[int] = []
+
+    class Counted(TcpTransport):
+        def connect(self, address: str, *, timeout_s: float) -> Any:
+            sent.append(1)
+            return super().connect(address, timeout_s=timeout_s)
+
+    with serving(data) as servers:
+        executor = ServiceExecutor(
+            BatchBuilder(data), tuple(addresses(servers)), transport=Counted()
+        )
+        assert len(list(executor.run(iter([BatchRequest(0, 0, np.arange(3))])))) == 1
+        executor.close()
+    assert sent == [1]
+
+
+def test_servers_and_local_threads_do_not_go_together() -> None:
+    with pytest.raises(ValueError, match="num_workers=2"):
+        loader(dataset(), sw.service("tcp://a:1"), num_workers=2)
+
+
+@pytest.mark.parametrize("given", ["", "a", "http://a:1", "tcp://a:0", "a:1,a:1", [], "a:99999"])
+def test_an_address_that_is_none_is_named(given: Any) -> None:
+    with pytest.raises(ValueError, match="addresses"):
+        sw.service(given)

@@ -1,0 +1,133 @@
+"""Real batch servers, as processes that can be killed and started again on their port."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+from tests.support.server_process import end_with_parent, stop
+
+__all__ = ["BatchServers", "module_of", "write_dataset"]
+
+_DATASET = """
+import numpy as np
+import shardwise as sw
+
+
+def augmented(sample, rng):
+    if sample["value"] == BAD:
+        raise ValueError("no such number")
+    return {**sample, "noise": rng.random((8, 8)), "text": str(sample["value"])}
+
+
+def dataset():
+    return sw.wrap(list(range(SIZE))).map(augmented)
+"""
+
+
+def write_dataset(folder: Path, *, size: int = 240, bad: int = -1) -> Path:
+    """A file whose `dataset` both sides open; the sample `bad` raises in its transform."""
+    path = folder / "served.py"
+    path.write_text(_DATASET.replace("SIZE", str(size)).replace("BAD", str(bad)))
+    return path
+
+
+def module_of(path: Path) -> ModuleType:
+    """The module in a file, as the client's program has it."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class BatchServers:
+    """Some servers of one dataset; a context manager.
+
+    Args:
+        path: the file with `dataset`; None for servers that take it from clients.
+        count: how many are started.
+        options: of `shardwise serve`.
+    """
+
+    def __init__(self, path: Path | None, count: int = 2, *options: object) -> None:
+        self._target = [] if path is None else [f"{path}:dataset"]
+        self._options = [str(each) for each in options]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.addresses: list[str] = []
+        self._count = count
+
+    def __enter__(self) -> Self:
+        started = [self._start(0) for _ in range(self._count)]
+        self._processes = started
+        self.addresses = [_address(process) for process in started]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()
+        for process in self._processes:
+            stop(process)
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def process(self, number: int) -> subprocess.Popen[bytes]:
+        """A server's process."""
+        return self._processes[number]
+
+    def kill(self, number: int) -> None:
+        """SIGKILL a server."""
+        process = self._processes[number]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def freeze(self) -> None:
+        """Stop all servers where they are."""
+        for process in self._processes:
+            process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let frozen servers go on."""
+        for process in self._processes:
+            process.send_signal(signal.SIGCONT)
+
+    def start(self, number: int, *, wait: bool = False) -> None:
+        """Start a killed server again, on its port."""
+        process = self._processes[number]
+        assert process.stdout is not None
+        process.stdout.close()
+        port = int(self.addresses[number].rpartition(":")[2])
+        self._processes[number] = self._start(port)
+        if wait:
+            assert _address(self._processes[number]) == self.addresses[number]
+
+    def _start(self, port: int) -> subprocess.Popen[bytes]:
+        command = ["-m", "shardwise", "serve", *self._target, "--port", str(port), *self._options]
+        environment: dict[str, Any] = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=environment,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls
+        )
+
+
+def _address(process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> str:
+    """The address that a server says it is ready at."""
+    assert process.stdout is not None
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if select.select([process.stdout], [], [], 0.1)[0]:
+            line = process.stdout.readline().decode().strip()
+            assert line.startswith("ready: "), f"the server ended: {process.wait()}"
+            return line.removeprefix("ready: ")
+    raise AssertionError("the server did not say that it is ready")

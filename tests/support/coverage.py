@@ -1,0 +1,160 @@
+"""Ranks that hand out batches and write coverage, without data, threads or torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.engine.request import BatchRows
+from shardwise.loader.account import Account
+from shardwise.loader.position import Pass
+from shardwise.plan import Plan, Remainder, Sampler
+
+__all__ = ["Data", "Ranks", "random_chain"]
+
+# (rank, step, rows) -> rows that are handed out in their place.
+Fault = Callable[[int, int, BatchRows], BatchRows]
+
+
+@dataclass(frozen=True)
+class Data:
+    """As much of a dataset as an account asks for."""
+
+    num_samples: int
+    fingerprint: str = "0123456789abcdef"
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class Ranks:
+    """All ranks of one run, in step.
+
+    Args:
+        directory: the coverage directory.
+        data: the data.
+        sampler: their order.
+        batch_size: samples a rank and step.
+        world_size: how many.
+        remainder: what becomes of the rest.
+        shared: the run's name, as a process group would give it; None for one a rank.
+        fault: changes what is handed out.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        data: Data,
+        sampler: Sampler,
+        *,
+        batch_size: int = 3,
+        world_size: int = 1,
+        remainder: Remainder = "uneven",
+        shared: str | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        self.data, self.fault = data, fault
+        self.plan = Plan(
+            len(data),
+            sampler=sampler,
+            batch_size=batch_size,
+            world_size=world_size,
+            remainder=remainder,
+        )
+        self.accounts = [Account(directory) for _ in range(world_size)]
+        if shared is not None:
+            for account in self.accounts:
+                assert account._file is not None
+                account._file._run = (shared, True)
+
+    def begin(self, epoch: int = 0, start: int = 0) -> list[Pass]:
+        """Begin a pass on each rank."""
+        passes = []
+        for rank, account in enumerate(self.accounts):
+            current = Pass(epoch, start, self.plan.resumed(start))
+            account.begin(current, rank=rank, data=self.data)  # type: ignore[arg-type]
+            passes.append(current)
+        return passes
+
+    def step(self, passes: list[Pass]) -> None:
+        """Hand out one batch on each rank."""
+        for rank, (account, current) in enumerate(zip(self.accounts, passes, strict=True)):
+            plan, step = current.plan, current.num_batches
+            positions, valid = plan.positions(current.epoch, range(step, step + 1), rank)
+            rows = BatchRows(
+                plan.ids(current.epoch, positions[valid]),
+                num_padded=int(np.count_nonzero(~valid)),
+            )
+            if self.fault is not None:
+                rows = self.fault(rank, step, rows)
+            account.add(rows)
+            current.num_batches += 1
+
+    def note(self, passes: list[Pass], ranks: Iterable[int] | None = None) -> None:
+        """Write lines, as `state_dict()` and an epoch's end do; on some ranks only, if wanted."""
+        for rank in range(len(passes)) if ranks is None else ranks:
+            self.accounts[rank].note(passes[rank])
+
+    def epoch(self, epoch: int = 0, start: int = 0, *, every: int = 2) -> None:
+        """Go through an epoch to its end, with a line every so many steps."""
+        passes = self.begin(epoch, start)
+        for step in range(passes[0].plan.num_steps):
+            self.step(passes)
+            if step % every == every - 1:
+                self.note(passes)
+        self.note(passes)
+
+
+def random_chain(
+    directory: Path, data: Data, sampler: Sampler, *, seed: int, num_epochs: int = 2
+) -> int:
+    """A training that is killed and resumed on other ranks, until its last epoch ends.
+
+    A checkpoint is saved once all ranks have written their lines, and some ranks have written
+    theirs of a checkpoint that a kill prevented. Returns the number of runs.
+    """
+    draw = random.Random(seed)
+    states: list[tuple[int, int]] = [(0, 0)]  # what checkpoints hold, the newest last
+    shares_runs = draw.random() < 0.7
+    for run in range(1, 1000):
+        # Now and then an older checkpoint: it keeps what came before, and undoes the rest.
+        if len(states) > 1 and draw.random() < 0.2:
+            states = states[: draw.randrange(1, len(states))]
+        epoch, start = states[-1]
+        ranks = Ranks(
+            directory,
+            data,
+            sampler,
+            batch_size=draw.randint(1, 8),
+            world_size=draw.randint(1, 6),
+            remainder=draw.choice(["uneven", "pad", "drop"]),
+            shared=f"run{run}" if shares_runs else None,
+        )
+        steps_left = draw.randint(1, 60) if draw.random() < 0.9 else 10**6
+        while epoch < num_epochs:
+            passes = ranks.begin(epoch, start)
+            while passes[0].num_batches < passes[0].plan.num_steps:
+                if not steps_left:
+                    # Killed at a checkpoint that not all ranks have come to.
+                    some = draw.sample(range(len(passes)), draw.randrange(len(passes)))
+                    ranks.note(passes, some)
+                    break
+                ranks.step(passes)
+                steps_left -= 1
+                if draw.random() < 0.3:
+                    ranks.note(passes)
+                    states.append(passes[0].after())
+            else:
+                ranks.note(passes)  # the epoch's end
+                epoch, start = epoch + 1, 0
+                if draw.random() < 0.8:
+                    states.append((epoch, 0))
+                continue
+            break
+        else:
+            return run
+    raise AssertionError("the training never ended")
