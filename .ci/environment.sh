@@ -1,6 +1,9 @@
 # Shared by ./demo and ./test: makes .venv at the repository's root and installs into it.
 # Source it from a bash script that has set ROOT and changed into it.
 
+# Tests start some thousand interpreters; without this each would compile the whole package anew.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '%s\n' "$*"; }
 
 die() {

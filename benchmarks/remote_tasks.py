@@ -103,8 +103,13 @@ def ours_cached(job: Job) -> Result:
     return _cached(job, epochs=job["epochs"])
 
 
+def ours_once(job: Job) -> Result:
+    """One sequential epoch without a cache."""
+    return _epoch(job, job["urls"], shuffle=False, storage=job["config"])
+
+
 def fill_cache(job: Job) -> Result:
-    """An epoch through the cache."""
+    """The same through an empty cache."""
     return _cached(job, epochs=1)
 
 
@@ -277,7 +282,7 @@ TASKS: dict[str, Callable[[Job], Result]] = {
     task.__name__: task
     for task in (
         obstore_whole, obstore_random, ours, ours_processes, ours_window, ours_random, ours_local,
-        ours_cached, fill_cache, ours_first, ours_open, webdataset, streaming, litdata,
+        ours_cached, ours_once, fill_cache, ours_first, ours_open, webdataset, streaming, litdata,
         convert_streaming, convert_litdata,
     )
 }  # fmt: skip

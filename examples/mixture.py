@@ -1,102 +1,54 @@
-"""A mixture of two datasets: seven samples of the first to three of the second, in every batch.
+"""A mixture of two datasets whose weights change in the middle of a run, and a third one joins.
 
-The datasets stand behind one another (`sw.concat`), and a sampler interleaves their ids. Each keeps
-its own epochs: all of its samples come once before one comes again, however small it is beside the
-other. The mixture has epochs of any length, which walk on where the last one ended.
+`sw.mix` brings its own order: exact shares, each dataset in epochs of its own. The run that goes on
+with other weights takes up the state of the run before, whose samples do not change.
 
     python examples/mixture.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections import Counter
 
 import shardwise as sw
-from shardwise.testing import check_sampler
 
+web = sw.wrap([{"text": f"web {i}"} for i in range(7000)])
+code = sw.wrap([{"text": f"code {i}"} for i in range(900)])
+math = sw.wrap([{"text": f"math {i}"} for i in range(500)])
 
-class MixtureSampler:
-    """Rounds of sum(parts) positions, in each of them `parts[k]` samples of dataset k.
-
-    Args:
-        sizes: samples of each dataset, in the order of `sw.concat`.
-        parts: samples of each dataset in a round, 1 or more.
-        num_samples: positions in an epoch of the mixture.
-        seed: any whole number; it also keys the randomness of transforms.
-    """
-
-    def __init__(
-        self, sizes: Sequence[int], parts: Sequence[int], *, num_samples: int, seed: int = 0
-    ) -> None:
-        if len(sizes) != len(parts) or min(sizes) < 1 or min(parts) < 1:
-            raise ValueError(f"sizes={sizes} and parts={parts}: give 1 or more of each dataset")
-        self.sizes, self.parts = tuple(sizes), tuple(parts)
-        self.num_samples = num_samples
-        self.seed = seed
-        self._orders = [sw.FullSampler(size, seed=seed + k) for k, size in enumerate(sizes)]
-        self._starts = np.cumsum([0, *sizes[:-1]])
-        # A round's slots, evenly interleaved: which dataset, and its how-many-th of the round.
-        spread = np.concatenate([(np.arange(part) + 0.5) / part for part in parts])
-        slots = np.argsort(spread, kind="stable")
-        self._dataset_of_slot = np.repeat(np.arange(len(parts)), parts)[slots]
-        self._rank_in_round = np.concatenate([np.arange(part) for part in parts])[slots]
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at `positions` of `epoch`, int64 `[k]`."""
-        if positions.size and not 0 <= positions.min() <= positions.max() < self.num_samples:
-            raise ValueError(f"positions must lie in [0, {self.num_samples})")
-        rounds, slots = np.divmod(positions + epoch * self.num_samples, sum(self.parts))
-        datasets = self._dataset_of_slot[slots]
-        ids = np.empty(len(positions), dtype=np.int64)
-        for k, (size, part) in enumerate(zip(self.sizes, self.parts, strict=True)):
-            rows = np.flatnonzero(datasets == k)
-            # Where dataset k stands in its own epochs, which follow one another.
-            own = rounds[rows] * part + self._rank_in_round[slots[rows]]
-            own_epochs, own_positions = np.divmod(own, size)
-            for own_epoch in np.unique(own_epochs).tolist():
-                here = own_epochs == own_epoch
-                order = self._orders[k].indices(own_epoch, own_positions[here])
-                ids[rows[here]] = self._starts[k] + order
-        return ids
-
-    def spec(self) -> dict[str, Any]:
-        """What the order depends on."""
-        return {
-            "sampler": "mixture",
-            "sizes": list(self.sizes),
-            "parts": list(self.parts),
-            "num_samples": self.num_samples,
-            "seed": self.seed,
-        }
+FIRST = {"web": 0.7, "code": 0.3}
+# From sample 2,560 on, over all ranks.
+LATER = {"web": 0.5, "code": 0.25, "math": 0.25}
 
 
 def main() -> None:
-    """Mix 700 samples of text from the web with 90 of code."""
-    web = sw.wrap([{"text": f"web {i}"} for i in range(700)])
-    code = sw.wrap([{"text": f"code {i}"} for i in range(90)])
-    dataset = sw.concat([web, code])
-    sampler = MixtureSampler([len(web), len(code)], [7, 3], num_samples=600, seed=5)
-    check_sampler(sampler, ids=np.arange(len(dataset)), repeats=True, process=False)
+    """Train on ten blocks of web and code, then go on with some mathematics."""
+    mixed = sw.mix({"web": (web, 0.7), "code": (code, 0.3)}, until=5120, seed=5)
+    loader = sw.DataLoader(mixed, batch_size=256)
+    batches = iter(loader)
+    for _ in range(10):
+        batch = next(batches)
+        # 256 is a block, so that each batch has its share of code, to a sample or two.
+        assert abs(Counter(batch["__source__"])["code"] - 0.3 * 256) < 5
+    state = loader.state_dict()
+    seen = loader.stats()["sources"]["code"]
+    print(f"{seen['samples']} samples of code, {seen['epochs']:.2f} epochs of it")
 
-    loader = sw.DataLoader(dataset, batch_size=20, sampler=sampler, output="numpy")
-    for batch in loader:
-        assert sum(text.startswith("code") for text in batch["text"]) == 6
-    print(f"{len(loader)} batches of 14 samples from the web and 6 of code")
+    parts = {"web": web, "code": code, "math": math}
+    changed = sw.mix(parts, schedule=[(0, FIRST), (2560, LATER)], until=5120, seed=5)
+    loader = sw.DataLoader(changed, batch_size=256)
+    loader.load_state_dict(state)
+    rest = Counter(source for batch in loader for source in batch["__source__"])
+    print(f"then {dict(sorted(rest.items()))}")
+    assert abs(rest["math"] - 640) < 3
 
-    # In two epochs of the mixture, the 90 samples of code came four times each.
-    drawn = np.concatenate([sampler.indices(epoch, np.arange(600)) for epoch in range(2)])
-    assert (np.bincount(drawn, minlength=len(dataset))[len(web) :] == 4).all()
-
-    # Two ranks share the batches of one: the same samples at the same step.
-    alone = sw.Plan(len(dataset), batch_size=20, sampler=sampler)
-    shared = sw.Plan(len(dataset), batch_size=10, world_size=2, sampler=sampler)
-    for step in range(alone.num_steps):
-        halves = [shared.indices(0, step, rank) for rank in range(2)]
-        assert np.array_equal(np.concatenate(halves), alone.indices(0, step, 0))
+    # A state from after the change is none of the first schedule.
+    loader.load_state_dict({**state, "position": 2560})
+    next(iter(loader))
+    try:
+        sw.DataLoader(mixed, batch_size=256).load_state_dict(loader.state_dict())
+    except sw.StateError as error:
+        print(error)
 
 
 if __name__ == "__main__":

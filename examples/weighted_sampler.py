@@ -1,4 +1,7 @@
-"""A sampler of your own: each sample is drawn with replacement, by its weight.
+"""A sampler of your own: draws that become balanced from epoch to epoch.
+
+`sw.WeightedSampler` draws by fixed weights. Here the weights change with the epoch: the first one
+draws as the data are, the last one each class equally often, and those between a part of the way.
 
 A sampler has three members: `num_samples`, the positions of an epoch; `indices(epoch, positions)`,
 the sample ids there; and `spec()`, what the order depends on, as JSON for the loader's state.
@@ -20,72 +23,70 @@ import shardwise as sw
 from shardwise.testing import check_sampler
 
 
-class WeightedSampler:
-    """Draws with replacement: sample i has the probability `weights[i] / sum(weights)`.
+class AnnealedSampler:
+    """Weights of count ** -t for a sample of a class of `count`; t goes from 0 to 1.
 
     Args:
-        weights: one finite number from 0 on for each sample, not all 0.
-        num_draws: positions in an epoch.
+        labels: the class of each sample.
+        num_epochs: t is epoch / (num_epochs - 1), and 1 in all later epochs.
+        num_samples: positions in an epoch.
         seed: any whole number; it also keys the randomness of transforms.
     """
 
-    def __init__(self, weights: ArrayLike, *, num_draws: int, seed: int = 0) -> None:
-        values = np.asarray(weights, dtype=np.float64)
-        if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
-            raise ValueError("weights must be one finite number from 0 on for each sample")
-        if not values.sum():
-            raise ValueError(f"all {len(values)} weights are 0: no sample can be drawn")
-        self.num_samples = num_draws
+    def __init__(
+        self, labels: ArrayLike, *, num_epochs: int, num_samples: int, seed: int = 0
+    ) -> None:
+        _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        self._counts = counts[classes].astype(np.float64)
+        self.num_epochs = num_epochs
+        self.num_samples = num_samples
         self.seed = seed
-        # Sample i has the interval [ends[i - 1], ends[i]) of [0, 1); a weight of 0 an empty one.
-        self._ends = np.cumsum(values) / values.sum()
-        self._last = int(np.flatnonzero(values)[-1])
+        # The sampler of the epoch that was asked for last: dropping it changes the speed only.
+        self._last: tuple[int, sw.WeightedSampler] | None = None
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids drawn at `positions` of `epoch`, int64 `[k]`."""
-        if positions.size and not 0 <= positions.min() <= positions.max() < self.num_samples:
-            raise ValueError(f"positions must lie in [0, {self.num_samples})")
-        numbers = uniform(self.seed, epoch, positions)
-        ids = np.searchsorted(self._ends, numbers, side="right")
-        # Rounding may leave the last end below 1.
-        return np.minimum(ids, self._last).astype(np.int64)
+        last = self._last
+        if last is None or last[0] != epoch:
+            share = min(1.0, epoch / max(1, self.num_epochs - 1))
+            sampler = sw.WeightedSampler(
+                self._counts**-share, num_samples=self.num_samples, seed=self.seed
+            )
+            last = self._last = epoch, sampler
+        return last[1].indices(epoch, positions)
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on: a state under 1 KB names the weights by a digest."""
-        digest = hashlib.sha256(self._ends.astype("<f8").tobytes()).hexdigest()[:16]
-        draws, seed = self.num_samples, self.seed
-        return {"sampler": "weighted", "weights": digest, "num_draws": draws, "seed": seed}
-
-
-def uniform(seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A number in [0, 1) for each position: SplitMix64 (Steele et al., 2014), keyed by epoch."""
-    key, step = np.random.SeedSequence([seed, epoch]).generate_state(2, np.uint64)
-    word = key + positions.astype(np.uint64) * (step | np.uint64(1))
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    word ^= word >> np.uint64(31)
-    return (word >> np.uint64(11)) * 2.0**-53
+        """What the order depends on: a state under 1 KB names the classes by a digest."""
+        return {
+            "sampler": "annealed",
+            "counts": hashlib.sha256(self._counts.astype("<f8").tobytes()).hexdigest()[:16],
+            "num_epochs": self.num_epochs,
+            "num_samples": self.num_samples,
+            "seed": self.seed,
+        }
 
 
 def main() -> None:
-    """Balance two classes, of which the rare one has 50 of 1,000 samples."""
+    """Balance two classes, of which the rare one has 50 of 1,000 samples, over three epochs."""
     labels = np.arange(1000) % 20 == 0
     dataset = sw.wrap([{"label": int(label)} for label in labels])
-    weights = np.where(labels, 1 / labels.sum(), 1 / (~labels).sum())
-    sampler = WeightedSampler(weights, num_draws=4000, seed=3)
+    sampler = AnnealedSampler(labels, num_epochs=3, num_samples=4000, seed=3)
     check_sampler(sampler, ids=np.arange(len(dataset)), repeats=True, process=False)
 
     loader = sw.DataLoader(dataset, batch_size=100, sampler=sampler, output="numpy")
-    seen, state = [], {}
-    for step, batch in enumerate(loader):
-        seen.append(batch["label"])
-        if step == 15:
-            state = loader.state_dict()
-    share = np.concatenate(seen).mean()
-    print(f"the rare class has {labels.mean():.0%} of the samples and {share:.0%} of the draws")
-    assert 0.46 < share < 0.54
+    shares, state = [], {}
+    for epoch in range(3):
+        seen = []
+        for step, batch in enumerate(loader):
+            seen.append(batch["label"])
+            if (epoch, step) == (2, 15):
+                state = loader.state_dict()
+        shares.append(float(np.concatenate(seen).mean()))
+    print("the rare class has", ", ".join(f"{share:.0%}" for share in shares), "of the draws")
+    assert 0.03 < shares[0] < 0.07
+    assert 0.46 < shares[2] < 0.54
 
-    # Resumed after 16 of 40 batches, the loader goes on with the 17th.
+    # Resumed after 16 of 40 batches of the last epoch, the loader goes on with the 17th.
     loader.load_state_dict(state)
     rest = [batch["label"] for batch in loader]
     assert np.array_equal(np.concatenate(rest), np.concatenate(seen[16:]))

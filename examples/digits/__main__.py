@@ -32,6 +32,21 @@ def phases(steps_per_epoch: int) -> list[Phase]:
     ]
 
 
+def certify(directory: Path) -> list[str]:
+    """What `shardwise certify` says of each epoch; nothing where it found a fault."""
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwise", "certify", "--json", directory / "coverage"],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        print(done.stdout, file=sys.stderr)
+        return []
+    return [e["verdict"] for order in json.loads(done.stdout)["orders"] for e in order["epochs"]]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--directory", type=Path, default=ROOT / "demo-data" / "digits")
@@ -42,7 +57,8 @@ def main() -> int:
     began = time.monotonic()
 
     write_shards(directory)
-    shutil.rmtree(directory / "ledger", ignore_errors=True)
+    for name in ("ledger", "coverage"):
+        shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "checkpoint.pt").unlink(missing_ok=True)
     subprocess.run(
         [sys.executable, "-m", "shardwise", "index", directory / "train", directory / "test"],
@@ -72,6 +88,7 @@ def main() -> int:
         plan,
         num_samples=len(data),
         num_epochs=NUM_EPOCHS,
+        certified=certify(directory),
         seconds=time.monotonic() - began,
     )
     if options.json:

@@ -22,6 +22,7 @@ def summarise(
     *,
     num_samples: int,
     num_epochs: int,
+    certified: Sequence[str],
     seconds: float,
 ) -> dict[str, Any]:
     """Count what the ledger says; `passed` is True if every claim of the demo holds."""
@@ -58,6 +59,8 @@ def summarise(
         "every_sample_once_in_every_epoch": len(epochs) == num_epochs
         and all(epoch["used_once"] == num_samples for epoch in epochs)
         and not any(epoch["used_more"] for epoch in epochs),
+        "every_epoch_is_certified": len(certified) == num_epochs
+        and all(f"every one of {num_samples:,} samples exactly once" in v for v in certified),
         "repeated_steps_had_the_same_samples": account.repeated_alike(),
         "accuracy_is_high_enough": accuracy > MIN_ACCURACY,
     }
@@ -66,6 +69,7 @@ def summarise(
         "accuracy": accuracy,
         "runs": runs,
         "epochs": epochs,
+        "certified": list(certified),
         "checks": checks,
         "passed": all(checks.values()),
         "seconds": round(seconds, 1),
@@ -109,6 +113,11 @@ def show(summary: dict[str, Any], console: Console) -> None:
         (
             checks["every_sample_once_in_every_epoch"],
             "every training sample was used exactly once in every epoch",
+        ),
+        (
+            checks["every_epoch_is_certified"],
+            "`shardwise certify` says the same of each epoch, from what the loaders wrote down: "
+            f"{summary['certified'][-1] if summary['certified'] else 'nothing'}",
         ),
         (
             checks["repeated_steps_had_the_same_samples"],

@@ -71,6 +71,7 @@ def train(directory: Path, *, run: int, num_epochs: int) -> None:
         shuffle=True,
         seed=0,
         remainder="uneven",
+        coverage=directory / "coverage",
     )
     test_loader = sw.DataLoader(digits(directory / "test"), batch_size=60, remainder="uneven")
 
@@ -88,7 +89,9 @@ def train(directory: Path, *, run: int, num_epochs: int) -> None:
     parallel = DistributedDataParallel(model)
 
     def checkpoint_now() -> None:
-        # Every rank has written its ledger up to this step before the checkpoint counts on it.
+        # Every rank has written its ledger and its coverage up to this step before the checkpoint
+        # counts on it.
+        state = loader.state_dict()
         dist.barrier()
         if dist.get_rank() == 0:
             save(
@@ -98,7 +101,7 @@ def train(directory: Path, *, run: int, num_epochs: int) -> None:
                     "step": step,
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
-                    "loader": loader.state_dict(),
+                    "loader": state,
                 },
             )
 

@@ -43,11 +43,17 @@ def train(directory: Path, *, stop_after: int | None = None) -> None:
             step += 1
             ledger.add_batch(loader.epoch, batch, loss)
             if step == stop_after:
+                # On every rank: each writes down what it has handed out up to here.
+                position = loader.state_dict()
+                dist.barrier()
                 if loader.rank == 0:
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    save(checkpoint, {**state, "loader": loader.state_dict(), "step": step})
+                    save(checkpoint, {**state, "loader": position, "step": step})
                 dist.barrier()
                 return
+        certificate = loader.certificate()  # of all ranks
+        if loader.rank == 0:
+            print(certificate["verdict"])
 
 
 if __name__ == "__main__":

@@ -44,11 +44,13 @@ def train_on_worker(config: dict[str, Any]) -> None:
             step += 1
             ledger.add_batch(loader.epoch, batch, loss)
             if step == config["stop_after"] and checkpoint is None:
+                # On every rank: each writes down what it has handed out up to here.
+                position = loader.state_dict()
                 with tempfile.TemporaryDirectory() as folder:
                     saved = None
                     if loader.rank == 0:
                         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                        state["loader"] = loader.state_dict()
+                        state["loader"] = position
                         torch.save(state, Path(folder) / "state.pt")
                         saved = ray_train.Checkpoint(folder)
                     ray_train.report({"step": step}, checkpoint=saved)

@@ -1,0 +1,305 @@
+"""10^10 samples in 10^6 shards on 1 to 2,048 ranks, simulated: who reads what, how often, at once.
+
+Nothing is read: the plan says all of it. Nodes have 8 ranks of 100 samples a second, samples have
+50 kB, batches 64. Columns:
+
+- lanes: of the window shuffle. "strided" gives rank r the positions p with p mod W = r, as before
+  the lane order; it is measured with 1,024 lanes, as is "1,024 lanes".
+- batch: shards in a rank's batch of 64, mean over ranks and steps.
+- nodes a shard: nodes that read a shard in an epoch, mean and most. At a time, a shard is in one
+  lane, and that is of two nodes at most; four are where a shard is cut between two such lanes, of
+  which one reads its end at the end of the epoch and the other its beginning at the beginning.
+- shards a node: shards that a node opens in 10 minutes.
+- requests: a second, of the whole cluster, a window of a lane each.
+- open MB: windows that a rank holds open to read each sample's run once.
+- shared: of the shards that a node opens, how many another node opens too.
+- kept: of the shards that a node opened at W = 1,024, how many it goes on with at W (the same node
+  number), which is what its cache is worth after a resume.
+
+    python benchmarks/scale.py [--world-sizes 1024 1000] [--all]
+
+--all checks the nodes a shard for every W from 1 to 2,048.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.engine.request import BatchRows
+from shardwise.loader.tally import Tally
+from shardwise.plan import Partition, WindowSampler
+from shardwise.plan.id_word import IdWord
+from shardwise.plan.lanes import in_lane_order
+
+NUM_SHARDS, MEAN_SIZE, SIGMA = 1_000_000, 9_000, 0.45
+RANKS_A_NODE, BATCH_SIZE, RATE, SECONDS = 8, 64, 100, 600
+SAMPLE_BYTES = 50_000
+WORLD_SIZES = (8, 64, 256, 512, 768, 960, 1000, 1009, 1016, 1021, 1024, 1536, 2000, 2039, 2048)
+# Steps at which the lanes of a node are held against the plan.
+NUM_STEPS = 8
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one world size."""
+
+    batch: float
+    mean_nodes: float
+    most_nodes: int
+    shards: float
+    requests: float
+    open_mb: float
+    shared: float
+    kept: float
+
+
+class Cut:
+    """How an epoch's lanes cut its shards."""
+
+    def __init__(self, sampler: WindowSampler, sizes: Ints) -> None:
+        self.lanes = sampler.lanes
+        self.sampler, self.sizes = sampler, sizes
+        line = sampler._line(0)
+        self.starts, self.lengths = line.starts.view(np.int64), line.sizes.view(np.int64)
+        self.ends = line.ends
+        # By place on the line: the lane of each section, and which shards each meets.
+        self.by_place = np.argsort(self.starts)
+        first = np.searchsorted(line.ends, np.sort(self.starts), side="right")
+        stop = self.starts + self.lengths - 1
+        last = np.searchsorted(line.ends, stop[self.by_place], side="right")
+        self.first, self.last = first, last
+
+    def nodes(self, lanes_of_nodes: list[Ints]) -> tuple[float, int, int]:
+        """Nodes that read a shard, from the lanes of each node: mean, most, shards with over 3."""
+        pairs = np.concatenate(
+            [lanes * len(lanes_of_nodes) + node for node, lanes in enumerate(lanes_of_nodes)]
+        )
+        # A shard in the middle of a section is read by the nodes of its lane.
+        by_lane = np.bincount(pairs // len(lanes_of_nodes), minlength=self.lanes)
+        place = np.empty(self.lanes, dtype=np.int64)
+        place[self.by_place] = np.arange(self.lanes)
+        count = self.last - self.first + 1
+        total = int((by_lane[self.by_place] * count).sum())
+        most = int(by_lane.max())
+        # A shard at a cut is read by the nodes of both of its lanes: each of them once.
+        cut = np.flatnonzero(self.last[:-1] == self.first[1:])
+        members: dict[int, set[int]] = {}
+        for pair in pairs.tolist():
+            lane, node = divmod(pair, len(lanes_of_nodes))
+            members.setdefault(lane, set()).add(node)
+        num_above = 0
+        for at in cut.tolist():
+            left = members[int(self.by_place[at])]
+            right = members[int(self.by_place[at + 1])]
+            total -= len(left & right)
+            most = max(most, len(left | right))
+            num_above += len(left | right) > 3
+        met = int(self.last[-1]) + 1
+        return total / met, most, num_above
+
+    def shards(self, lanes: Ints, num_samples: int) -> Ints:
+        """Shards that these lanes open while each of them gives so many samples."""
+        begin = self.starts[lanes]
+        end = begin + np.minimum(num_samples, self.lengths[lanes])
+        first = np.searchsorted(self.ends, begin, side="right")
+        last = np.searchsorted(self.ends, end - 1, side="right")
+        return np.unique(
+            np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])
+        )
+
+
+def lanes_of_nodes(world_size: int, batch_size: int, lanes: int) -> list[Ints]:
+    """The lanes that each node reads in an epoch: what plan/lanes.py proves, held against its cut.
+
+    Lane number floor(L * r / W) holds the border of the ranks r - 1 and r, wherever batches begin.
+    """
+    size = world_size * batch_size
+    d = np.gcd(size, lanes)
+    of_class, extra = lanes // d, size % lanes // d
+    classes, x = np.divmod(np.arange(lanes), of_class)
+    by_number = x * extra % of_class * d + classes
+    found = []
+    for first in range(0, world_size, RANKS_A_NODE):
+        last = min(first + RANKS_A_NODE, world_size)
+        numbers = slice(lanes * first // world_size, -(-lanes * last // world_size))
+        found.append(np.sort(by_number[numbers]))
+    width = RANKS_A_NODE * batch_size
+    for step in np.random.default_rng(0).integers(0, 10**5, NUM_STEPS).tolist():
+        node = step % len(found)
+        slots = range(node * width, min((node + 1) * width, size))
+        begin = np.array([step * size % lanes])
+        read = (in_lane_order(begin, slots, size=size, lanes=lanes) + begin) % lanes
+        assert np.isin(read, found[node]).all(), (world_size, step)
+    return found
+
+
+def strided(world_size: int, lanes: int) -> list[Ints]:
+    """The lanes of each node where rank r has the positions p with p mod W = r."""
+    step = np.gcd(world_size, lanes)
+    ranks = [range(r, min(r + RANKS_A_NODE, world_size)) for r in range(0, world_size, 8)]
+    every = np.arange(lanes)
+    return [every[np.isin(every % step, [rank % step for rank in node])] for node in ranks]
+
+
+def row(cut: Cut, world_size: int, nodes: list[Ints], before: list[Ints]) -> Row:
+    mean, most, _ = cut.nodes(nodes)
+    advance = max(1, RATE * SECONDS * world_size // cut.lanes)
+    some = range(0, len(nodes), max(1, len(nodes) // 16))
+    opened = [cut.shards(nodes[node], advance) for node in some]
+    lane_nodes = np.bincount(np.concatenate(nodes), minlength=cut.lanes)
+    shared = np.mean([(lane_nodes[nodes[node]] > 1).mean() for node in some])
+    kept = [
+        np.isin(before[node], nodes[node]).mean() for node in range(min(len(nodes), len(before)))
+    ]
+    lanes_a_rank = np.mean([len(lanes) for lanes in nodes]) / min(RANKS_A_NODE, world_size)
+    return Row(
+        batch=shards_of_batches(cut, world_size),
+        mean_nodes=mean,
+        most_nodes=most,
+        shards=float(np.mean([len(each) for each in opened])),
+        requests=RATE * world_size / cut.sampler.window * float(lane_nodes.mean()),
+        open_mb=lanes_a_rank * cut.sampler.window * SAMPLE_BYTES / 1e6,
+        shared=float(shared),
+        kept=float(np.mean(kept)),
+    )
+
+
+def shards_of_batches(cut: Cut, world_size: int) -> float:
+    """Shards in a rank's batch of 64: of the middle of an epoch, by the sampler itself."""
+    partition = Partition(cut.sampler.num_samples, BATCH_SIZE, world_size, lanes=cut.lanes)
+    ends, counts = np.cumsum(cut.sizes), []
+    for rank in range(0, world_size, max(1, world_size // 16)):
+        positions, _ = partition.positions(partition.num_steps // 2, rank)
+        ids = cut.sampler.indices(0, positions)
+        counts.append(np.unique(np.searchsorted(ends, ids, side="right")).size)
+    return float(np.mean(counts))
+
+
+def table(title: str, cut: Cut, world_sizes: list[int], *, is_strided: bool = False) -> None:
+    print(f"\n{title}\n")
+    print("| W | batch | nodes a shard | most | shards a node | x W=1024 | requests | open MB |"
+          " shared | kept |")  # fmt: skip
+    print("|---:|" + "---:|" * 9)
+
+    def nodes_of(world_size: int) -> list[Ints]:
+        if is_strided:
+            return strided(world_size, cut.lanes)
+        return lanes_of_nodes(world_size, BATCH_SIZE, cut.lanes)
+
+    before = nodes_of(1024)
+    base = row(cut, 1024, before, before).shards
+    for world_size in world_sizes:
+        r = row(cut, world_size, nodes_of(world_size), before)
+        print(
+            f"| {world_size} | {r.batch:.1f} | {r.mean_nodes:.2f} | {r.most_nodes} "
+            f"| {r.shards:,.0f} | {r.shards / base:.2f} | {r.requests:,.0f} | {r.open_mb:,.0f} "
+            f"| {r.shared:.0%} | {r.kept:.0%} |",
+            flush=True,
+        )
+
+
+def check_all(cut: Cut) -> None:
+    """Nodes a shard for every W up to 2,048, of global batches of 1,024 and a few more."""
+    worst_mean, most = (0.0, 0), (0, 0)
+    above, num_wide = 0, 0
+    for world_size in range(1, 2049):
+        batch_size = -(-1024 // world_size)
+        mean, largest, wide = cut.nodes(lanes_of_nodes(world_size, batch_size, cut.lanes))
+        worst_mean = max(worst_mean, (mean, world_size))
+        most = max(most, (largest, world_size))
+        above, num_wide = max(above, wide), num_wide + (largest > 3)
+    print(f"\n{cut.lanes} lanes, every W from 1 to 2,048, global batches of 1,024 and more:")
+    print(f"  nodes a shard: mean at most {worst_mean[0]:.3f} (W={worst_mean[1]})")
+    print(
+        f"  most of any shard: {most[0]} (W={most[1]}); above 3 for {num_wide} W, "
+        f"and for {above} of {NUM_SHARDS:,} shards at most"
+    )
+
+
+def steps_cost() -> None:
+    """CPU of one step's positions, one step a call."""
+    print("\nPositions of one step of one rank, us of CPU (batch of 64; 63):\n")
+    for world_size in (1000, 1021, 1024, 2048):
+        for lanes in (1024, 16_384):
+            costs = []
+            for batch_size in (64, 63):
+                partition = Partition(10**10, batch_size, world_size, lanes=lanes)
+                best = np.inf
+                for _ in range(5):
+                    began = time.process_time()
+                    for step in range(400):
+                        partition.positions(step, world_size // 2)
+                    best = min(best, (time.process_time() - began) / 400)
+                costs.append(f"{best * 1e6:.1f}")
+            print(f"  W={world_size:5d} lanes={lanes:6d}: {', '.join(costs)}")
+
+
+def certificate_cost() -> None:
+    """CPU of counting a batch of 64 into the word of an epoch."""
+    draw = np.random.default_rng(0)
+    for num_samples in (10**6, 10**9, 10**10):
+        word = IdWord("0123456789abcdef", 0)
+        tally = Tally(lambda word=word: word)
+        rows = [BatchRows(draw.integers(0, num_samples, BATCH_SIZE)) for _ in range(640)]
+        best = np.inf
+        for _ in range(10):
+            began = time.process_time()
+            for each in rows:
+                tally.add(each)
+            best = min(best, (time.process_time() - began) / len(rows))
+        began = time.process_time()
+        for _ in range(100):
+            word.of_range(range(num_samples))
+        closed = (time.process_time() - began) / 100
+        print(
+            f"  N = {num_samples:.0e}: {best * 1e6:.2f} us a batch of 64, "
+            f"closed form {closed * 1e6:.0f} us"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=list(WORLD_SIZES))
+    parser.add_argument("--all", action="store_true", help="every W from 1 to 2,048")
+    options = parser.parse_args()
+    draw = np.random.default_rng(0)
+    sizes = np.maximum(1, draw.lognormal(np.log(MEAN_SIZE), SIGMA, NUM_SHARDS)).astype(np.int64)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    times = []
+    began = time.process_time()
+    sampler = WindowSampler(sizes, seed=1)
+    times.append(time.process_time() - began)
+    for epoch in (0, 1):
+        began = time.process_time()
+        sampler.indices(epoch, np.arange(64))
+        times.append(time.process_time() - began)
+    began = time.process_time()
+    sampler.spec()
+    times.append(time.process_time() - began)
+    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"{sampler.num_samples:,} samples in {NUM_SHARDS:,} shards, {sampler.lanes:,} lanes")
+    names = ("made", "first epoch", "next epoch", "spec")
+    shown = ", ".join(f"{name} {s:.2f} s" for name, s in zip(names, times, strict=True))
+    print(f"sampler: {shown}, {memory:.0f} MB")
+    steps_cost()
+    print("\nCertificate, CPU:\n")
+    certificate_cost()
+    by_size, plain = Cut(sampler, sizes), Cut(WindowSampler(sizes, seed=1, lanes=1024), sizes)
+    table("Lanes by size", by_size, options.world_sizes)
+    table("1,024 lanes", plain, options.world_sizes)
+    table("1,024 lanes, strided", plain, options.world_sizes, is_strided=True)
+    if options.all:
+        check_all(by_size)
+        check_all(plain)
+
+
+if __name__ == "__main__":
+    main()

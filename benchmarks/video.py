@@ -1,0 +1,246 @@
+"""CPU of one clip as a multiple of the floor, bytes of an index, remote bytes, and 10 s of an hour.
+
+    python -m benchmarks.video [--clips 20] [--seconds 10]
+
+The floor is the packets from the key frame to the last wanted frame, through one PyAV codec
+context, and the wanted frames to RGB. All ways alternate in one process with torch at one thread;
+CPU seconds, so that other work on the machine matters little. Needs ffmpeg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+import shardwise as sw
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.coded_frames import read_segments
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.index_format import index_to_bytes
+from shardwise.media_files.media_index import index_media, with_checksums
+from shardwise.media_files.sound_window import open_sound, read_window
+
+NUM_FRAMES, STRIDE = 16, 4
+
+
+def make(folder: Path, gop: int, seconds: int) -> bytes:
+    """A video of 854x480 with two B-frames."""
+    path = folder / f"gop{gop}.mp4"
+    source = f"testsrc2=s=854x480:r=30:d={seconds},noise=alls=12:allf=t"
+    options = f"-c:v libx264 -preset veryfast -bf 2 -g {gop} -keyint_min {gop} -sc_threshold 0"
+    command = ["ffmpeg", "-v", "error", "-y", "-f", "lavfi", "-i", source, *options.split()]
+    subprocess.run(
+        [*command, "-pix_fmt", "yuv420p", "-crf", "26", "-movflags", "faststart", path], check=True
+    )
+    return path.read_bytes()
+
+
+def floor(data, index, frames):
+    """Decode what must be decoded, and convert what is wanted."""
+    import av
+
+    track = index.first("video")
+    segments = track.segments(frames)
+    parts = read_segments(index, track, segments, BytesReader(data))
+    for segment, payloads in zip(segments, parts, strict=True):
+        context = av.CodecContext.create("h264", "r")
+        context.extradata, context.thread_count = track.config, 1
+        wanted = set(segment.wanted.tolist())
+        reformatter = av.video.reformatter.VideoReformatter()
+        left = len(wanted)
+        for number, payload in zip(segment.samples.tolist(), payloads, strict=True):
+            packet = av.Packet(bytes(payload))
+            packet.pts = packet.dts = number
+            for frame in context.decode(packet):
+                left -= keep(reformatter, frame, wanted)
+        for frame in context.decode(None) if left else ():
+            keep(reformatter, frame, wanted)
+
+
+def keep(reformatter, frame, wanted):
+    if frame.pts not in wanted:
+        return 0
+    reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+    return 1
+
+
+def ways(data, index, size):
+    form = form_of(index, layout="THWC")
+    small = form_of(index, layout="THWC", size=(size, size))
+    reader = BytesReader(data)
+    return {
+        "floor": lambda frames: floor(data, index, frames),
+        "ours, PyAV": lambda frames: decode_frames(reader, index, frames, form=form),
+        "ours, torchcodec": lambda frames: decode_frames(
+            reader, index, frames, form=form, backend="torchcodec"
+        ),
+        "ours, PyAV, 224": lambda frames: decode_frames(reader, index, frames, form=small),
+        "ours, no index stored": lambda frames: decode_frames(
+            reader, index_media(reader), frames, form=form
+        ),
+        "torchcodec exact": lambda frames: torchcodec_exact(data, frames),
+        "PyAV seek": lambda frames: pyav_seek(data, index, frames),
+    }
+
+
+def torchcodec_exact(data, frames):
+    from torchcodec.decoders import VideoDecoder
+
+    VideoDecoder(data, num_ffmpeg_threads=1).get_frames_at(frames.tolist())
+
+
+def pyav_seek(data, index, frames):
+    import av
+
+    track = index.first("video")
+    wanted = set(track.pts[frames].tolist())
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        container.seek(min(wanted), stream=stream)
+        for frame in container.decode(stream):
+            if frame.pts in wanted:
+                frame.to_ndarray(format="rgb24")
+                wanted.remove(frame.pts)
+                if not wanted:
+                    return
+
+
+def cpu(call, *arguments):
+    begin = time.process_time()
+    call(*arguments)
+    return time.process_time() - begin
+
+
+def clips(folder, num_clips, seconds):
+    import torch
+
+    torch.set_num_threads(1)
+    for gop in (12, 48, 250):
+        data = make(folder, gop, seconds)
+        index = index_media(BytesReader(data))
+        track = index.first("video")
+        rng = np.random.default_rng(0)
+        calls = ways(data, index, 224)
+        spent: dict[str, float] = defaultdict(float)
+        for number in range(num_clips + 1):
+            start = int(rng.integers(track.num_frames - (NUM_FRAMES - 1) * STRIDE))
+            frames = start + STRIDE * np.arange(NUM_FRAMES)
+            names = list(calls)
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                seconds_spent = cpu(calls[name], frames)
+                if number:  # the first clip imports
+                    spent[name] += seconds_spent
+        line = ", ".join(f"{name} {spent[name] / spent['floor']:.2f}" for name in calls)
+        stored = len(index_to_bytes(index)) / track.num_frames
+        print(f"GOP {gop}: floor {1000 * spent['floor'] / num_clips:.0f} ms a clip; {line}")
+        print(f"GOP {gop}: index {stored:.2f} B a frame; {remote(data, index)}")
+
+
+def remote(data, index):
+    """Bytes and requests of clips, against what lies between key frame and last frame."""
+
+    class Far(BytesReader):
+        total = requests = 0
+
+        def read(self, start, stop):
+            self.total += stop - start
+            self.requests += 1
+            return super().read(start, stop)
+
+    far, track, needed = Far(data), index.first("video"), 0
+    for start in range(0, track.num_frames - 70, 37):
+        frames = start + STRIDE * np.arange(NUM_FRAMES)
+        segments, columns = track.segments(frames), track.columns
+        read_segments(index, track, segments, far)
+        begin, end = int(segments[0].samples[0]), int(segments[-1].samples[-1])
+        needed += int(columns.offset[end] + columns.size[end] - columns.offset[begin])
+    count = len(range(0, track.num_frames - 70, 37))
+    opening = Far(data)
+    index_media(opening)
+    return (
+        f"{far.requests / count:.2f} requests a clip of {far.total / needed:.2f} x the bytes "
+        f"between; {opening.requests} reads to index"
+    )
+
+
+def sound(folder):
+    import soundfile
+
+    minutes = 60
+    noise = f"anoisesrc=d={minutes * 60}:c=pink:r=44100:seed=7:a=0.5"
+    for name, options in (("hour.flac", "-sample_fmt s16"), ("hour.wav", "")):
+        path = folder / name
+        command = ["ffmpeg", "-v", "error", "-y", "-f", "lavfi", "-i", noise, *options.split()]
+        subprocess.run([*command, path], check=True)
+        data = path.read_bytes()
+        spent = defaultdict(float)
+        for start in (400, 1800, 3300) * 4:
+            decoder = sw.audio(seconds=10, start=float(start))
+
+            def plain(start=start, data=data):
+                with soundfile.SoundFile(io.BytesIO(data)) as file:
+                    file.seek(start * 44100)
+                    file.read(441_000, dtype="float32")
+
+            spent["ours"] += cpu(decoder, data)
+            spent["soundfile"] += cpu(plain)
+        ratio = spent["ours"] / spent["soundfile"]
+        print(f"{name}: 10 s of an hour, {ratio:.2f} x soundfile ({spent['soundfile'] / 12:.4f} s)")
+        path.unlink()
+    for name, options in (
+        ("hour.mp3", "-b:a 128k"),
+        ("hour.m4a", "-c:a aac -b:a 128k"),
+        ("hour.opus", "-b:a 96k"),
+    ):
+        path = folder / name
+        # The same minute again and again: the encoders are slow.
+        minute = folder / "minute.wav"
+        command = ["ffmpeg", "-v", "error", "-y"]
+        subprocess.run(
+            [*command, "-f", "lavfi", "-i", noise.replace(f"d={minutes * 60}", "d=60"), minute],
+            check=True,
+        )
+        loop = ["-stream_loop", str(minutes - 1), "-i", minute]
+        subprocess.run([*command, *loop, *options.split(), path], check=True)
+        data = path.read_bytes()
+        whole = cpu(index_media, BytesReader(data))
+        index = with_checksums(index_media(BytesReader(data)), BytesReader(data))
+        spent = defaultdict(list)
+        for start in (400, 1800, 3300) * 4:
+            spent["file"].append(cpu(sw.audio(seconds=10, start=float(start)), data))
+            spent["index"].append(cpu(sound_of_index, data, index, start))
+        print(
+            f"{name}: 10 s of an hour, {1000 * np.median(spent['file']):.0f} ms of the file (of "
+            f"which its index {1000 * whole:.0f} ms), {1000 * np.median(spent['index']):.1f} ms "
+            "with a stored index"
+        )
+        path.unlink()
+
+
+def sound_of_index(data, index, start):
+    opened = open_sound(BytesReader(data), index=index)
+    read_window(opened, start * opened.rate, 10 * opened.rate, rate=opened.rate, channels=None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clips", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--sound", action="store_true", help="sound alone")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if not options.sound:
+            clips(Path(folder), options.clips, options.seconds)
+        sound(Path(folder))
+
+
+if __name__ == "__main__":
+    main()
