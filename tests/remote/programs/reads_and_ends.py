@@ -64,6 +64,11 @@ def load_in_torch(urls: list[str]) -> None:
     data = sw.torch.IterableDataset(sw.tar(urls), batch_size=4, rank=0, world_size=1)
     loader = DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="spawn")
     assert sum(1 for _ in loader)
+    # torch does not wait for its queue's thread. Where the interpreter ends while that thread frees
+    # the queue's semaphore, Python's resource tracker warns of a leak, whoever wrote the dataset.
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join()
 
 
 if __name__ == "__main__":
