@@ -271,13 +271,12 @@ def uncertain() -> Ranks | None:
 
 
 def _from_environment(env: Mapping[str, str]) -> Ranks:
-    ranks = _pair(env, "RANK", "WORLD_SIZE")
-    if ranks is None and _slurm_step(env):
-        ranks = _from_slurm(env)
-    if ranks is None:
-        ranks = _pair(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    if ranks is None:
-        ranks = _pair(env, "PMI_RANK", "PMI_SIZE")
+    ranks = (
+        _pair(env, "RANK", "WORLD_SIZE")
+        or (_from_slurm(env) if _slurm_step(env) else None)
+        or _pair(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+        or _pair(env, "PMI_RANK", "PMI_SIZE")
+    )
     if ranks is not None:
         return ranks
     num_tasks = _integer(env, "SLURM_NTASKS", default=1)

@@ -20,6 +20,7 @@ from shardwise.dataset import Dataset
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import (
+    EpochReads,
     Source,
     SourceTraits,
     read_rows,
@@ -106,7 +107,7 @@ def _form(dataset: Dataset, name: str) -> str:
     return "values" if name in value_fields_of(source) else "bytes"
 
 
-class ConcatSource:
+class ConcatSource(EpochReads):
     """Sources behind one another; satisfies `shardwise.sources.protocol.Source`.
 
     Args:
@@ -165,10 +166,6 @@ class ConcatSource:
         """int64 `[sources]`, the id of each source's first sample."""
         return np.cumsum([0, *self.sizes[:-1]], dtype=np.int64)
 
-    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples of each source together; see the protocol."""
-        return self.read_epoch(ids, fields, epoch=0, seed=0)
-
     def read_epoch(
         self,
         ids: NDArray[np.int64],
@@ -177,7 +174,7 @@ class ConcatSource:
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Read samples of an epoch, for sources whose samples differ between epochs."""
+        """Read samples of each source together, as an epoch has them."""
         names = self.fields if fields is None else fields
         # side="right" skips empty sources.
         owners = np.searchsorted(np.cumsum(self.sizes), ids, side="right")

@@ -289,32 +289,28 @@ def _decode_at_once(rows: RawRows, field: Field, column: Column) -> Any:
     """
     if isinstance(column, np.ndarray):
         return None if field.cast is None else column.astype(field.cast)
-    decode_column = getattr(field.decoder, "decode_column", None)
-    if decode_column is None or field.takes_rng or not isinstance(column, BytesColumn):
+    return _by_column(rows, field, column, "decode_column")
+
+
+def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: Any) -> Any:
+    """What a decoder's method makes of a whole column, or fills `out` with; None if it can't.
+
+    `out` means nothing then.
+    """
+    decode = getattr(field.decoder, method, None)
+    if decode is None or field.takes_rng or not isinstance(column, BytesColumn):
         return None
     try:
         rows.begin_column(field.number)
-        return decode_column(column)
+        values = decode(column, *out)
     except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
         return None
-
-
-def _filled_at_once(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> bool:
-    """Decode a whole column into `out` if the decoder can; else False, and `out` means nothing."""
-    decode_column_into = getattr(field.decoder, "decode_column_into", None)
-    if decode_column_into is None or field.takes_rng or not isinstance(column, BytesColumn):
-        return False
-    try:
-        rows.begin_column(field.number)
-        decode_column_into(column, out)
-    except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
-        return False
-    return True
+    return out[0] if out else values
 
 
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
     """Decode into the rows of `out`: by one copy where a whole column comes at once."""
-    if _filled_at_once(rows, field, column, out):
+    if _by_column(rows, field, column, "decode_column_into", out) is not None:
         return
     values = column if field.decoder is None else _decode_at_once(rows, field, column)
     if isinstance(values, np.ndarray) and (values.shape, values.dtype) == (out.shape, out.dtype):

@@ -6,6 +6,7 @@ It counts the batches that were handed out, not those that executors have made a
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.plan import Plan
@@ -13,6 +14,7 @@ from shardwise.plan import Plan
 __all__ = ["Pass", "Position"]
 
 
+@dataclass(slots=True, eq=False)
 class Pass:
     """One pass over an epoch, or over the rest of it.
 
@@ -24,14 +26,11 @@ class Pass:
         pid: the process that iterates.
     """
 
-    __slots__ = ("epoch", "num_batches", "pid", "plan", "start")
-
-    def __init__(self, epoch: int, start: int, plan: Plan) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.plan = plan
-        self.num_batches = 0
-        self.pid = os.getpid()
+    epoch: int
+    start: int
+    plan: Plan
+    num_batches: int = 0
+    pid: int = field(default_factory=os.getpid)
 
     @property
     def is_whole(self) -> bool:

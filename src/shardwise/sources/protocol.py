@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ from shardwise.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 
-__all__ = ["Source", "SourceTraits", "read_rows", "traits_of", "value_fields_of"]
+__all__ = ["EpochReads", "Source", "SourceTraits", "read_rows", "traits_of", "value_fields_of"]
 
 
 @runtime_checkable
@@ -102,6 +102,16 @@ class SourceTraits:
     read_is_one_request: bool = False
     counts_waits: bool = False
     window_shape: WindowShape | None = None
+
+
+class EpochReads:
+    """`read` of a source that has `read_epoch`: the samples of epoch 0 and seed 0."""
+
+    read_epoch: Callable[..., Columns]
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples of epoch 0 and seed 0; see the protocol."""
+        return self.read_epoch(ids, fields, epoch=0, seed=0)
 
 
 # Traits of sources written before `traits`: a member of the source, and the trait that it is.

@@ -21,14 +21,20 @@ from shardwise.media_files.coded_frames import joined_ranges
 from shardwise.media_files.timeline import Span
 from shardwise.plan.clip_windows import ClipTable
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
+from shardwise.sources.protocol import (
+    EpochReads,
+    Source,
+    SourceTraits,
+    traits_of,
+    value_fields_of,
+)
 
 __all__ = ["MEDIA", "ClipSource"]
 
 MEDIA = "__media__"
 
 
-class ClipSource:
+class ClipSource(EpochReads):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
     The table of clips, 24 bytes a video, travels with the pickled source.
@@ -120,10 +126,6 @@ class ClipSource:
         spans, _ = self.table.locate(np.array([clip], np.int64))
         shard, _ = self.source.manifest.locate(self._source_ids(self.table.videos[spans]))
         return self.source.manifest.urls[int(shard[0])]
-
-    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read the clips of epoch 0 and seed 0; see the protocol."""
-        return self.read_epoch(ids, fields, epoch=0, seed=0)
 
     def read_epoch(
         self,

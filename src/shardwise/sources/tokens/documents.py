@@ -18,6 +18,7 @@ from shardwise.errors import DataError
 from shardwise.plan import Permutation, mix
 from shardwise.plan.epoch_cache import EpochCache
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.protocol import EpochReads
 from shardwise.sources.tokens.source import TokenSource
 
 __all__ = ["JoinedDocuments"]
@@ -36,7 +37,7 @@ class _Joined:
     ends: NDArray[np.int64]
 
 
-class JoinedDocuments(TokenSource):
+class JoinedDocuments(EpochReads, TokenSource):
     """Blocks of the joined documents; satisfies `shardwise.sources.protocol.Source`.
 
     Costs 8 bytes a document, and 16 more for each of the last two epochs. All documents are in an
@@ -89,10 +90,6 @@ class JoinedDocuments(TokenSource):
         kind = f"token documents {self.block} {self.reader.dtype.str} {len(self._ends)} {sizes}"
         num_bytes = sum(file.stat.num_bytes for file in self.files)
         return Manifest(kind, [Shard(self.files[0].url, num_blocks, num_bytes)])
-
-    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Blocks of epoch 0 of seed 0; see the protocol."""
-        return self.read_epoch(ids, fields, epoch=0, seed=0)
 
     def read_epoch(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwise.errors import StorageError
@@ -27,42 +28,34 @@ Fetch = Callable[[int, int, Callable[[Reply], None]], Awaitable[None]]
 _WEIGHT = 0.1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """Bytes [start, stop) of a file.
 
     Attributes:
         key: its file's name and its number.
         request: fetches it.
+        start: where it begins in the file.
+        stop: where it ends.
         unread: bytes of it that were not read yet.
         num_readers: readers that wait for it now.
         is_needed: False once it was dropped while no reader waited.
         error: why it could not be fetched.
     """
 
-    __slots__ = (
-        "_parts",
-        "_ready",
-        "error",
-        "is_needed",
-        "key",
-        "num_readers",
-        "request",
-        "start",
-        "stop",
-        "unread",
-    )
+    key: Key
+    request: _Request
+    start: int
+    stop: int
+    unread: int = field(init=False)
+    num_readers: int = 0
+    is_needed: bool = True
+    error: BaseException | None = None
+    _ready: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _parts: list[tuple[int, memoryview]] = field(init=False, default_factory=list)
 
-    def __init__(self, key: Key, request: _Request, start: int, stop: int) -> None:
-        self.key = key
-        self.request = request
-        self.start = start
-        self.stop = stop
-        self.unread = stop - start
-        self.num_readers = 0
-        self.is_needed = True
-        self.error: BaseException | None = None
-        self._ready = asyncio.Event()
-        self._parts: list[tuple[int, memoryview]] = []
+    def __post_init__(self) -> None:
+        self.unread = self.num_bytes
 
     @property
     def num_bytes(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
@@ -53,39 +54,28 @@ class Readable(NamedTuple):
     next_file: Callable[[], Readable | None] = lambda: None
 
 
+@dataclass(slots=True)
 class _FileState:
     """How one version of a file is being read.
 
     Attributes:
+        follows: bytes that were read in sequence before it, if it was guessed to be next.
         block_bytes: the length of its blocks; 0 before the first.
         in_flight: requests in flight.
         is_sequential: whether the last read was part of a sequence.
         is_started: whether it has been read in sequence.
         is_ended: whether it was read in sequence to its end.
         num_reads: since its first byte was read.
-        follows: bytes that were read in sequence before it, if it was guessed to be next.
     """
 
-    __slots__ = (
-        "block_bytes",
-        "follows",
-        "in_flight",
-        "is_ended",
-        "is_sequential",
-        "is_started",
-        "num_reads",
-        "pattern",
-    )
-
-    def __init__(self, follows: int) -> None:
-        self.block_bytes = BLOCK_BYTES if follows else 0
-        self.pattern = Pattern()
-        self.in_flight = 0
-        self.is_sequential = False
-        self.is_started = False
-        self.is_ended = False
-        self.num_reads = 0
-        self.follows = follows
+    follows: int
+    block_bytes: int
+    pattern: Pattern = field(default_factory=Pattern)
+    in_flight: int = 0
+    is_sequential: bool = False
+    is_started: bool = False
+    is_ended: bool = False
+    num_reads: int = 0
 
 
 class ReadAhead:
@@ -357,7 +347,7 @@ class ReadAhead:
     def _begin(self, name: str, *, follows: int = 0) -> _FileState:
         # Its blocks may have another length than before.
         self.forget(name)
-        state = self._files[name] = _FileState(follows)
+        state = self._files[name] = _FileState(follows, BLOCK_BYTES if follows else 0)
         if len(self._files) > _MAX_FILES:
             oldest, _ = self._files.popitem(last=False)
             self._unguess(oldest)

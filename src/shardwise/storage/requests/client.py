@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from shardwise.storage.protocol import FileStat
 
-__all__ = ["BatchClient", "Client", "ObjectRange", "Reply", "stream_by_get"]
+__all__ = ["BatchClient", "Client", "ObjectRange", "Reply", "StreamsByGet"]
 
 # A client without streams is asked for pieces of 8 MiB at least.
 _MIN_PIECE_BYTES = 8 << 20
@@ -86,15 +86,17 @@ class BatchClient(Protocol):
         ...
 
 
-async def stream_by_get(
-    client: Client, object_range: ObjectRange, etag: str, piece_bytes: int
-) -> AsyncGenerator[Reply, None]:
+class StreamsByGet:
     """`Client.stream` of a client that can't stream: each piece is a request."""
-    key, start, stop = object_range
-    piece_bytes = max(_MIN_PIECE_BYTES, piece_bytes)
-    while start < stop:
-        reply = await client.get(key, start, min(stop, start + piece_bytes), etag)
-        if not reply.data:
-            return
-        yield reply
-        start += len(reply.data)
+
+    async def stream(
+        self: Client, key: str, start: int, stop: int, etag: str, piece_bytes: int
+    ) -> AsyncGenerator[Reply, None]:
+        """See `Client.stream`."""
+        piece_bytes = max(_MIN_PIECE_BYTES, piece_bytes)
+        while start < stop:
+            reply = await self.get(key, start, min(stop, start + piece_bytes), etag)
+            if not reply.data:
+                return
+            yield reply
+            start += len(reply.data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from shardwise.errors import MissingExtraError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking_pool import BlockingPool
-from shardwise.storage.requests.client import ObjectRange, Reply, stream_by_get
+from shardwise.storage.requests.client import Reply, StreamsByGet
 from shardwise.storage.requests.failures import AttemptError, no_answer
 
 __all__ = ["FsspecClient", "require_scheme"]
@@ -104,7 +104,7 @@ class _Instance:
         return 0, ""
 
 
-class FsspecClient:
+class FsspecClient(StreamsByGet):
     """A file system of fsspec. Keys are whole URLs.
 
     Args:
@@ -161,14 +161,6 @@ class FsspecClient:
                 f"the reply has {len(data)} bytes where {stop - start} were asked for", "passing"
             )
         return Reply(memoryview(data), stat, time.monotonic() - began)
-
-    async def stream(
-        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
-    ) -> AsyncGenerator[Reply, None]:
-        """See `Client.stream`; each piece is a request."""
-        pieces = stream_by_get(self, ObjectRange(key, start, stop), etag, piece_bytes)
-        async for reply in pieces:
-            yield reply
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""

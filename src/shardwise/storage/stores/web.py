@@ -15,7 +15,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking import in_thread
-from shardwise.storage.requests.client import ObjectRange, Reply, stream_by_get
+from shardwise.storage.requests.client import Reply, StreamsByGet
 from shardwise.storage.requests.failures import (
     CERTIFICATE,
     AttemptError,
@@ -196,7 +196,7 @@ def json_page(url: str, *, web: Web, body: Any = None) -> tuple[Any, Mapping[str
             raise AttemptError("the reply is not JSON", "refused") from None
 
 
-class WebClient:
+class WebClient(StreamsByGet):
     """A web server, one attempt at a time; see `Client`.
 
     Args:
@@ -213,14 +213,6 @@ class WebClient:
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
         return await in_thread(partial(self._get, key, start, stop, etag))
-
-    async def stream(
-        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
-    ) -> AsyncGenerator[Reply, None]:
-        """See `Client.stream`; each piece is a request."""
-        pieces = stream_by_get(self, ObjectRange(key, start, stop), etag, piece_bytes)
-        async for reply in pieces:
-            yield reply
 
     async def head(self, key: str) -> FileStat:
         """See `Client.head`: by a GET of one byte, since signed URLs often allow nothing else."""
