@@ -2,28 +2,13 @@
 
 import ast
 import importlib.metadata
-import subprocess
-import sys
 import types
 from pathlib import Path
 
 import pytest
 
 import shardwise as sw
-
-
-def python(code):
-    """Run code in a fresh interpreter; what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+from tests.support.python_code import printed_by
 
 
 def test_importing_the_package_imports_nothing_else():
@@ -32,7 +17,7 @@ def test_importing_the_package_imports_nothing_else():
         "shardwise.errors", "shardwise.dataset",
     )  # fmt: skip
     code = f"import sys, shardwise; print([m for m in {heavy} if m in sys.modules])"
-    assert python(code) == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_datasets_plans_ranks_and_codecs_are_had_without_torch_and_cv2():
@@ -42,12 +27,12 @@ def test_datasets_plans_ranks_and_codecs_are_had_without_torch_and_cv2():
         "import shardwise.codecs, shardwise.ranks; assert shardwise.ranks.discover().rank == 0;"
         f"sw.tar, sw.image(size=8); print([m for m in {heavy} if m in sys.modules])"
     )
-    assert python(code) == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_subpackages_are_attributes():
     code = "import shardwise as sw; print(sw.torch.__name__, sw.testing.__name__)"
-    assert python(code) == "shardwise.torch shardwise.testing"
+    assert printed_by(code) == "shardwise.torch shardwise.testing"
 
 
 @pytest.mark.parametrize("name", sw.__all__)
@@ -68,7 +53,7 @@ def test_the_version_is_the_distributions():
 
 def test_names_are_listed_before_they_are_imported():
     code = "import shardwise as sw; print(sorted(set(sw.__all__) - set(dir(sw))))"
-    assert python(code) == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -109,7 +94,7 @@ try:
 except ImportError as error:
     print(type(error).__name__, error, error.__cause__)
 """
-    told = python(program)
+    told = printed_by(program)
     assert told.startswith("MissingTorchError tensors need torch, which is not installed: pip")
     assert "output='numpy'" in told
     assert told.endswith("None")
@@ -120,4 +105,4 @@ def test_arrays_are_had_without_torch():
         "import sys; sys.modules['torch'] = None; import shardwise as sw; "
         "print(next(iter(sw.DataLoader([1, 2], 2, output='numpy')))['value'])"
     )
-    assert python(code) == "[1 2]"
+    assert printed_by(code) == "[1 2]"

@@ -18,6 +18,7 @@ import pytest
 from shardwise import cli as cli_module
 from shardwise.errors import DataError
 from tests.support.commands import run, spawn
+from tests.support.python_code import printed_by
 from tests.support.tars import make_shards
 
 GUARD_S = 120
@@ -47,10 +48,7 @@ def test_help_is_shown_without_importing_torch_cv2_or_numpy():
         "cli(['--help'], standalone_mode=False)\n"
         "print(sorted({'torch', 'cv2', 'numpy', 'rich'} & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert printed_by(script).splitlines()[-1] == "[]"
 
 
 def test_no_command_imports_torch_or_cv2(tmp_path):

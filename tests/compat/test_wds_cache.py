@@ -16,6 +16,7 @@ import pytest
 
 from shardwise.compat.webdataset import cache, cached_files, handlers
 from shardwise.compat.webdataset.cache import FileCache, LRUCleanup, check_tar_format, download
+from tests.support.python_code import printed_by
 from tests.support.servers import nginx
 from tests.support.tars import make_shards, write_tar
 
@@ -177,7 +178,7 @@ def test_a_file_that_is_read_is_not_deleted(web, tmp_path):
         "import sys; from shardwise.compat.webdataset.cache import LRUCleanup;"
         "LRUCleanup(sys.argv[1], 0).cleanup()"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    printed_by(code, tmp_path)
     assert visible(tmp_path) == ["000.tar", "001.tar"]
     first["stream"].close()
     tiny.cleaner.last_run = 0

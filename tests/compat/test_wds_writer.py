@@ -7,7 +7,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import tarfile
 
 import numpy as np
@@ -19,6 +18,7 @@ from shardwise.compat.webdataset import encoders, utils
 from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.cache import check_tar_format
 from shardwise.compat.webdataset.writer import ShardWriter, TarWriter
+from tests.support.python_code import run_code
 
 
 def members(path):
@@ -107,8 +107,7 @@ def test_a_killed_program_leaves_no_tar(tmp_path):
         "os.kill(os.getpid(), 9)"
     )
     path = tmp_path / "a.tar"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=120, check=False)
-    assert done.returncode == -9
+    assert run_code(code, path).returncode == -9
     assert not path.exists()
 
 

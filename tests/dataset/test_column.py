@@ -13,6 +13,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.dataset.function_digest import described_function
+from tests.support.python_code import printed_by, run_code
 
 NUM = 50
 
@@ -259,9 +260,6 @@ def size(sample):
     return len(sample["bin"])
 print(sw.tar({str(shards)!r}).column("size", size, progress=False).sum())
 """
-    killed = subprocess.run([sys.executable, "-c", program, "kill"], check=False)
-    assert killed.returncode == -9
+    assert run_code(program, "kill").returncode == -9
     assert not kept(shards)
-    command = [sys.executable, "-c", program]
-    again = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert again.stdout.strip() == str(2 * NUM), again.stderr
+    assert printed_by(program) == str(2 * NUM)

@@ -7,8 +7,6 @@ import gc
 import io
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 import time
 
@@ -20,6 +18,7 @@ from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
+from tests.support.python_code import run_code
 from tests.support.remote_shards import body, check_epoch, loader, put_shards
 
 
@@ -102,10 +101,7 @@ def test_a_pickle_read_elsewhere_says_that_the_credentials_did_not_come_along(s3
     urls = put_shards(s3, "elsewhere", [5])
     (tmp_path / "data.pickle").write_bytes(pickle.dumps(sw.tar(urls, storage=s3.config)))
     program = "import pickle, sys; len(pickle.load(open(sys.argv[1], 'rb')))"
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "data.pickle"],
-        check=False, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = run_code(program, tmp_path / "data.pickle")
     assert done.returncode == 1
     assert "credentials are never pickled; give them again" in done.stderr
 

@@ -1,11 +1,10 @@
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from shardwise.storage import atomic_write
+from tests.support.python_code import run_code
 
 
 def names_in(directory):
@@ -118,13 +117,7 @@ with atomic_write(sys.argv[1]) as file:
 def test_a_killed_process_leaves_the_old_file_and_only_a_hidden_one(tmp_path):
     target = tmp_path / "x"
     target.write_bytes(b"old")
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(target)],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
+    assert run_code(KILLED, target).returncode == -signal.SIGKILL
     assert target.read_bytes() == b"old"
     left = names_in(tmp_path)
     assert left[1] == "x"

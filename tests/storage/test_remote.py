@@ -7,9 +7,6 @@ import os
 import pickle
 import random
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from contextlib import contextmanager
@@ -25,6 +22,7 @@ from shardwise.errors import (
 )
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file
 from tests.support.fault_proxy import FaultProxy
+from tests.support.python_code import printed_by
 from tests.support.servers import nginx
 
 CONTENT = random.Random(5).randbytes(3_000_000)
@@ -272,20 +270,8 @@ def test_a_sequence_is_read_ahead_and_each_byte_comes_once(s3):
     assert file.read(0, 10) == content[:10]
 
 
-def run_python(code, **env):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_a_forked_child_of_a_reader_is_told_what_to_do_at_once(s3, url):
-    done = run_python(
+    printed = printed_by(
         f"""
         import os
         from shardwise.storage import open_file
@@ -305,14 +291,13 @@ def test_a_forked_child_of_a_reader_is_told_what_to_do_at_once(s3, url):
         assert file.read(4, 4)
         print(code)
         """,
-        **s3.environment,
+        env=s3.environment,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "7"
+    assert printed == "7"
 
 
 def test_a_forked_child_of_one_that_only_opened_the_file_reads(s3, url):
-    done = run_python(
+    printed = printed_by(
         f"""
         import os
         from shardwise.storage import open_file
@@ -322,16 +307,15 @@ def test_a_forked_child_of_one_that_only_opened_the_file_reads(s3, url):
             os._exit(len(file.read(0, 7)))
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         """,
-        **s3.environment,
+        env=s3.environment,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "7"
+    assert printed == "7"
 
 
 def test_the_interpreter_ends_with_requests_in_flight(s3, url):
     with FaultProxy(s3.endpoint, stall_share=1.0, stall_head=True) as proxy:
         environment = {**s3.environment, "AWS_ENDPOINT": proxy.url}
-        done = run_python(
+        printed = printed_by(
             f"""
             import threading
             from shardwise.storage import IO_COUNTS, open_file
@@ -341,10 +325,9 @@ def test_the_interpreter_ends_with_requests_in_flight(s3, url):
                 pass
             print("ends")
             """,
-            **environment,
+            env=environment,
         )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "ends"
+    assert printed == "ends"
 
 
 def test_a_web_server_is_read_with_the_token_that_was_given(tmp_path):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests.support.python_code import printed_by
 from tests.support.raw_tars import END, header, member
-
-PATIENCE_S = 240
 
 # Linux only: the anonymous memory of the process, at its highest, sampled by a thread.
 MEASURE = """
@@ -43,11 +41,7 @@ print(num_samples, max(highest, anonymous()) - before)
 
 def measure(path, *options: str) -> tuple[int, int]:
     """Samples of the shard, and the KiB that indexing and reading it took at most."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(path), *options],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
-    num_samples, kib = map(int, done.stdout.split())
+    num_samples, kib = map(int, printed_by(MEASURE, path, *options).split())
     return num_samples, kib
 
 

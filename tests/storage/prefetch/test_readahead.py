@@ -15,6 +15,7 @@ from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange
 from shardwise.storage.requests.received import copy_received
+from tests.support.event_loops import in_event_loop
 
 SIZE = (160 << 20) + 12_345
 
@@ -78,195 +79,171 @@ async def read(ahead, source, start, stop, *, name="f", then=lambda: None, size=
     return rest
 
 
-def test_reading_in_sequence_asks_for_each_byte_once_by_few_requests():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 8), Source()
-        direct = 0
-        step = 1 << 20
-        for start in range(0, SIZE, step):
-            rest = await read(ahead, source, start, min(start + step, SIZE))
-            direct += sum(span.stop - span.start for span in rest)
-        assert source.asks_nothing_twice()
-        assert source.asked_bytes() + direct == SIZE
-        # The first reads show that it is a sequence, and a long one.
-        assert direct <= BLOCK_BYTES + step
-        # They double in length.
-        assert len(source.asked) <= 12
-        assert ahead.num_bytes == 0
-
-    asyncio.run(work())
+@in_event_loop
+async def test_reading_in_sequence_asks_for_each_byte_once_by_few_requests():
+    ahead, source = ReadAhead(256 << 20, 8), Source()
+    direct = 0
+    step = 1 << 20
+    for start in range(0, SIZE, step):
+        rest = await read(ahead, source, start, min(start + step, SIZE))
+        direct += sum(span.stop - span.start for span in rest)
+    assert source.asks_nothing_twice()
+    assert source.asked_bytes() + direct == SIZE
+    # The first reads show that it is a sequence, and a long one.
+    assert direct <= BLOCK_BYTES + step
+    # They double in length.
+    assert len(source.asked) <= 12
+    assert ahead.num_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_in_whatever_pieces_it_comes_it_is_right_and_asked_for_once(seed):
-    async def work():
-        turns = random.Random(seed)
-        ahead, source = ReadAhead(256 << 20, 64), Source(turns=turns)
-        start = 0
-        while start < SIZE:
-            stop = min(SIZE, start + turns.choice([300_000, 1 << 20, 7 << 20]))
-            await read(ahead, source, start, stop)
-            start = stop
-        assert source.asks_nothing_twice()
-        assert ahead.num_bytes == 0
-
-    asyncio.run(work())
+@in_event_loop
+async def test_in_whatever_pieces_it_comes_it_is_right_and_asked_for_once(seed):
+    turns = random.Random(seed)
+    ahead, source = ReadAhead(256 << 20, 64), Source(turns=turns)
+    start = 0
+    while start < SIZE:
+        stop = min(SIZE, start + turns.choice([300_000, 1 << 20, 7 << 20]))
+        await read(ahead, source, start, stop)
+        start = stop
+    assert source.asks_nothing_twice()
+    assert ahead.num_bytes == 0
 
 
-def test_a_block_is_there_before_the_request_that_brings_it_is_over():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 8), Source()
-        gate = asyncio.Event()
+@in_event_loop
+async def test_a_block_is_there_before_the_request_that_brings_it_is_over():
+    ahead, source = ReadAhead(256 << 20, 8), Source()
+    gate = asyncio.Event()
 
-        async def fetch(start, stop, take):
-            source.asked.append((start, stop))
-            middle = (start // BLOCK_BYTES + 1) * BLOCK_BYTES
-            take(Reply(memoryview(content(start, middle)), FileStat(SIZE, 0), 0.001))
-            await gate.wait()
-            take(Reply(memoryview(content(middle, stop)), FileStat(SIZE, 0), 0.001))
+    async def fetch(start, stop, take):
+        source.asked.append((start, stop))
+        middle = (start // BLOCK_BYTES + 1) * BLOCK_BYTES
+        take(Reply(memoryview(content(start, middle)), FileStat(SIZE, 0), 0.001))
+        await gate.wait()
+        take(Reply(memoryview(content(middle, stop)), FileStat(SIZE, 0), 0.001))
 
-        source.fetch = fetch
-        step = BLOCK_BYTES
-        await read(ahead, source, 0, step)
-        await asyncio.sleep(0)
-        assert source.asked == [(step, 3 * step)]
-        await asyncio.wait_for(read(ahead, source, step, 2 * step), 5)
-        gate.set()
-        await read(ahead, source, 2 * step, 3 * step)
-
-    asyncio.run(work())
+    source.fetch = fetch
+    step = BLOCK_BYTES
+    await read(ahead, source, 0, step)
+    await asyncio.sleep(0)
+    assert source.asked == [(step, 3 * step)]
+    await asyncio.wait_for(read(ahead, source, step, 2 * step), 5)
+    gate.set()
+    await read(ahead, source, 2 * step, 3 * step)
 
 
-def test_memory_stays_below_its_bound_whatever_is_read():
-    async def work():
-        limit = 5 * BLOCK_BYTES
-        ahead, source = ReadAhead(limit, 64), Source()
+@in_event_loop
+async def test_memory_stays_below_its_bound_whatever_is_read():
+    limit = 5 * BLOCK_BYTES
+    ahead, source = ReadAhead(limit, 64), Source()
 
-        async def stream(name):
-            for start in range(0, SIZE, 1 << 20):
-                await read(ahead, source, start, min(start + (1 << 20), SIZE), name=name)
-                assert ahead.num_bytes <= limit
+    async def stream(name):
+        for start in range(0, SIZE, 1 << 20):
+            await read(ahead, source, start, min(start + (1 << 20), SIZE), name=name)
+            assert ahead.num_bytes <= limit
 
-        await asyncio.gather(*(stream(f"f{i}") for i in range(4)))
-
-    asyncio.run(work())
+    await asyncio.gather(*(stream(f"f{i}") for i in range(4)))
 
 
-def test_reads_here_and_there_start_no_block():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 64), Source()
-        rng = random.Random(3)
-        for _ in range(300):
-            start = rng.randrange(SIZE - 60_000)
-            rest = await read(ahead, source, start, start + 60_000)
-            assert sum(span.stop - span.start for span in rest) == 60_000
-        assert source.asked == []
-
-    asyncio.run(work())
+@in_event_loop
+async def test_reads_here_and_there_start_no_block():
+    ahead, source = ReadAhead(256 << 20, 64), Source()
+    rng = random.Random(3)
+    for _ in range(300):
+        start = rng.randrange(SIZE - 60_000)
+        rest = await read(ahead, source, start, start + 60_000)
+        assert sum(span.stop - span.start for span in rest) == 60_000
+    assert source.asked == []
 
 
-def test_two_readers_share_the_blocks():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 64), Source()
-        for start in range(0, 8 << 20, 1 << 20):
-            await read(ahead, source, start, start + (1 << 20))
-        at = 2 * BLOCK_BYTES
-        await asyncio.gather(*(read(ahead, source, at, at + (1 << 20)) for _ in range(5)))
-        assert source.asks_nothing_twice()
-
-    asyncio.run(work())
+@in_event_loop
+async def test_two_readers_share_the_blocks():
+    ahead, source = ReadAhead(256 << 20, 64), Source()
+    for start in range(0, 8 << 20, 1 << 20):
+        await read(ahead, source, start, start + (1 << 20))
+    at = 2 * BLOCK_BYTES
+    await asyncio.gather(*(read(ahead, source, at, at + (1 << 20)) for _ in range(5)))
+    assert source.asks_nothing_twice()
 
 
-def test_what_fails_is_told_to_who_waits_and_asked_for_anew_later():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 64), Source(fails_at=30 << 20)
-        step = 1 << 20
-        with pytest.raises(OSError, match="away"):
-            for start in range(0, SIZE, step):
-                await read(ahead, source, start, start + step)
-        # What came before it, of the same request, was not lost.
-        assert start == 28 << 20
-        source.fails_at = None
-        while start < SIZE:
-            await read(ahead, source, start, min(start + step, SIZE))
-            start += step
-        assert ahead.num_bytes == 0
-
-    asyncio.run(work())
+@in_event_loop
+async def test_what_fails_is_told_to_who_waits_and_asked_for_anew_later():
+    ahead, source = ReadAhead(256 << 20, 64), Source(fails_at=30 << 20)
+    step = 1 << 20
+    with pytest.raises(OSError, match="away"):
+        for start in range(0, SIZE, step):
+            await read(ahead, source, start, start + step)
+    # What came before it, of the same request, was not lost.
+    assert start == 28 << 20
+    source.fails_at = None
+    while start < SIZE:
+        await read(ahead, source, start, min(start + step, SIZE))
+        start += step
+    assert ahead.num_bytes == 0
 
 
-def test_a_reply_that_is_shorter_than_it_says_is_an_error():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 64), Source()
+@in_event_loop
+async def test_a_reply_that_is_shorter_than_it_says_is_an_error():
+    ahead, source = ReadAhead(256 << 20, 64), Source()
 
-        async def fetch(start, stop, take):
-            take(Reply(memoryview(content(start, stop - 1)), FileStat(SIZE, 0), 0.001))
+    async def fetch(start, stop, take):
+        take(Reply(memoryview(content(start, stop - 1)), FileStat(SIZE, 0), 0.001))
 
-        source.fetch = fetch
-        step = 1 << 20
-        with pytest.raises(StorageError, match="1 bytes of"):
-            for start in range(0, SIZE, step):
-                await read(ahead, source, start, start + step)
-
-    asyncio.run(work())
+    source.fetch = fetch
+    step = 1 << 20
+    with pytest.raises(StorageError, match="1 bytes of"):
+        for start in range(0, SIZE, step):
+            await read(ahead, source, start, start + step)
 
 
 @pytest.mark.parametrize("limit", [1, 5 << 20, 8 << 20, 16 << 20, 33 << 20])
-def test_with_little_memory_it_reads_on(limit):
-    async def work():
-        ahead, source = ReadAhead(limit, 1), Source()
-        direct = 0
-        for start in range(0, SIZE, 1 << 20):
-            rest = await read(ahead, source, start, min(SIZE, start + (1 << 20)))
+@in_event_loop
+async def test_with_little_memory_it_reads_on(limit):
+    ahead, source = ReadAhead(limit, 1), Source()
+    direct = 0
+    for start in range(0, SIZE, 1 << 20):
+        rest = await read(ahead, source, start, min(SIZE, start + (1 << 20)))
+        direct += sum(span.stop - span.start for span in rest)
+        assert ahead.num_bytes <= limit
+    assert source.asks_nothing_twice()
+    assert direct <= 2 * BLOCK_BYTES or limit < 8 << 20
+
+
+@in_event_loop
+async def test_what_is_ahead_grows_with_what_was_read():
+    ahead, source = ReadAhead(1 << 30, 64), Source()
+    payload = 0
+    step = 512 << 10
+    for start in range(0, 40 << 20, step):
+        await read(ahead, source, start, start + step)
+        payload += step
+        assert source.asked_bytes() <= 3 * payload + BLOCK_BYTES
+
+
+@in_event_loop
+async def test_blocks_that_were_left_out_make_room():
+    ahead, source = ReadAhead(64 << 20, 64), Source()
+    direct = 0
+    step = BLOCK_BYTES
+    # Three of four blocks are read; the fourth ones stay behind.
+    for number in range(SIZE // step):
+        if number % 4 != 3:
+            rest = await read(ahead, source, number * step, (number + 1) * step)
             direct += sum(span.stop - span.start for span in rest)
-            assert ahead.num_bytes <= limit
-        assert source.asks_nothing_twice()
-        assert direct <= 2 * BLOCK_BYTES or limit < 8 << 20
-
-    asyncio.run(work())
+    assert direct <= 2 * step
+    assert ahead.num_bytes <= 64 << 20
 
 
-def test_what_is_ahead_grows_with_what_was_read():
-    async def work():
-        ahead, source = ReadAhead(1 << 30, 64), Source()
-        payload = 0
-        step = 512 << 10
-        for start in range(0, 40 << 20, step):
-            await read(ahead, source, start, start + step)
-            payload += step
-            assert source.asked_bytes() <= 3 * payload + BLOCK_BYTES
-
-    asyncio.run(work())
-
-
-def test_blocks_that_were_left_out_make_room():
-    async def work():
-        ahead, source = ReadAhead(64 << 20, 64), Source()
-        direct = 0
-        step = BLOCK_BYTES
-        # Three of four blocks are read; the fourth ones stay behind.
-        for number in range(SIZE // step):
-            if number % 4 != 3:
-                rest = await read(ahead, source, number * step, (number + 1) * step)
-                direct += sum(span.stop - span.start for span in rest)
-        assert direct <= 2 * step
-        assert ahead.num_bytes <= 64 << 20
-
-    asyncio.run(work())
-
-
-def test_a_file_that_is_closed_holds_no_memory():
-    async def work():
-        ahead, source = ReadAhead(256 << 20, 64), Source()
-        for start in range(0, 8 << 20, 1 << 20):
-            await read(ahead, source, start, start + (1 << 20))
-        assert ahead.num_bytes > 0
-        ahead.forget("f")
-        assert ahead.num_bytes == 0
-        while not source.num_cancelled:
-            await asyncio.sleep(0)
-
-    asyncio.run(work())
+@in_event_loop
+async def test_a_file_that_is_closed_holds_no_memory():
+    ahead, source = ReadAhead(256 << 20, 64), Source()
+    for start in range(0, 8 << 20, 1 << 20):
+        await read(ahead, source, start, start + (1 << 20))
+    assert ahead.num_bytes > 0
+    ahead.forget("f")
+    assert ahead.num_bytes == 0
+    while not source.num_cancelled:
+        await asyncio.sleep(0)
 
 
 def in_turn(*names, size=SIZE):
@@ -294,104 +271,94 @@ async def read_all(ahead, sources, name, next_file, size=SIZE):
         await asyncio.sleep(0)
 
 
-def test_a_file_that_is_closed_while_a_block_is_waited_for_leaves_no_request():
-    async def work():
-        ahead, source = ReadAhead(64 << 20, 8), Source()
-        for start in range(0, 24 << 20, 4 << 20):
-            await read(ahead, source, start, start + (4 << 20))
-        silent = asyncio.Event()
+@in_event_loop
+async def test_a_file_that_is_closed_while_a_block_is_waited_for_leaves_no_request():
+    ahead, source = ReadAhead(64 << 20, 8), Source()
+    for start in range(0, 24 << 20, 4 << 20):
+        await read(ahead, source, start, start + (4 << 20))
+    silent = asyncio.Event()
 
-        async def wait_for_ever(_start, _stop, _take):
-            try:
-                await silent.wait()
-            finally:
-                source.num_cancelled += 1
+    async def wait_for_ever(_start, _stop, _take):
+        try:
+            await silent.wait()
+        finally:
+            source.num_cancelled += 1
 
-        source.fetch = wait_for_ever
-        reader = asyncio.ensure_future(read(ahead, source, 60 << 20, 64 << 20, size=SIZE))
-        while ahead.num_bytes == 0 or not source.asked:
-            await asyncio.sleep(0)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        num_requests = len([task for task in asyncio.all_tasks() if task is not reader])
-        # The reader is given up, but has had no turn yet, when the file is closed.
-        reader.cancel()
-        ahead.forget("f")
-        with pytest.raises(asyncio.CancelledError):
-            await reader
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert num_requests > 1
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(work())
+    source.fetch = wait_for_ever
+    reader = asyncio.ensure_future(read(ahead, source, 60 << 20, 64 << 20, size=SIZE))
+    while ahead.num_bytes == 0 or not source.asked:
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    num_requests = len([task for task in asyncio.all_tasks() if task is not reader])
+    # The reader is given up, but has had no turn yet, when the file is closed.
+    reader.cancel()
+    ahead.forget("f")
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert num_requests > 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_the_file_that_comes_next_is_on_its_way_before_this_one_ends():
-    async def work():
-        ahead = ReadAhead(256 << 20, 8)
-        sources, next_file = in_turn("a", "b", "c")
-        for _ in range(2):
-            await read_all(ahead, sources, "a", next_file)
-            assert sources["b"].asked
-            await read_all(ahead, sources, "b", next_file)
-            assert sources["c"].asked
-            await read_all(ahead, sources, "c", next_file)
-            for name in "bc":
-                assert sources[name].asks_nothing_twice()
-                assert sources[name].asked_bytes() == SIZE
-                sources[name].asked.clear()
-        assert ahead.num_bytes == 0
-
-    asyncio.run(work())
-
-
-def test_files_that_are_not_read_as_expected_are_soon_left_alone():
-    async def work():
-        ahead = ReadAhead(256 << 20, 8)
-        names = [f"{i}" for i in range(12)]
-        sources, next_file = in_turn(*names)
-        for name in names[::2]:
-            await read_all(ahead, sources, name, next_file)
-        asked = [bool(sources[name].asked) for name in names[1::2]]
-        assert asked[0]
-        assert not any(asked[3:])
-        # One block of each file that was read: its first bytes were read past it.
-        assert ahead.num_bytes <= 6 * BLOCK_BYTES
-
-    asyncio.run(work())
-
-
-def test_every_second_file_is_a_wrong_guess_however_far_ahead_is_read():
-    async def work():
-        # Short files: what is read ahead covers several of them from the start.
-        size = 16 << 20
-        ahead = ReadAhead(256 << 20, 8)
-        names = [f"{i}" for i in range(12)]
-        sources, next_file = in_turn(*names, size=size)
-        for name in names[::2]:
-            await read_all(ahead, sources, name, next_file, size=size)
-        asked = [bool(sources[name].asked) for name in names[1::2]]
-        assert asked[0]
-        assert not any(asked[4:])
-        assert ahead.num_bytes <= 6 * BLOCK_BYTES
-
-    asyncio.run(work())
-
-
-def test_a_file_that_another_thread_reads_a_little_later_is_not_fetched_again():
-    async def work():
-        size = 16 << 20
-        ahead = ReadAhead(256 << 20, 8)
-        names = ["a", "b", "c", "d"]
-        sources, next_file = in_turn(*names, size=size)
-        await read_all(ahead, sources, "a", next_file, size=size)
-        then, middle = partial(next_file, "c"), 1 << 20
-        await read(ahead, sources["c"], 0, middle, name="c", then=then, size=size)
-        await read_all(ahead, sources, "b", next_file, size=size)
-        await read(ahead, sources["c"], middle, size, name="c", then=then, size=size)
-        await read_all(ahead, sources, "d", next_file, size=size)
+@in_event_loop
+async def test_the_file_that_comes_next_is_on_its_way_before_this_one_ends():
+    ahead = ReadAhead(256 << 20, 8)
+    sources, next_file = in_turn("a", "b", "c")
+    for _ in range(2):
+        await read_all(ahead, sources, "a", next_file)
         assert sources["b"].asked
-        assert sources["b"].asks_nothing_twice()
+        await read_all(ahead, sources, "b", next_file)
+        assert sources["c"].asked
+        await read_all(ahead, sources, "c", next_file)
+        for name in "bc":
+            assert sources[name].asks_nothing_twice()
+            assert sources[name].asked_bytes() == SIZE
+            sources[name].asked.clear()
+    assert ahead.num_bytes == 0
 
-    asyncio.run(work())
+
+@in_event_loop
+async def test_files_that_are_not_read_as_expected_are_soon_left_alone():
+    ahead = ReadAhead(256 << 20, 8)
+    names = [f"{i}" for i in range(12)]
+    sources, next_file = in_turn(*names)
+    for name in names[::2]:
+        await read_all(ahead, sources, name, next_file)
+    asked = [bool(sources[name].asked) for name in names[1::2]]
+    assert asked[0]
+    assert not any(asked[3:])
+    # One block of each file that was read: its first bytes were read past it.
+    assert ahead.num_bytes <= 6 * BLOCK_BYTES
+
+
+@in_event_loop
+async def test_every_second_file_is_a_wrong_guess_however_far_ahead_is_read():
+    # Short files: what is read ahead covers several of them from the start.
+    size = 16 << 20
+    ahead = ReadAhead(256 << 20, 8)
+    names = [f"{i}" for i in range(12)]
+    sources, next_file = in_turn(*names, size=size)
+    for name in names[::2]:
+        await read_all(ahead, sources, name, next_file, size=size)
+    asked = [bool(sources[name].asked) for name in names[1::2]]
+    assert asked[0]
+    assert not any(asked[4:])
+    assert ahead.num_bytes <= 6 * BLOCK_BYTES
+
+
+@in_event_loop
+async def test_a_file_that_another_thread_reads_a_little_later_is_not_fetched_again():
+    size = 16 << 20
+    ahead = ReadAhead(256 << 20, 8)
+    names = ["a", "b", "c", "d"]
+    sources, next_file = in_turn(*names, size=size)
+    await read_all(ahead, sources, "a", next_file, size=size)
+    then, middle = partial(next_file, "c"), 1 << 20
+    await read(ahead, sources["c"], 0, middle, name="c", then=then, size=size)
+    await read_all(ahead, sources, "b", next_file, size=size)
+    await read(ahead, sources["c"], middle, size, name="c", then=then, size=size)
+    await read_all(ahead, sources, "d", next_file, size=size)
+    assert sources["b"].asked
+    assert sources["b"].asks_nothing_twice()

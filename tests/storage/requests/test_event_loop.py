@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import CancelledError
 
@@ -15,17 +12,7 @@ import pytest
 from shardwise.errors import StorageError
 from shardwise.storage.requests.blocking import in_thread
 from shardwise.storage.requests.event_loop import Runtime, _Cancellable, runtime
-
-
-def run_python(code):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+from tests.support.python_code import printed_by, run_code
 
 
 def test_there_is_one_a_process_and_all_threads_use_it():
@@ -84,7 +71,7 @@ def test_an_ended_one_says_so():
 
 
 def test_ctrl_c_ends_the_work_before_it_is_raised():
-    done = run_python(
+    printed = printed_by(
         """
         import asyncio, os, signal, threading
         from shardwise.storage.requests.event_loop import runtime
@@ -110,8 +97,7 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
             print("interrupted", ended)
         """
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "interrupted [True]"
+    assert printed == "interrupted [True]"
 
 
 def test_work_that_is_interrupted_before_it_begins_is_never_begun():
@@ -134,7 +120,7 @@ def test_work_that_is_interrupted_before_it_begins_is_never_begun():
 
 
 def test_a_forked_child_has_one_of_its_own_unless_obstore_was_used():
-    done = run_python(
+    printed = printed_by(
         """
         import os
         from shardwise.storage.requests.event_loop import runtime
@@ -164,12 +150,11 @@ def test_a_forked_child_has_one_of_its_own_unless_obstore_was_used():
         print("ok")
         """
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "ok"
+    assert printed == "ok"
 
 
 def test_a_call_that_blocks_for_ever_does_not_keep_the_interpreter():
-    done = run_python(
+    printed = printed_by(
         """
         import asyncio, threading
         from shardwise.storage.requests.blocking import in_thread
@@ -185,8 +170,7 @@ def test_a_call_that_blocks_for_ever_does_not_keep_the_interpreter():
             print("ok")
         """
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "ok"
+    assert printed == "ok"
 
 
 def test_what_a_blocking_call_raises_is_raised_where_it_is_waited_for():
@@ -199,7 +183,7 @@ def test_what_a_blocking_call_raises_is_raised_where_it_is_waited_for():
 
 
 def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open():
-    done = run_python(
+    done = run_code(
         """
         import asyncio, threading, time
         from obstore import put_async
@@ -232,7 +216,7 @@ def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open(
 
 def test_a_file_that_is_collected_while_work_is_submitted_blocks_nothing():
     # In a process of its own: where it fails, its thread waits for ever.
-    done = run_python("""
+    done = run_code("""
         import asyncio, faulthandler, gc
         from shardwise.storage.requests.event_loop import runtime
 

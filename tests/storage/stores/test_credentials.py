@@ -13,6 +13,7 @@ import pytest
 from shardwise.errors import StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.stores.credentials import Credentials, export_credentials
+from tests.support.python_code import run_code
 
 SECRET = "s3cr3t/key+value"
 VALUES = {"aws_access_key_id": "AKID", "aws_secret_access_key": SECRET}
@@ -46,9 +47,7 @@ try:
 except OSError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_code(code)
     assert "aws_secret_access_key=..." in done.stdout
     assert "give them again" in done.stdout
     assert SECRET not in done.stdout + done.stderr

@@ -6,8 +6,6 @@ footers, so these are read in a process of their own.
 
 import base64
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +15,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import DataError
+from tests.support.python_code import run_code
 
 ROWS = {
     "id": list(range(60)),
@@ -25,17 +24,6 @@ ROWS = {
     "meta": [{"u": i, "v": 2.0} for i in range(60)],
     "ragged": [None if i % 7 == 0 else [i] * (i % 3) for i in range(60)],
 }
-
-
-def run(program, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +125,7 @@ def test_no_damaged_footer_ends_the_process_or_raises_anything_but_a_data_error(
     # A store is asked for the columns of a row group together.
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(ROWS), path, row_group_size=20)
-    done = run(READ_MUTATED, path, tmp_path / "damaged.parquet", 0, 250, way)
+    done = run_code(READ_MUTATED, path, tmp_path / "damaged.parquet", 0, 250, way)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -178,7 +166,7 @@ def test_of_a_file_with_an_encrypted_column_the_others_are_read(tmp_path):
     )
     with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
         writer.write_table(table)
-    done = run(READ_ENCRYPTED, path)
+    done = run_code(READ_ENCRYPTED, path)
     assert done.returncode == 0, done.stderr
     assert "a column among 'id', 'secret' is encrypted, which is not supported" in done.stdout
     assert str(path) in done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from shardwise.errors import DataError
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.read import runs as runs_module
 from shardwise.sources.tar.source import TarSource
+from tests.support.python_code import printed_by
 from tests.support.tars import make_shards, write_tar
 
 KIB = 1 << 10
@@ -127,9 +126,7 @@ def test_reading_in_storage_order_takes_little_memory(tmp_path):
         "num = sum(1 for _ in ds)\n"
         "print(num, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    command = [sys.executable, "-c", program, url]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=120, check=True)
-    num_samples, kib = map(int, done.stdout.split())
+    num_samples, kib = map(int, printed_by(program, url).split())
     assert num_samples == 16_384
     # 80 MB of tar.
     assert kib < 12 * KIB

@@ -24,6 +24,7 @@ from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
+from tests.support.python_code import run_code
 
 
 def read_tar(path):
@@ -529,20 +530,9 @@ except ValueError as error:
 """
 
 
-def run_script(script, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_whole_shards_only(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    done = run_script(FULL_DISK, tmp_path)
+    done = run_code(FULL_DISK, tmp_path)
     first, second = done.stdout.splitlines()
     assert first.startswith(f"13 can't write the shard '{tmp_path}/1.tar': File too large")
     assert second == "the writer is closed"
@@ -568,7 +558,7 @@ with TarWriter(sys.argv[1] + "/{shard}.tar", max_samples=4) as writer:
 
 
 def test_a_killed_writer_leaves_nothing_that_a_later_run_would_trust(tmp_path):
-    done = run_script(KILLED, tmp_path)
+    done = run_code(KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     hidden, *rest = names_in(tmp_path)
     assert hidden.startswith(".1.tar.")
@@ -624,7 +614,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_writer_of_remote_shards_leaves_nothing_on_this_machine(tmp_path):
-    done = run_script(REMOTE_KILLED, tmp_path)
+    done = run_code(REMOTE_KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert names_in(tmp_path) == []
 
