@@ -67,7 +67,7 @@ def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, 
 
 
 class DataError(ShardwiseError, ValueError):
-    """Data that can't be used as it lies: damaged, missing, of another form than asked for.
+    """Data that can't be used: damaged, missing, or of another form than asked for.
 
     Attributes:
         url: the shard or file, or None; without its query, fragment and user, which may be secret.

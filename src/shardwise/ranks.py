@@ -2,8 +2,8 @@
 
 Keeps I10, no surprise ranks. The ranks travel with the pickled loader, and `loader/rank_check.py`
 compares them with the process group when a pass begins. Where the environment is not conclusive,
-`RankError` has its values and what to set: reading everything on every rank is the one mistake that
-nobody notices.
+`RankError` has its values and what to set: a rank that reads everything is a mistake
+that shows nowhere.
 
 The only module that reads environment variables to find ranks. torch is looked at where the program
 has imported it already, never imported here, and torch.distributed is never initialised.

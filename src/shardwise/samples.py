@@ -138,6 +138,6 @@ class Samples(Protocol):
             stats: counts the seconds of the stages, and the bytes read; "read" before a decoder or
                 transform runs.
             watch: learns of each decoder and transform that begins; the caller says that the last
-                one has ended. Given only where somebody watches.
+                one has ended. None without decode timeouts.
         """
         ...

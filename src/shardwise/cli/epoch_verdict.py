@@ -38,7 +38,7 @@ class EpochVerdict:
         runs: the runs that count.
         world_sizes: their numbers of ranks.
         faults: what does not fit, in words.
-        notes: what a reader may want to know, in words.
+        notes: facts that explain it, in words.
         used: the lines that count.
     """
 

@@ -24,7 +24,7 @@ class Stretch:
         first: the position it begins at.
         last: the position it counts up to.
         faults: why it is not complete, in words.
-        notes: what a reader may want to know, in words.
+        notes: facts that explain it, in words.
     """
 
     leg: Leg | None

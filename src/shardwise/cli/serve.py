@@ -106,7 +106,7 @@ def serve(
         write_document({"address": server.address})
     else:
         write_line(f"ready: {server.address}")
-    # At once, also into a pipe: whoever started it waits for this line.
+    # At once, also into a pipe: the program that started it waits for this line.
     sys.stdout.flush()
     try:
         while not ended.wait(_LOOK_S if job is not None else None):

@@ -149,7 +149,7 @@ def _rows_of(source: Source) -> int:
 def _refuse_unpicklable(reader: ColumnReader) -> None:
     try:
         pickle.dumps(reader)
-    except Exception as error:  # noqa: BLE001 - anything may come of pickling foreign objects
+    except Exception as error:  # noqa: BLE001 - pickling foreign objects may raise anything
         raise TypeError(
             f"column({reader.name!r}, num_workers=...): worker processes get the dataset and the "
             f"function pickled, and that failed ({message_of(error)}): define the function at the "

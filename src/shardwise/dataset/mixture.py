@@ -46,7 +46,7 @@ def mix(
     The mixture brings its own order: `sw.DataLoader(mixed)` needs no sampler and no shuffle. Over
     any whole blocks each dataset has its weight's share, up to 2.4 samples, on any number of ranks.
     Each dataset is shuffled in the way that suits it, in epochs of its own: all of its samples come
-    once before one comes again. Epochs of the mixture are lengths, and each goes on where the last
+    once before one comes again. Epochs of the mixture are lengths, and each continues where the last
     one ended.
 
     A sample has "__source__", the name of its dataset; of a mixture in a mixture, "outer/inner". A

@@ -20,7 +20,7 @@ from shardwise.progress_bar import progress as progress_bar
 
 __all__ = ["pack"]
 
-# Where the tokens are, if nobody says it: the first of these that the documents have.
+# The default token field: the first of these that the documents have.
 _TOKEN_FIELDS = ("tokens", "input_ids")
 # 16.8 M tokens, longer than models read: a pack of them takes 300 MB with its positions and masks.
 _MAX_LENGTH = 1 << 24

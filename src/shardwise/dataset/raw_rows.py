@@ -29,7 +29,7 @@ class RawRows:
         columns: what the source read.
         url_of: the url of the shard that holds a sample, by its id in the source.
         random: makes the generators that keyed decoders get.
-        watch: learns which decoder or function begins; None where nobody watches.
+        watch: learns which decoder or function begins, or None.
     """
 
     ids: NDArray[np.int64]

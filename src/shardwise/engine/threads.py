@@ -123,7 +123,7 @@ class ThreadExecutor:
                 batch.num_ready = num_ready
                 num_ready = max(0, (num_ready or 0) - 1)
                 self._adapt()
-                # The first batch tells how large they are: go on without the caller.
+                # The first batch tells how large they are: prefetch more before the caller asks.
                 self._fill(pending, requests, leave=1)
                 yield batch
         except StallError:
@@ -135,7 +135,7 @@ class ThreadExecutor:
                 waiting.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Threads stay behind: whoever unpickles this starts its own."""
+        """Pickle without the threads: a copy starts its own."""
         return {**self.__dict__, "_pools": {}}
 
     def close(self) -> None:

@@ -59,8 +59,8 @@ class LoaderMixin:
     means over them all. A rank that has repeats only gets these with labels of -100, and adds
     nothing. A `compute_loss` of your own has to call the one here for that.
 
-    `train(resume_from_checkpoint=...)` goes on in the middle of the epoch. Since the Trainer counts
-    epochs in steps, batch_size times world size must be what it was.
+    `train(resume_from_checkpoint=...)` continues in the middle of the epoch. Since the Trainer
+    counts epochs in steps, batch_size times world size must be what it was.
 
     Raises:
         ValueError: remainder="drop" would leave samples out of an evaluation.

@@ -47,7 +47,7 @@ class TrainerLoader:
 
     To skip batches, accelerate's `skip_first_batches` makes a DataLoader of `dataset` and of
     `batch_sampler` without its first entries. Here these are the numbers of steps, and the dataset
-    gives the next batch for any of them: the loader knows by itself where it goes on.
+    gives the next batch for any of them: the loader has the position.
     """
 
     num_workers = 0

@@ -272,7 +272,7 @@ class DataLoader(StatefulLoader):
 
     def __iter__(self) -> Iterator[Any]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
-        # An instance has the mark of the class itself once somebody sees to its state.
+        # A framework that saves the state sets the mark on the instance; the class has it, too.
         is_known = "_is_accelerate_prepared" in vars(self)
         return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=is_known)
 

@@ -91,7 +91,7 @@ class Position:
         self._epoch, self._start, self.current = epoch, start, None
 
     def leave_forked(self) -> None:
-        """In a forked process: go on where the parent's pass stood, as a pickled loader does."""
+        """In a forked process: continue where the parent's pass stood, as a pickled loader does."""
         if self.current is not None and self.current.pid != os.getpid():
             self.move(*self.current.after())
 

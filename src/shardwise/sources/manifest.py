@@ -171,7 +171,7 @@ class Manifest:
 
 
 class ShardView(Sequence[Shard]):
-    """The shards of a manifest as a sequence of objects that nobody keeps.
+    """The shards of a manifest as a sequence of objects that are made when they are asked for.
 
     >>> manifest = Manifest("tar", [Shard("a.tar", 3, 10240), Shard("b.tar", 4, 10240)])
     >>> manifest.shards[1], len(manifest.shards)

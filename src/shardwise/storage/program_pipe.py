@@ -14,7 +14,7 @@ from typing import Any, Self
 
 __all__ = ["Pipe"]
 
-# How long a program that nobody listens to any more may take to end by itself.
+# How long a program may take to end by itself once its output is closed.
 _GRACE_S = 1.0
 
 
@@ -23,7 +23,7 @@ class Pipe:
 
     Where the program ends with a status that is not in `ignore_status`, `read` at the end of its
     output, `write`, or `close` raise an OSError with the command and the status. `close` of an
-    output that was not read to its end closes it, ends the program if it goes on for a second, and
+    output that was not read to its end closes it, ends the program if it runs on for a second, and
     raises nothing: the reader has its bytes.
 
     Its standard error is this process's, unless `stderr=subprocess.PIPE` asks for it to be a part
@@ -175,7 +175,7 @@ class Pipe:
         self.close()
 
     def __del__(self) -> None:
-        # A stream that nobody closed: the program is ended, and there is nobody to tell.
+        # A stream that was not closed: the program is ended, without an error.
         if "stream" in self.__dict__:
             with contextlib.suppress(OSError):
                 self.close()

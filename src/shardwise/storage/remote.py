@@ -173,7 +173,7 @@ class RemoteFile(RemoteReads):
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
     def _readable(self, version: FileStat) -> Readable:
-        # Requests ahead hold this: a file that nobody reads any more must not live on by them.
+        # Prefetch requests hold this: they must not keep a file alive that has no reader.
         weak = weakref.ref(self)
 
         def next_file() -> Readable | None:

@@ -167,7 +167,7 @@ class Upload:
     """A stream whose bytes become an object of a store when it is closed.
 
     Until then they lie in a temporary file. An exception in the `with` block, `discard`, or the end
-    of a stream that nobody closed leave nothing in the store.
+    of a stream that was not closed leave nothing in the store.
     """
 
     def __init__(self, url: str) -> None:

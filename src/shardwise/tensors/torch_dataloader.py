@@ -21,7 +21,7 @@ __all__ = ["StorageOrderSampler", "TorchDataLoader"]
 
 
 class StorageOrderSampler(EpochSampler, SequentialSampler):
-    """The sampler of a loader that shuffles nothing; Lightning's `overfit_batches` wants such."""
+    """The sampler of a loader that shuffles nothing; Lightning's `overfit_batches` needs it."""
 
 
 class DividedSampler(EpochSampler, DistributedSampler[Any]):
@@ -82,5 +82,5 @@ class TorchDataLoader(torch.utils.data.DataLoader[Any]):
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the loader go on where a state was taken."""
+        """Let the loader continue where a state was taken."""
         self.loader.load_state_dict(state)

@@ -89,7 +89,7 @@ def check_resume(
     num_epochs: int = 2,
     resume: Callable[[], DataLoader] | None = None,
 ) -> None:
-    """Hold a loader to its state: resumed at every step, it goes on as if never stopped.
+    """Hold a loader to its state: resumed at every step, it continues as if never stopped.
 
     Args:
         make: makes the loader, with output="numpy".

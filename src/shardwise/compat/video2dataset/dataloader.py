@@ -81,7 +81,7 @@ def get_video_dataset(
         enforce_additional_keys: fields that a sample must have; None for ["txt"].
         return_always: give a sample that fails too, marked by `__corrupted__`, with another
             sample's values.
-        handler: is asked where a sample fails: raises, or returns whether to go on.
+        handler: called where a sample fails: raises, or returns whether to continue.
         seed: drives shuffles, clips and crops, with epoch and sample; None is 0.
         sample_shuffle: the size of a buffer in which encoded samples are shuffled.
         dtype: of the frames: "uint8", "float16", "bfloat16" or "float32"; None for float16 where

@@ -21,7 +21,7 @@ DRAW = "__draw__"
 
 
 class UnwantedError(Exception):
-    """A sample is not wanted: no error, and not asked of the handler."""
+    """A sample is not selected: no error, and the handler is not called."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -37,7 +37,7 @@ class SampleMaker:
         media_key: the field of the video or sound.
         decode: its decoder; None leaves all fields as bytes.
         size: of the pictures.
-        selection: which samples are wanted.
+        selection: which samples are used.
         cuts_key: the field of the scenes; None for none.
         removed: fields that are taken out first.
         names: other names for keys of the decoder's.

@@ -37,7 +37,7 @@ class MadeSamples:
 
     Attributes:
         make: a function of a sample.
-        handler: gets an exception, and says whether to go on.
+        handler: gets an exception; returns whether to continue.
         left_out: counts.
         is_complete: put a mark in place of a sample that fails, so that none is missing.
     """

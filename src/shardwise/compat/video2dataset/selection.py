@@ -1,4 +1,4 @@
-"""Which samples are wanted, by the keys that they have and by what their metadata says."""
+"""Which samples are selected, by their keys and their metadata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Selection:
         return not (self.aesthetics is None and self.languages is None and self.unsafe is None)
 
     def refuse(self, sample: Mapping[str, Any]) -> str | None:
-        """Why a decoded sample is not wanted; None if it is.
+        """Why a decoded sample is not selected; None if it is.
 
         Raises:
             KeyError: it lacks the entry that a condition asks for.

@@ -121,7 +121,7 @@ def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> Callable[[st
 
 
 class Continue:
-    """The result of a decoder that has the next ones go on with another name and other bytes."""
+    """The result of a decoder that gives the next decoders another name and other bytes."""
 
     def __init__(self, key: str, data: bytes) -> None:
         self.key, self.data = key, data

@@ -2,7 +2,7 @@
 
 Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
 full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
-only files that were downloaded here and that nobody reads.
+only files that were downloaded here and are not being read.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
     URLs of other schemes, such as `pipe:`, are quoted, and their last 128 letters are taken. Two
     URLs may have one name: `FileCache` keeps them apart.
     """
-    assert isinstance(url, str), url  # WebDataset's tests want this very error
+    assert isinstance(url, str), url  # WebDataset's tests expect this error
     parsed = urllib.parse.urlparse(url)
     if parsed.scheme in _NAMED_BY_PATH:
         return "/".join(parsed.path.lstrip("/").split("/")[-1 - ndir :])
@@ -109,7 +109,7 @@ def _each_opened(
     open_url: Callable[[str], dict[str, Any]],
     handler: Callable[[Exception], bool],
 ) -> Iterator[dict[str, Any]]:
-    """Open one URL after the other; the handler says whether to go on behind one that fails."""
+    """Open one URL after the other; the handler says whether to continue behind a failure."""
     return (opened for _, opened in each_result(map(_url_of, urls), open_url, handler))
 
 

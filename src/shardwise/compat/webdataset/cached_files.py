@@ -1,9 +1,8 @@
 """The files of a cache directory: which are ours, of which URL, and which are in use.
 
 Beside a cached file `name` lies its record `.name.url`, which holds a digest of the URL: a file
-without one is somebody else's and is neither read nor deleted. What is being downloaded has a name
-of its own, and a lock that goes with its process. A file is locked (shared) while a stream of it
-is open.
+without one belongs to another program and is neither read nor deleted. A download has a name of its
+own, and a lock that ends with its process. A file is locked (shared) while a stream of it is open.
 """
 
 from __future__ import annotations
@@ -126,9 +125,9 @@ def remove_unused(path: Path) -> bool:
 
 
 def _lock(file: IO[bytes], how: int) -> bool:
-    """Lock a file; False if somebody else has locked it.
+    """Lock a file; False if it is locked already.
 
-    On file systems without locks nobody has: a deleted file can still be read there.
+    True on file systems without locks: a deleted file can still be read there.
     """
     try:
         fcntl.flock(file, how)

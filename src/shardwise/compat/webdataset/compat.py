@@ -60,10 +60,10 @@ class WebDataset(DataPipeline, FluidInterface):
         urls: a text (brace patterns, `::`, globs, directories), a path, a list of these, or a
             dict or YAML file that names several sets. A dataset of shards, such as
             `SimpleShardList` or `ResampledShards`, is taken as it is: nothing divides it.
-        handler: is asked when a shard can't be read: raises, or returns whether to go on.
+        handler: called when a shard can't be read: raises, or returns whether to continue.
         mode: "resampled" is `resampled=True`; "unlink", "keep" or "resample" for a directory that
             other programs fill: see `DirectoryShardList`.
-        resampled: go on without end; all shards come once before one comes again.
+        resampled: no end; all shards are read once before one is read again.
         repeat: has no effect, as in WebDataset: use `.repeat()`.
         shardshuffle: whether to put the shards into another order each epoch; a number is the same
             as True.
@@ -168,7 +168,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
 class WebLoader(LoaderPipeline, FluidInterface):
     """torch's DataLoader as a pipeline: the same arguments, and the stages as methods.
 
-    It tells the workers which epoch they are in and where to go on, and it has a state.
+    It tells the workers which epoch they are in and where to continue, and it has a state.
     """
 
     def __init__(self, *args: Any, **kw: Any) -> None:

@@ -43,7 +43,7 @@ class repeatedly(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDatase
 
 @dataclass(eq=False, repr=False)
 class with_epoch(IterableDataset[Any]):  # noqa: N801 - WebDataset's name
-    """Epochs of `length` samples; each goes on where the last one stopped."""
+    """Epochs of `length` samples; each continues where the last one stopped."""
 
     dataset: Iterable[Any]
     length: int

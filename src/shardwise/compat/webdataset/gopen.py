@@ -114,7 +114,7 @@ gopen_hf = gopen_storage
 
 
 def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
-    """Refuse a URL whose scheme nobody opens."""
+    """Refuse a URL of an unknown scheme."""
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
     raise ValueError(
         f"{shown(url)}: no gopen handler defined; there are {known}, and "

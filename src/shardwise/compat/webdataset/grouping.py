@@ -143,7 +143,7 @@ class ShardSamples:
             yield sample
 
     def _ask(self, error: DamagedShardError) -> None:
-        """Have the handler raise, go on, or stop."""
+        """Have the handler raise, continue, or stop."""
         self.is_stopped = not self.handler(error)
 
     def _is_sound(self, sample: dict[str, Any]) -> bool:

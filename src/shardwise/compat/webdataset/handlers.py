@@ -1,6 +1,6 @@
-"""What to do with an exception: raise it, go on without the sample, or stop.
+"""What to do with an exception: raise it, continue without the sample, or stop.
 
-A handler is called with the exception. It raises, or returns True to go on and False to stop;
+A handler is called with the exception. It raises, or returns True to continue and False to stop;
 wherever WebDataset has an argument `handler=`, one of these or a function of the user's own fits.
 The two that warn do not sleep.
 """
@@ -17,12 +17,12 @@ def reraise_exception(exn: BaseException) -> NoReturn:
 
 
 def ignore_and_continue(exn: BaseException) -> bool:  # noqa: ARG001 - a handler's form
-    """Leave out what failed, without a word, and go on."""
+    """Leave out what failed, silently, and continue."""
     return True
 
 
 def warn_and_continue(exn: BaseException) -> bool:
-    """Leave out what failed, say so in a warning, and go on."""
+    """Leave out what failed, with a warning, and continue."""
     warnings.warn(repr(exn), stacklevel=2)
     return True
 

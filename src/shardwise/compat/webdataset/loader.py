@@ -1,4 +1,4 @@
-"""torch's DataLoader for pipelines: workers know their epoch and where to go on, and say so.
+"""torch's DataLoader for pipelines: workers know their epoch and where to continue, and report it.
 
 Keeps I4 and I10: ranks are found in the main process, and the state counts what was yielded, never
 what workers have prefetched. Each batch of a worker carries its position, which is taken off before
@@ -96,7 +96,7 @@ class StatefulLoader(DataLoader[Any]):
         is_batched = self.batch_size is not None
         settings = {name: getattr(self, name) for name in _SETTINGS if hasattr(self, name)}
         if self.num_workers and self._tagged.dataset.goes_on:
-            # Epochs that go on where the last one stopped: workers that live on need not read
+            # Epochs that continue where the last one stopped: workers that live on need not read
             # their way there.
             settings["persistent_workers"] = True
         if settings.get("pin_memory_device") == "":
@@ -147,7 +147,7 @@ class StatefulLoader(DataLoader[Any]):
             dataset._epochs.set(epoch + 1)
 
     def _next_positions(self) -> dict[int, list[int]]:
-        """Where the workers begin the next epoch: where they ended the last, if it goes on."""
+        """Where the workers begin the next epoch: where they ended the last, if it continues."""
         if not self._tagged.dataset.goes_on:
             return {}
         return {worker: [n, prefix, 0] for worker, (n, prefix, _) in self._positions.items()}

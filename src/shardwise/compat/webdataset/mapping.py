@@ -1,7 +1,7 @@
 """Stages that treat one sample at a time: map, decode, select, to_tuple and their like.
 
-`handler` is called with an exception of the user's function, and says whether to go on: this is
-the border where any exception may come.
+`handler` is called with an exception of the user's function, and returns whether to continue: any
+exception may come here.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ VIDEO_EXTENSIONS = frozenset(
 # Streams that do not say when each frame is shown: torchcodec does not decode them.
 _WITHOUT_TIMES = ("h264", "mpeg", "mpg")
 AUDIO_EXTENSIONS = frozenset(("flac", "m4a", "mp3", "ogg", "opus", "sox", "wav", "wma"))
-# 4 GiB: three minutes of 640 x 360. More than that is a file that nobody meant to hold whole, and
+# 4 GiB: three minutes of 640 x 360. A larger file was hardly meant to be decoded whole, and
 # the machine's memory would end the worker without a word.
 MAX_BYTES = 1 << 32
 

@@ -45,7 +45,7 @@ from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
 _ENDLESS = sys.maxsize
-# New workers read at most 20,000 samples of a resampled pass again, to go on behind them.
+# New workers read at most 20,000 samples of a resampled pass again, to continue behind them.
 _MAX_AGAIN = 20_000
 
 
@@ -145,7 +145,7 @@ class DataPipeline(StageList):
 
     @property
     def goes_on(self) -> bool:
-        """Whether such an epoch goes on inside the pass where the last one stopped.
+        """Whether such an epoch continues inside the pass where the last one stopped.
 
         Where the program itself orders the shards, each epoch is a pass of its own, as in
         WebDataset: readers in passes of different epochs would read the same shards.
@@ -326,7 +326,7 @@ class DataPipeline(StageList):
         self._epochs.set(state["epoch"])
 
     def _start(self, epoch: int, reader: Reader) -> Start | None:
-        """Where a state that was loaded says that this reader goes on in an epoch."""
+        """Where a loaded state says that this reader continues in an epoch."""
         state, self._loaded = self._loaded, None
         if state is None or state["epoch"] != epoch:
             return None

@@ -77,14 +77,14 @@ class Start:
 
 @dataclass
 class OpenPasses:
-    """An endless line of passes that the next epoch goes on with, in the same process."""
+    """An endless line of passes that the next epoch continues, in the same process."""
 
     items: Iterator[Any]
     position: Position
     pid: int
 
     def is_next(self, epoch: int) -> bool:
-        """Whether this is what the epoch goes on with."""
+        """Whether the epoch continues these passes."""
         return self.pid == os.getpid() and self.position.epoch == epoch - 1
 
 

@@ -29,7 +29,7 @@ from shardwise.storage.braces import expand_braces
 from shardwise.storage.urls import scheme_of
 
 # Shards of a pass through an endless list. Between passes buffers run empty, so it should be many;
-# a reader that goes on inside a pass reads it again up to there, so it should be few.
+# a reader that continues inside a pass reads it again up to there, so it should be few.
 _PASS_SHARDS = 16
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 

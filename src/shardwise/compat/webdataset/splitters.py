@@ -34,8 +34,8 @@ def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
 def _rotated(reader: Reader) -> Reader:
     """The reader whose share is read.
 
-    A reader that has read all of its share before a steered epoch is over goes on with the share of
-    the next reader, which may have more than it gets to. Its own samples came already.
+    A reader that has read all of its share before a steered epoch is over continues with the next
+    reader's share, which may be more than that one gets to. Its own samples came already.
     """
     current = CURRENT_PASS.get()
     if current is None or not current.rotation:

@@ -108,7 +108,7 @@ class StageList(IterableDataset[Any], PipelineStage):
         return items
 
     def _joined_passes(self, position: Position, first: int, skip: int) -> Iterator[Any]:
-        """Passes as one stream: what the last stages gather goes on behind the end of a pass."""
+        """Passes as one stream: what the last stages gather continues behind the end of a pass."""
         num = self._prefix_length()
 
         def prefixes() -> Iterator[Any]:

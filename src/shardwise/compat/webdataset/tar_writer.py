@@ -111,7 +111,7 @@ class TarWriter:
             self.own_fileobj = None
 
     def __del__(self) -> None:
-        # Nobody closed it, so nobody says that it is whole.
+        # It was not closed, so it may not be whole.
         if getattr(self, "_closing", None) is not None:
             with contextlib.suppress(OSError, ValueError):
                 self.abort(RuntimeError("the writer was not closed"))

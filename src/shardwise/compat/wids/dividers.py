@@ -1,4 +1,4 @@
-"""Whether somebody else divides among the ranks what a sampler gives.
+"""Whether a framework divides a sampler's indices among the ranks itself.
 
 Accelerate takes a prepared DataLoader's batches in turn, one for each rank, whatever sampler they
 come from: a sampler that has divided already would be divided a second time, and of 160 samples on

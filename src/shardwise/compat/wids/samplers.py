@@ -1,7 +1,7 @@
 """The samplers of wids: shards or chunks in another order in every epoch, shuffled inside.
 
-Every sampler has a true length and `set_epoch`, and goes on to the next epoch by itself where
-nobody calls that. The divided one keeps I1 and I2: each rank gets the same number of indices, and
+Every sampler has a true length and `set_epoch`, and moves on to the next epoch by itself where
+that is not called. The divided one keeps I1 and I2: each rank gets the same number of indices, and
 all of them together cover the data.
 """
 

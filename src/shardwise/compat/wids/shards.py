@@ -122,7 +122,7 @@ class IndexedTarSamples:
         return f"<IndexedTarSamples {self.path} {self._length} samples>"
 
     def close(self) -> None:
-        """Nothing: files are closed when nobody reads from them any more."""
+        """Nothing: files are closed with their last reader."""
 
 
 def compute_num_samples(fname: str | os.PathLike[str]) -> int:
@@ -135,7 +135,7 @@ def open_copy(
 ) -> IndexedTarSamples:
     """A remote shard by way of a copy, which is made unless it is there."""
     fetch(url, path, num_bytes=num_bytes)
-    # Ahead of time and without a word: nobody could have indexed the copy before.
+    # Ahead of time and silently: the copy is new, and has no index yet.
     (result,) = build_indexes([path], jobs=1, accept_unfinished=True)
     if result.error is not None:
         raise result.error
@@ -202,7 +202,7 @@ class LRUShards:
         shard = self._open_shard(locks, url, counts=True)
         if shard is not None:
             return shard
-        # One thread opens it, those that want the same wait, others go on.
+        # One thread opens it; only threads that need the same shard wait.
         with locks.openings[url]:
             shard = self._open_shard(locks, url, counts=False)
             if shard is None:

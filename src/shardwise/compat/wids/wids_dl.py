@@ -1,7 +1,7 @@
 """Copies of remote files, whole or not at all.
 
 Keeps I6 and I8: a copy gets its name when it has the length that the store states, so a copy that
-is there is whole; a killed download leaves a hidden file that nobody reads. Locks are the
+is there is whole; a killed download leaves a hidden file that is never read. Locks are the
 kernel's and end with their holder. No command is ever run.
 """
 

@@ -103,7 +103,7 @@ def keep_while_reading(fname: str, fd: int, phase: str, delay: float = 0.0) -> N
     if phase == "start":
         fcntl.flock(fd, fcntl.LOCK_SH)
     elif phase == "end":
-        # Whoever still reads holds a lock; whoever was faster has removed the file.
+        # A reader holds a lock; a faster process may have removed the file.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             Path(fname).unlink(missing_ok=True)

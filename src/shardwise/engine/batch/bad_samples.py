@@ -35,7 +35,7 @@ class Watching:
     """How loading is watched.
 
     Attributes:
-        watch: learns of each decoder that begins; None where nobody watches.
+        watch: learns of each decoder that begins, or None.
         one_by_one: load rows one by one, where a decoder was stopped: the watch then sees which
             row it has.
     """

@@ -31,8 +31,8 @@ class RaggedFields:
 
     Args:
         ragged: "list" leaves them lists and says so once a field; "error" raises; "pad" pads every
-            field of arrays whose shape nobody fixed, and adds its mask, in every batch; "nested"
-            leaves them lists, for what makes nested tensors of them.
+            field of arrays whose shape no decoder fixes, and adds its mask, in every batch;
+            "nested" leaves them lists, of which `Output` makes nested tensors.
         describe: says where a sample lies, by its id.
         padding: how fields are padded, with "pad".
     """

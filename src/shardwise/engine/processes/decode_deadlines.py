@@ -1,7 +1,7 @@
 """Deadlines of decoders, as the trainer keeps them: which worker is overdue, and what it had.
 
 The trainer looks at the workers' records while it waits for a batch, at the time when the first of
-them may be overdue, and not more often: a decoder that is stuck holds up nobody before.
+them may be overdue, and not more often: before that, a stuck decoder delays nothing.
 """
 
 from __future__ import annotations

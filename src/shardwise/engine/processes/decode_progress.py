@@ -1,7 +1,7 @@
 """What each worker thread decodes, and since when, in memory shared with the trainer.
 
 A thread writes its own record before each decoder or function of a `map()` that it calls (0.4 us),
-and nobody waits for anybody. The trainer looks for records that have stood for longer than
+and no thread waits for another. The trainer looks for records that have stood for longer than
 `decode_timeout`, so that it can stop the worker and name the sample.
 """
 

@@ -108,7 +108,7 @@ class ProcessExecutor:
                 self._bound.made(whole)
                 whole.num_ready = ready
                 ready = 0
-                # The first batch tells how large they are: go on without the caller.
+                # The first batch tells how large they are: prefetch more before the caller asks.
                 self._fill(session, run, pending, requests, leave=1)
                 yield whole
         except (WorkerError, StallError):

@@ -214,7 +214,7 @@ class SlotPool:
         _Pools.every.add(self)
 
     def take(self) -> Slot:
-        """Give out a slot that nobody else has."""
+        """A slot that is not in use."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()

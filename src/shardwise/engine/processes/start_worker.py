@@ -30,7 +30,7 @@ def start_worker(job: bytes, *, sock: int, status: int, number: int) -> subproce
     """Start a worker.
 
     Args:
-        job: the pickled builder, and what else the worker is told.
+        job: the pickled builder, and the worker's other settings.
         sock: the descriptor of its end of the socket.
         status: the descriptor of the worker status.
         number: its number.

@@ -74,7 +74,7 @@ class WorkerPool:
             "num_workers": num_workers,
             "num_threads": num_threads,
             "decode_timeout": decode_timeout,
-            # Their pickles are handles: the values travel in this file, which nobody else reads.
+            # Their pickles are handles: the values travel in this file, which only the worker reads.
             "credentials": export_credentials(),
         }
         self._unsent: deque[tuple[Task, Packed]] = deque()

@@ -1,6 +1,6 @@
 """Worker status: a table in shared memory of the row chunk that each worker thread loads.
 
-Each thread writes its own row and nobody waits for anybody. The trainer reads the rows to name the
+Each thread writes its own row, without a lock. The trainer reads the rows to name the
 worker of a late chunk, and to know what a worker had that it stops. It writes one number, the
 current run, so that workers pass over the tasks of an abandoned iterator. A row is
 `[batch + 1, start row]`; -1 means idle, 0 that the thread has not begun. Behind the table lies a

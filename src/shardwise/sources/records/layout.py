@@ -75,7 +75,7 @@ def offsets_of(
         url: for messages.
 
     Raises:
-        DataError: the header is no such one, or damaged.
+        DataError: the header is damaged, or of another format.
     """
     count, *_ = numbers = header.view(_U32).astype(np.int64)
     if count != num_records:

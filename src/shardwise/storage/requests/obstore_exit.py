@@ -1,10 +1,10 @@
 """obstore's calls in flight, which the interpreter's exit must wait for.
 
 At the end of a call, a thread of obstore's runtime enters Python to pass the result to the event
-loop, which may go on before that thread has left again. CPython kills foreign threads that ask for
-the interpreter while it is torn down; inside obstore, that aborts the process. And obstore prints
-an error if the loop is closed when the result of a cancelled call arrives. So each call is tracked
-until obstore has released it.
+loop, which may continue before that thread has left again. CPython kills foreign threads that ask
+for the interpreter while it is torn down; inside obstore, that aborts the process. And obstore
+prints an error if the loop is closed when the result of a cancelled call arrives. So each call is
+tracked until obstore has released it.
 """
 
 from __future__ import annotations

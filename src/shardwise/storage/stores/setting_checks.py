@@ -65,7 +65,7 @@ def _check_headers(name: str, headers: Any) -> None:
         )
     for header, value in headers.items():
         if not isinstance(header, str) or not _HEADER_NAME.fullmatch(header):
-            # Not its name: whoever mixes up name and value would read the value.
+            # Not its name: where name and value were mixed up, that would show the value.
             raise StorageError(f"{name!r} in storage= has a name that no header can have")
         if not isinstance(value, str):
             raise StorageError(

@@ -100,7 +100,7 @@ def _matrix(column: BytesColumn) -> NDArray[np.uint8] | None:
 
 
 class Text(Bytes):
-    """UTF-8 in Arrow's own buffer, which nobody has checked yet."""
+    """UTF-8 in Arrow's own buffer, not yet checked."""
 
     def take(self, rows: Rows) -> Column:
         """A list of str."""

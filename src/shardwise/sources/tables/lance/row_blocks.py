@@ -108,7 +108,7 @@ class BlockCache:
         try:
             self._fetch(names, size, blocks, {number: num_rows[number] for number in missing})
         except DataError:
-            # Maybe of a neighbour that nobody reads: from now on these rows are read singly.
+            # Maybe of a neighbour that is never read: from now on these rows are read singly.
             is_damaged = True
             with self._lock:
                 self._damaged.update((names, number) for number in missing)

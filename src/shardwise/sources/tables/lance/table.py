@@ -1,6 +1,6 @@
 """One version of a Lance table, open in this process: all that this library asks of Lance.
 
-Lance's threads do not survive a fork, and a forked child that goes on with them hangs or crashes
+Lance's threads do not survive a fork, and a forked child that continues with them hangs or crashes
 now and then: the rest of the package asks `is_usable_here`. Rows are read by their place among the
 live rows of the version, ascending: Lance skips deleted ones. Lance's errors become ours (I6).
 """

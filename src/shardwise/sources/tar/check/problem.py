@@ -1,4 +1,4 @@
-"""One thing that is wrong or odd about a shard, with its place."""
+"""A defect or oddity of a shard, with its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Problem", "problem_of"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong or odd.
+    """A defect or oddity.
 
     Attributes:
         url: the shard or its index.

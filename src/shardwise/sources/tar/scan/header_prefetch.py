@@ -173,7 +173,7 @@ class HeaderPrefetch(FileBytes):
         self._guessed_until = min(lane.position for lane in active)
 
     def _step(self, lanes: list[_Lane]) -> None:
-        """Read a window in each lane, and go on to where the next header would be."""
+        """Read a window in each lane, and move on to where the next header would be."""
         for lane, data in zip(lanes, self._read_at(lanes, self._width), strict=True):
             self._windows[lane.position] = data
             follow, width = _follow(data)
