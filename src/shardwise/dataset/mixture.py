@@ -46,8 +46,8 @@ def mix(
     The mixture brings its own order: `sw.DataLoader(mixed)` needs no sampler and no shuffle. Over
     any whole blocks each dataset has its weight's share, up to 2.4 samples, on any number of ranks.
     Each dataset is shuffled in the way that suits it, in epochs of its own: all of its samples come
-    once before one comes again. Epochs of the mixture are lengths, and each continues where the last
-    one ended.
+    once before one comes again. Epochs of the mixture are lengths: each continues where the one
+    before ended.
 
     A sample has "__source__", the name of its dataset; of a mixture in a mixture, "outer/inner". A
     field that a dataset lacks is not in its samples, and None in a batch.

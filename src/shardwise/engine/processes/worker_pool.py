@@ -74,7 +74,7 @@ class WorkerPool:
             "num_workers": num_workers,
             "num_threads": num_threads,
             "decode_timeout": decode_timeout,
-            # Their pickles are handles: the values travel in this file, which only the worker reads.
+            # Their pickles are handles: the values travel in this file, for the worker alone.
             "credentials": export_credentials(),
         }
         self._unsent: deque[tuple[Task, Packed]] = deque()
