@@ -7,7 +7,8 @@ Decided sample by sample, so that every executor decides alike however a batch i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -47,6 +48,15 @@ class Watching:
 _UNWATCHED = Watching()
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What the rows of a chunk have in common: their epoch, the counter, the watch."""
+
+    epoch: int
+    stages: Stages
+    watch: DecodeWatch | None
+
+
 class SampleLoader:
     """Loads rows of a batch, of which some may be bad.
 
@@ -77,48 +87,37 @@ class SampleLoader:
         Raises:
             DataError: a sample is bad, and on_error is "raise", or its substitutes are bad, too.
         """
-        watch = watching.watch
+        chunk = _Chunk(epoch, stages, watching.watch)
         if watching.one_by_one:
-            return self._load_singly(ids, epoch, out, stages, watch)
+            return self._load_singly(ids, out, chunk)
         try:
-            columns = self._load(ids, epoch, out, stages, watch)
+            columns = self._load(ids, out, chunk)
             return RowChunk(ids, [columns], np.ones(len(ids), dtype=np.bool_), 0, stages)
         except DataError as error:
             chunk_error = error
         # Not in the `except` clause: the error of one row is not a consequence of the chunk's.
         if self.on_error != "raise":
-            return self._load_singly(ids, epoch, out, stages, watch)
+            return self._load_singly(ids, out, chunk)
         if "read" not in stages.seconds:
             # Raise the error of the first bad row: the same one however the batch was cut. Once
             # all rows were read, the first error was raised, and functions of the user's have run.
+            uncounted = replace(chunk, stages=Stages())
             for row in range(len(ids)):
-                self._load(ids[row : row + 1], epoch, _row(out, row), Stages(), watch)
+                self._load(ids[row : row + 1], _row(out, row), uncounted)
         raise chunk_error
 
-    def _load(
-        self,
-        ids: NDArray[np.int64],
-        epoch: int,
-        out: _Rows,
-        stages: Stages,
-        watch: DecodeWatch | None,
-    ) -> _Columns:
-        load = self.dataset.load
-        if watch is None:
-            return load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages)
+    def _load(self, ids: NDArray[np.int64], out: _Rows, chunk: _Chunk) -> _Columns:
+        load = partial(
+            self.dataset.load, ids, epoch=chunk.epoch, seed=self.seed, out=out, stats=chunk.stages
+        )
+        if chunk.watch is None:
+            return load()
         try:
-            return load(ids, epoch=epoch, seed=self.seed, out=out, stats=stages, watch=watch)
+            return load(watch=chunk.watch)
         finally:
-            watch.end()
+            chunk.watch.end()
 
-    def _load_singly(
-        self,
-        ids: NDArray[np.int64],
-        epoch: int,
-        out: _Rows,
-        stages: Stages,
-        watch: DecodeWatch | None,
-    ) -> RowChunk:
+    def _load_singly(self, ids: NDArray[np.int64], out: _Rows, chunk: _Chunk) -> RowChunk:
         """Load rows one by one, to keep the good ones of a chunk in which one is bad."""
         ids = ids.copy()
         kept = np.ones(len(ids), dtype=np.bool_)
@@ -127,36 +126,27 @@ class SampleLoader:
         for row in range(len(ids)):
             out_row = _row(out, row)
             try:
-                columns.append(self._load(ids[row : row + 1], epoch, out_row, stages, watch))
+                columns.append(self._load(ids[row : row + 1], out_row, chunk))
             except DataError as error:
                 if self.on_error == "raise":
                     raise
                 if self.on_error == "skip":
                     kept[row] = False
                     continue
-                ids[row], substitute = self._substitute(
-                    int(ids[row]), epoch, out_row, stages, watch=watch, error=error
-                )
+                ids[row], substitute = self._substitute(int(ids[row]), out_row, chunk, error)
                 columns.append(substitute)
                 num_replaced += 1
-        return RowChunk(ids, columns, kept, num_replaced, stages)
+        return RowChunk(ids, columns, kept, num_replaced, chunk.stages)
 
     def _substitute(
-        self,
-        index: int,
-        epoch: int,
-        out: _Rows,
-        stages: Stages,
-        *,
-        watch: DecodeWatch | None,
-        error: DataError,
+        self, index: int, out: _Rows, chunk: _Chunk, error: DataError
     ) -> tuple[int, _Columns]:
         """Load another sample for a bad one: the same one in every run of this epoch."""
         for attempt in range(_MAX_SUBSTITUTES):
-            other = mix(self.seed, epoch, index, attempt) % len(self.dataset)
+            other = mix(self.seed, chunk.epoch, index, attempt) % len(self.dataset)
             try:
                 ids = np.array([other], dtype=np.int64)
-                return other, self._load(ids, epoch, out, stages, watch)
+                return other, self._load(ids, out, chunk)
             except DataError as again:
                 last = again
         raise DataError(
