@@ -31,18 +31,8 @@ __all__ = ["FilesSource"]
 class FilesSource:
     """Files as samples, by id: a directory with one below it for each class, or a list of files.
 
-    The first use lists the directory, or reads the list. The bytes of a file are the field
-    "image", "audio", "video" or "text" after its suffix, or the suffix itself; a file of a class
-    has "cls", the class's number in the order of the names, and "class", its name; the columns of
-    a list are fields. The key is the file's path below the directory.
-
-    Args:
-        root_or_manifest: a local directory, or a list (`.csv`, `.tsv`, `.jsonl`), local or remote.
-        root: the directory that a list's paths are relative to, and may not leave.
-        path: the column of a list that has the paths.
-        suffixes: of the files that count.
-        field: the name of the field with the bytes.
-        storage: how remote files are reached.
+    `shardwise.files` says what the fields and the arguments are. The first use lists the directory,
+    or reads the list.
 
     Raises:
         ValueError: `root` or `path` are given for a directory.

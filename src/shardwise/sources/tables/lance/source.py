@@ -35,7 +35,7 @@ __all__ = ["LanceSource"]
 
 
 class LanceSource:
-    """Rows of a version of a Lance table.
+    """Rows of a version of a Lance table; `shardwise.lance` says what the arguments are.
 
     A fragment is a shard, its live rows in storage order are its samples. The key is the column
     "__key__" where there is one, else "fragment:row". Columns keep their values: numbers and
@@ -47,12 +47,7 @@ class LanceSource:
     pickled copies.
 
     Args:
-        uri: a local directory or an object store's URL.
-        condition: keep the rows for which this holds, in SQL as Lance takes it; None for all.
-        version: a number or a tag; None for the latest at the first use.
-        fill: what stands for a null: name -> value, or one value for all columns of its kind.
-        storage: what `StorageOptions.of` takes; its settings go to Lance by these names.
-        memory_bytes: memory of a process for rows that will be asked for soon.
+        condition: its `filter`.
     """
 
     default_shuffle: Literal["window"] = "window"
@@ -142,12 +137,7 @@ class LanceSource:
         return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; only the fields asked for are read. Any thread may call this.
-
-        Args:
-            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields` or `self.traits.parts`;
-                None for all.
+        """Read samples; see the protocol. Fields may be `traits.parts`, too.
 
         Raises:
             DataError: rows do not decode, or a file of the table is missing.

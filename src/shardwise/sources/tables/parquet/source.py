@@ -42,6 +42,8 @@ _MAX_FILES = 256
 class ParquetSource:
     """Rows of tables in Parquet files, or in the Arrow files of Hugging Face datasets, by id.
 
+    `shardwise.parquet` says what the arguments are.
+
     A shard is a row group. Opening reads the footers of all files: counts, columns, versions. A
     row group is decoded whole, in the columns asked for, and stays in memory with others up to
     `memory_bytes` a process; its threads share it. Structs are taken apart into fields "a.b";
@@ -50,16 +52,6 @@ class ParquetSource:
 
     The window shuffle has as many lanes as keep the row groups in use small, and windows of the
     length of a row group, so that each row group is decoded once an epoch.
-
-    Args:
-        urls: files (`.parquet`, `.arrow`), patterns, directories, or a list of these.
-        columns: the fields there are; other columns may differ from file to file. None for all.
-        schema: a pyarrow schema, which has all fields there shall be, or a dict of name -> type
-            (a pyarrow one, or its name) for some of them. Columns are cast to it; in a file that
-            has no such column it is null.
-        fill: what stands for a null: name -> value, or one value for all columns of its kind.
-        memory_bytes: memory of a process for decoded row groups; at least four are kept.
-        storage: how remote files are reached.
 
     Raises:
         MissingShardError: a pattern finds nothing.
@@ -130,11 +122,7 @@ class ParquetSource:
         return expand_names(names, (*self.fields, *self.traits.parts), url=self.urls[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Take rows; only the columns asked for are read. Any thread may call this.
-
-        Args:
-            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields` or `self.parts`; None for all.
+        """Take rows; see the protocol. Fields may be `traits.parts`, too.
 
         Raises:
             DataError: a file is damaged or not the one opened, or a row can't be had.
