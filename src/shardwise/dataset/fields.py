@@ -312,6 +312,22 @@ def _filled_at_once(rows: RawRows, field: Field, column: Column, out: NDArray[An
     return True
 
 
+def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | None:
+    """What a keyed decoder draws for each row, if it can draw before it decodes; else None.
+
+    In one go a draw costs a fifth of what it costs between two images, whose pixels push code and
+    objects of Python out of the CPU's caches.
+    """
+    if not field.takes_rng or not hasattr(field.decoder, "decode_drawn_into"):
+        return None
+    draw = field.decoder.draw  # type: ignore[union-attr]  # the other half of the ability
+    try:
+        rows.begin_column(field.number)
+        return [draw(value, rows.generator(row, field.stream)) for row, value in enumerate(column)]
+    except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
+        return None
+
+
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
     """Decode into the rows of `out`: by one copy where a whole column comes at once."""
     if _filled_at_once(rows, field, column, out):
@@ -321,13 +337,16 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
         np.copyto(out, values)
         return
     decoder: Any = field.decoder
+    drawn = _drawn_at_once(rows, field, column)
     for row, value in enumerate(column):
         if decoder is None:
             raise rows.error(row, _odd_value(value, out), field=field.name)
         try:
             rows.begin(row, field.number)
             # With the dots a scalar's row is a view too.
-            if field.takes_rng:
+            if drawn is not None:
+                decoder.decode_drawn_into(value, out[row, ...], drawn[row])
+            elif field.takes_rng:
                 rng = rows.generator(row, field.stream)
                 decoder.decode_into(value, out[row, ...], rng=rng)
             else:
