@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.codecs.protocol import DrawingDecoder
 from shardwise.columns import BytesColumn, Column, Layout, values_of
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 from shardwise.dataset.raw_rows import RawRows
@@ -318,12 +319,15 @@ def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | N
     In one go a draw costs a fifth of what it costs between two images, whose pixels push code and
     objects of Python out of the CPU's caches.
     """
-    if not field.takes_rng or not hasattr(field.decoder, "decode_drawn_into"):
+    decoder: Any = field.decoder
+    if not field.takes_rng or not isinstance(decoder, DrawingDecoder):
         return None
-    draw = field.decoder.draw  # type: ignore[union-attr]  # the other half of the ability
     try:
         rows.begin_column(field.number)
-        return [draw(value, rows.generator(row, field.stream)) for row, value in enumerate(column)]
+        return [
+            decoder.draw(value, rows.generator(row, field.stream))
+            for row, value in enumerate(column)
+        ]
     except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
         return None
 

@@ -50,7 +50,10 @@ def decoded_frames(
         if track.kind == "video":
             context.width, context.height = track.width, track.height
             context.thread_count = 1
-            context.options = {"max_pixels": str(limits.max_pixels), **_strict(track.codec, is_open)}
+            context.options = {
+                "max_pixels": str(limits.max_pixels),
+                **_strict(track.codec, is_open),
+            }
         elif track.codec != "flac":
             # Decoders of some codecs have no header in their packets.
             context.sample_rate = track.rate
