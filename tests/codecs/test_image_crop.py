@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import shardwise as sw
 from shardwise.codecs import RandomCrop, image
 from shardwise.codecs import image_backends as backends
 from shardwise.testing import check_decoder
@@ -170,3 +171,30 @@ def test_a_damaged_file_is_an_error_before_anything_is_drawn():
     out = np.empty((3, 9, 9), np.uint8)
     with pytest.raises(ValueError, match="the array to write into"):
         decoder.decode_into(data, out, np.random.default_rng(0))
+
+
+def _stored(folder, files):
+    with sw.TarWriter(folder / "a.tar") as writer:
+        for number, data in enumerate(files):
+            writer.write({"__key__": f"{number}", "jpg": data})
+    return sw.tar(folder / "a.tar")
+
+
+def test_a_chunk_that_is_drawn_in_one_go_is_what_its_images_are_one_by_one(tmp_path):
+    files = [encode(picture(90 + 10 * seed, 120), "JPEG") for seed in range(5)]
+    decoder = image(size=32, crop="random")
+    ds = _stored(tmp_path, files).decode(jpg=decoder)
+    out = np.ones((5, 3, 32, 32), np.uint8)
+    ds.load(np.arange(5), out={"jpg": out})
+    for row, sample in enumerate(ds):
+        assert np.array_equal(out[row], sample["jpg"])
+
+
+@pytest.mark.parametrize("kept", [0, 40, 900])
+def test_a_damaged_image_of_a_chunk_is_named(tmp_path, kept):
+    files = [encode(picture(90 + seed, 120), "JPEG") for seed in range(4)]
+    files[2] = files[2][:kept]
+    ds = _stored(tmp_path, files).decode(jpg=image(size=32, crop="random"))
+    with pytest.raises(sw.DataError) as caught:
+        ds.load(np.arange(4), out={"jpg": np.empty((4, 3, 32, 32), np.uint8)})
+    assert (caught.value.index, caught.value.field) == (2, "jpg")

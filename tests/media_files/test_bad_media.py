@@ -138,3 +138,26 @@ def test_a_damaged_stored_index_is_refused(media_files):
             index_from_bytes(bytes(damaged))
     with pytest.raises(DataError, match="media index"):
         index_from_bytes(bytes(stored[:40]))
+
+
+def test_picture_hashes_of_hevc_find_each_flipped_bit(media_files):
+    options = "-c:v libx265 -preset ultrafast -pix_fmt yuv420p -x265-params"
+    options += " hash=1:keyint=12:open-gop=1:bframes=3:log-level=none"
+    data = media_files.make("hashed.mp4", options).read_bytes()
+    track = index_media(BytesReader(data)).first("video")
+    decoder = sw.video(track.num_frames, backend="pyav")
+    good = decoder(data)
+    num_errors = 0
+    rng = np.random.default_rng(3)
+    for _ in range(8):
+        damaged = bytearray(data)
+        frame = int(rng.integers(len(track.columns.size)))
+        at = int(track.columns.offset[frame] + rng.integers(20, track.columns.size[frame]))
+        damaged[at] ^= 1 << int(rng.integers(8))
+        try:
+            clip = decoder(bytes(damaged))
+        except DataError:
+            num_errors += 1
+        else:
+            np.testing.assert_array_equal(clip, good)  # the bit is in no picture
+    assert num_errors

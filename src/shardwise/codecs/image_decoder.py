@@ -6,7 +6,6 @@ batch. The call and `decode_into` run the same code, so they give the same bytes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -36,8 +35,21 @@ _CHOICES = {
     "dtype": ("uint8", "float32"),
     "interpolation": ("linear", "nearest"),
 }
-# Of an upright image's height and width: which part to decode.
-ChooseBox = Callable[[int, int], CropBox]
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """Which part of a file's image to decode.
+
+    Attributes:
+        header: the file's, within `max_pixels`.
+        orientation: the EXIF orientation to apply, 1 for none.
+        box: the part of the upright image.
+    """
+
+    header: ImageHeader
+    orientation: int
+    box: CropBox
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,14 +115,26 @@ class Image:
 
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
         """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
-        self.decode_part(data, out, None)
+        self._check_row(out)
+        self._decode_sized(memoryview(data), out)
 
-    def decode_part(
-        self, data: bytes | memoryview, out: NDArray[Any], choose: ChooseBox | None
-    ) -> None:
-        """Decode a part of one file, which `choose` is asked for with height and width."""
+    def draw_part(
+        self, data: bytes | memoryview, crop: RandomCrop, rng: np.random.Generator
+    ) -> ImagePart:
+        """Draw a part of one file's image; nothing but its header is read."""
+        view = memoryview(data)
+        header, orientation = self._measure(view)
+        size = header.height, header.width
+        return ImagePart(header, orientation, crop.draw(rng, *_upright(size, orientation)))
+
+    def decode_part(self, data: bytes | memoryview, out: NDArray[Any], part: ImagePart) -> None:
+        """Decode a part of one file into an array of `row`'s shape and dtype."""
+        self._check_row(out)
+        # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
+        self._write_part(memoryview(data), out, part, shrink=1)
+
+    def _check_row(self, out: NDArray[Any]) -> None:
         check_row(self, self.row, out, needs="a size: image(size=(height, width))")
-        self._decode_sized(memoryview(data), out, choose)
 
     def _shape(self, height: int, width: int) -> tuple[int, ...]:
         channels = CHANNELS[self.mode]
@@ -127,44 +151,41 @@ class Image:
             )
         return header
 
+    def _measure(self, data: memoryview) -> tuple[ImageHeader, int]:
+        """The header, and the orientation to apply."""
+        header = self._probe(data)
+        return header, find_orientation(data, header.format)[0] if self.orient else 1
+
     def _upright(self, data: memoryview) -> Pixels:
         """Decode at the stored size, turned if that is asked for."""
-        header = self._probe(data)
-        pixels = read_pixels(data, header, mode=self.mode)
-        if self.orient:
-            pixels = turn_pixels(pixels, find_orientation(data, header.format)[0])
-        return pixels
+        header, orientation = self._measure(data)
+        return turn_pixels(read_pixels(data, header, mode=self.mode), orientation)
 
-    def _decode_sized(
-        self, data: memoryview, out: NDArray[Any], choose: ChooseBox | None = None
-    ) -> None:
+    def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
         assert self.size is not None
-        header = self._probe(data)
-        orientation = find_orientation(data, header.format)[0] if self.orient else 1
-        height, width = self.size
+        header, orientation = self._measure(data)
+        shrink = self._shrink(header, turned=orientation >= 5)
+        size = _upright((-(-header.height // shrink), -(-header.width // shrink)), orientation)
+        box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
+        self._write_part(data, out, ImagePart(header, orientation, box), shrink=shrink)
+
+    def _write_part(
+        self, data: memoryview, out: NDArray[Any], part: ImagePart, *, shrink: int
+    ) -> None:
+        """Decode at 1 / `shrink` of the size, cut, resize, mirror and write."""
+        assert self.size is not None
+        header, box = part.header, part.box
         # uint8 HWC rows are what the packages write themselves: no copy is made then.
         in_place = self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous
         place = out if in_place else None
-        exact = orientation == 1 and (header.height, header.width) == self.size and choose is None
+        exact = (header.height, header.width) == self.size == (box.height, box.width)
+        exact = exact and part.orientation == 1 and not box.is_mirrored
         pixels = read_pixels(
-            data,
-            header,
-            mode=self.mode,
-            # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
-            shrink=1 if choose else self._shrink(header, turned=orientation >= 5),
-            out=place if exact else None,
+            data, header, mode=self.mode, shrink=shrink, out=place if exact else None
         )
-        pixels = turn_pixels(pixels, orientation)
-        stored: tuple[int, int] = pixels.shape[:2]
-        box = CropBox(0, 0, *stored)
-        if choose is not None:
-            box = choose(*stored)
-        elif self.fit == "crop":
-            box = centre(stored, height, width)
         pixels = resize_pixels(
-            box.cut(pixels),
-            height,
-            width,
+            box.cut(turn_pixels(pixels, part.orientation)),
+            *self.size,
             antialias=self.antialias,
             nearest=self.interpolation == "nearest",
             out=None if box.is_mirrored else place,
@@ -195,6 +216,11 @@ class Image:
             np.divide(pixels, np.float32(255), out=out)
         elif pixels is not out:
             np.copyto(out, pixels)
+
+
+def _upright(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Height and width after the orientation is applied."""
+    return size if orientation < 5 else (size[1], size[0])
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,4 +263,14 @@ class RandomCropImage:
         self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
     ) -> None:
         """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
-        self.image.decode_part(data, out, lambda height, width: self.crop.draw(rng, height, width))
+        self.decode_drawn_into(data, out, self.draw(data, rng))
+
+    def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> ImagePart:
+        """The part of one file's image that `rng` chooses."""
+        return self.image.draw_part(data, self.crop, rng)
+
+    def decode_drawn_into(
+        self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart
+    ) -> None:
+        """What `decode_into` does after it has drawn."""
+        self.image.decode_part(data, out, drawn)

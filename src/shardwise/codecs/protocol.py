@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
 
-__all__ = ["ColumnDecoder", "Decoder", "KeyedDecoder", "KeyedRowDecoder", "RowDecoder"]
+__all__ = [
+    "ColumnDecoder",
+    "Decoder",
+    "DrawingDecoder",
+    "KeyedDecoder",
+    "KeyedRowDecoder",
+    "RowDecoder",
+]
 
 
 class Decoder(Protocol):
@@ -82,4 +89,20 @@ class KeyedRowDecoder(Protocol):
         self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
     ) -> None:
         """Write what the call would return with an equal generator, bit by bit, into `out`."""
+        ...
+
+
+@runtime_checkable
+class DrawingDecoder(Protocol):
+    """A keyed row decoder that can draw before it decodes: for all rows of a chunk in one go.
+
+    `decode_into(data, out, rng)` is `decode_drawn_into(data, out, draw(data, rng))`.
+    """
+
+    def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
+        """All that it takes from `rng` for one payload."""
+        ...
+
+    def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
+        """Decode with what `draw` returned."""
         ...

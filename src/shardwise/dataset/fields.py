@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.codecs.protocol import DrawingDecoder
 from shardwise.columns import BytesColumn, Column, Layout, values_of
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 from shardwise.dataset.raw_rows import RawRows
@@ -308,6 +309,25 @@ def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: A
     return out[0] if out else values
 
 
+def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | None:
+    """What a keyed decoder draws for each row, if it can draw before it decodes; else None.
+
+    In one go a draw costs a fifth of what it costs between two images, whose pixels push code and
+    objects of Python out of the CPU's caches.
+    """
+    decoder: Any = field.decoder
+    if not field.takes_rng or not isinstance(decoder, DrawingDecoder):
+        return None
+    try:
+        rows.begin_column(field.number)
+        return [
+            decoder.draw(value, rows.generator(row, field.stream))
+            for row, value in enumerate(column)
+        ]
+    except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
+        return None
+
+
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
     """Decode into the rows of `out`: by one copy where a whole column comes at once."""
     if _by_column(rows, field, column, "decode_column_into", out) is not None:
@@ -317,13 +337,16 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
         np.copyto(out, values)
         return
     decoder: Any = field.decoder
+    drawn = _drawn_at_once(rows, field, column)
     for row, value in enumerate(column):
         if decoder is None:
             raise rows.error(row, _odd_value(value, out), field=field.name)
         try:
             rows.begin(row, field.number)
             # With the dots a scalar's row is a view too.
-            if field.takes_rng:
+            if drawn is not None:
+                decoder.decode_drawn_into(value, out[row, ...], drawn[row])
+            elif field.takes_rng:
                 rng = rows.generator(row, field.stream)
                 decoder.decode_into(value, out[row, ...], rng=rng)
             else:

@@ -13,7 +13,7 @@ from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
 from shardwise.media_files.pictures import PictureForm
-from shardwise.media_files.pyav_backend import decode_with_pyav
+from shardwise.media_files.pyav_backend import RgbPictures, decode_with_pyav
 from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.torchcodec_backend import decode_with_torchcodec
 
@@ -83,12 +83,14 @@ def decode_frames(
     segments = track.segments(frames[shown])
     coded = read_segments(index, track, segments, reader)
     held = decoder_bytes(track.height, track.width)
+    rgb: RgbPictures | None = None
     for segment, part in zip(segments, coded, strict=True):
         needed, payloads = without_unneeded(track, segment, part)
         # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
         if _chosen(backend) == "pyav" or (segment.is_open and track.codec == "h264"):
+            rgb = rgb or RgbPictures(*form.scaled)
             with picture_memory().hold(held):
-                decode_with_pyav(track, needed, payloads, form, limits=limits, place=place)
+                decode_with_pyav(track, needed, payloads, rgb, limits=limits, place=place)
         else:
             # It gives all pictures at once.
             scaled = 3 * form.scaled[0] * form.scaled[1]

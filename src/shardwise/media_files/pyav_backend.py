@@ -7,26 +7,54 @@ between frames, so it belongs into worker processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 from shardwise.media_files.limits import Limits
-from shardwise.media_files.pictures import PictureForm
 from shardwise.media_files.pyav_import import import_av
 from shardwise.media_files.pyav_packets import damaged, decoded_frames
 from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Segment, Track
 
-__all__ = ["decode_with_pyav"]
+__all__ = ["RgbPictures", "decode_with_pyav"]
+
+
+class RgbPictures:
+    """Turns frames of PyAV into pixels of one size; for one thread.
+
+    A clip needs one, not one a run of frames: making swscale's filters for another size takes
+    0.1 ms.
+
+    Args:
+        height: of the pixels.
+        width: of the pixels.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        module = import_av("video").video.reformatter
+        self._reformatter = module.VideoReformatter()
+        self._form = {
+            "height": height,
+            "width": width,
+            "format": "rgb24",
+            "interpolation": module.Interpolation.BILINEAR,
+            "threads": 1,
+        }
+
+    def pixels(self, frame: Any) -> NDArray[np.uint8]:
+        """The pixels of a frame, uint8 `[height, width, 3]`."""
+        made: NDArray[np.uint8] = self._reformatter.reformat(frame, **self._form).to_ndarray()
+        return made
 
 
 def decode_with_pyav(
     track: Track,
     segment: Segment,
     payloads: Sequence[bytes | memoryview],
-    form: PictureForm,
+    pictures: RgbPictures,
     *,
     limits: Limits,
     place: Callable[[int, NDArray[np.uint8]], None],
@@ -37,18 +65,14 @@ def decode_with_pyav(
         track: the video.
         segment: what is decoded.
         payloads: the bytes of `segment.samples`.
-        form: the size of the pictures, uint8 `[*form.scaled, 3]`.
+        pictures: makes pixels of the frames.
         limits: the largest picture.
         place: gets number in decode order and pixels, which it must copy.
 
     Raises:
         DataError: a frame is damaged, or the decoder gives none for it.
     """
-    reformatter_module = import_av("video").video.reformatter
-    reformatter = reformatter_module.VideoReformatter()
-    bilinear = reformatter_module.Interpolation.BILINEAR
     pending = set(segment.wanted.tolist())
-    height, width = form.scaled
     samples = zip(segment.samples.tolist(), payloads, strict=True)
     for number, frame in decoded_frames(track, samples, limits, is_open=segment.is_open):
         if number not in pending:
@@ -57,10 +81,7 @@ def decode_with_pyav(
             raise damaged(track, number, "the decoder calls the picture damaged")
         pending.remove(number)
         with spent_in("convert"):
-            picture = reformatter.reformat(
-                frame, width=width, height=height, format="rgb24", interpolation=bilinear, threads=1
-            )
-            place(number, picture.to_ndarray())
+            place(number, pictures.pixels(frame))
         if not pending:
             return
     first = min(pending)
