@@ -42,8 +42,8 @@ def make(folder: Path, gop: int, seconds: int) -> bytes:
     return path.read_bytes()
 
 
-def floor(data, index, frames):
-    """Decode what must be decoded, and convert what is wanted."""
+def floor(data, index, frames, size=None):
+    """Decode what must be decoded, and convert what is wanted, to `size` x `size` or as it is."""
     import av
 
     track = index.first("video")
@@ -59,15 +59,16 @@ def floor(data, index, frames):
             packet = av.Packet(bytes(payload))
             packet.pts = packet.dts = number
             for frame in context.decode(packet):
-                left -= keep(reformatter, frame, wanted)
+                left -= keep(reformatter, frame, wanted, size)
         for frame in context.decode(None) if left else ():
-            keep(reformatter, frame, wanted)
+            keep(reformatter, frame, wanted, size)
 
 
-def keep(reformatter, frame, wanted):
+def keep(reformatter, frame, wanted, size):
     if frame.pts not in wanted:
         return 0
-    reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+    picture = reformatter.reformat(frame, format="rgb24", width=size, height=size, threads=1)
+    picture.to_ndarray()
     return 1
 
 
