@@ -101,8 +101,20 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         num_left = self._stateful.num_left
         run = _Pass(self._stateful.state_dict(0), num_left, self._num_batches(num_left))
         self._pass, self._pass_plan = run, self._plan_of(run)
-        for batch in super().__iter__():
+        account, has_ids = self._stateful._account, self._has_ids
+        account.is_counted = has_ids or not isinstance(self._stateful, IterableDataset)
+        batches = super().__iter__()
+        if has_ids:
+            # Its workers have their copies, which count nothing.
+            rank, epoch = self._stateful.rank, run.began["epoch"]
+            account.begin(self._pass_plan, epoch=epoch, rank=rank, progress=run)
+        for batch in batches:
             run.num_yielded += 1
+            if has_ids:
+                account.add(run, batch.rows)
+                batch = batch.data
+            if self._pass is run:
+                account.count(self._num_taken(run))
             yield batch
         run.num_steps = run.num_yielded
         if self._pass is run:
@@ -114,6 +126,17 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             return num_left
         size = self.batch_size or 1
         return num_left // size if self.drop_last else -(-num_left // size)
+
+    def _num_taken(self, run: _Pass) -> int:
+        """Steps of the dataset or sampler that are in the batches handed out."""
+        if not isinstance(self._stateful, DistributedSampler):
+            return run.num_yielded
+        return min(run.num_yielded * (self.batch_size or 1), run.num_left)
+
+    @property
+    def _has_ids(self) -> bool:
+        """Whether each batch comes with its sample ids."""
+        return isinstance(self._stateful, IterableDataset) and self.batch_size is None
 
     @property
     def _is_under_way(self) -> bool:
@@ -143,13 +166,25 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             self._stateful.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
+        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+
+        With `coverage=` of the dataset or sampler it also writes what this rank handed out since
+        the last line, so call it on every rank.
+        """
         if self._pass is None or not self._is_under_way:
             return self._stateful.state_dict(0)
+        self._stateful._account.write()
         if self._pass.is_whole:
             return self._stateful.state_dict(self._pass.num_left)
-        size = (self.batch_size or 1) if isinstance(self._stateful, DistributedSampler) else 1
-        return self._stateful.state_dict(self._pass.num_yielded * size)
+        return self._stateful.state_dict(self._num_taken(self._pass))
+
+    def certificate(self) -> dict[str, Any]:
+        """What was handed out in the newest pass, held against the plan: a proof, or what differs.
+
+        As `shardwise.DataLoader.certificate`. Of an `IterableDataset` it counts the samples that
+        are in the batches handed out; of a sampler the indices that it gave for them.
+        """
+        return self._stateful.certificate()
 
     def _plan_of(self, run: _Pass) -> Plan:
         stateful = self._stateful
