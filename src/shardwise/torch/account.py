@@ -86,8 +86,8 @@ class OrderAccount:
 
     Attributes:
         writes: whether there is a directory.
-        is_counted: whether the next pass is a `StatefulDataLoader`'s, which says what the program
-            has; of others, what was yielded counts as handed out.
+        is_counted: whether a `StatefulDataLoader` is iterating, which says what the program has;
+            of others, what was yielded counts as handed out.
         is_loaders: whether the newest pass is.
     """
 
@@ -109,7 +109,7 @@ class OrderAccount:
             rank: this process's rank.
             progress: what the pass is known by.
         """
-        self.is_loaders, self.is_counted = self.is_counted, False
+        self.is_loaders = self.is_counted
         self._pass, self._progress = Pass(epoch, plan.start, plan), progress
         self._account.begin(self._pass, rank=rank, data=self._data)
 

@@ -101,24 +101,31 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         num_left = self._stateful.num_left
         run = _Pass(self._stateful.state_dict(0), num_left, self._num_batches(num_left))
         self._pass, self._pass_plan = run, self._plan_of(run)
+        account = self._stateful._account
+        account.is_counted = self._has_ids or not isinstance(self._stateful, IterableDataset)
+        try:
+            yield from self._counted(run, super().__iter__())
+        finally:
+            if self._pass in (run, None):
+                account.is_counted = False
+        run.num_steps = run.num_yielded
+        if self._pass is run:
+            self._end_if_whole()
+
+    def _counted(self, run: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        """The batches, counted as they are handed out."""
         account, has_ids = self._stateful._account, self._has_ids
-        account.is_counted = has_ids or not isinstance(self._stateful, IterableDataset)
-        batches = super().__iter__()
         if has_ids:
-            # Its workers have their copies, which count nothing.
+            # Workers have copies of the dataset, which count nothing.
             rank, epoch = self._stateful.rank, run.began["epoch"]
             account.begin(self._pass_plan, epoch=epoch, rank=rank, progress=run)
         for batch in batches:
             run.num_yielded += 1
             if has_ids:
                 account.add(run, batch.rows)
-                batch = batch.data
             if self._pass is run:
                 account.count(self._num_taken(run))
-            yield batch
-        run.num_steps = run.num_yielded
-        if self._pass is run:
-            self._end_if_whole()
+            yield batch.data if has_ids else batch
 
     def _num_batches(self, num_left: int) -> int:
         """Batches of this many steps of the dataset or sampler."""
