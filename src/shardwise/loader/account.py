@@ -9,27 +9,37 @@ import os
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from shardwise.engine.request import BatchRows
-from shardwise.loader.certificate import (
-    RankNumbers,
-    certificate_of,
-    difference,
-    no_certificate,
-)
+from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
 from shardwise.loader.position import Pass
-from shardwise.loader.tally import Counted, Tally
+from shardwise.loader.tally import Counted, Tally, difference
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine, Tallied
-from shardwise.plan.epoch_words import dropped_samples, epoch_samples, planned_samples
+from shardwise.plan.epoch_words import (
+    dropped_samples,
+    epoch_samples,
+    padded_rows,
+    planned_samples,
+)
 from shardwise.plan.id_word import IdWord
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts
-from shardwise.samples import Samples
+from shardwise.ranks import ranks_of_group
 
-__all__ = ["Account", "PassAccount"]
+__all__ = ["Account", "Fingerprinted", "PassAccount"]
+
+
+class Fingerprinted(Protocol):
+    """What an account knows of the data: `Samples` of the loader, or what a sampler counts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The data's; "" where they have none."""
+
+    def __len__(self) -> int: ...
 
 
 class PassAccount:
@@ -42,15 +52,17 @@ class PassAccount:
         number: which pass of the loader it is.
     """
 
-    def __init__(self, current: Pass, *, rank: int, data: Samples, number: int) -> None:
+    def __init__(self, current: Pass, *, rank: int, data: Fingerprinted, number: int) -> None:
         self.current = current
         self.rank = rank
         self.data = data
         self.number = number
         self.began = time.time()
         self.tally = Tally(lambda: self.word)
-        # What is in lines already, and what is not.
-        self._noted, self._new = Counted(), Counted()
+        # Batches in the tally: more than were handed out, where they are counted ahead of that.
+        self.num_added = 0
+        # All that was taken from the tally, and what of it is in lines.
+        self._all, self._noted = Counted(), Counted()
         self._num_noted, self._noted_end = 0, current.start
 
     @property
@@ -70,15 +82,19 @@ class PassAccount:
         return IdWord(self.data.fingerprint, self.current.epoch)
 
     def total(self) -> Counted:
-        """What was handed out in this pass."""
-        self._take()
-        total = Counted()
-        total.add(self._noted)
-        total.add(self._new)
-        return total
+        """What was handed out in this pass.
 
-    def _take(self) -> None:
-        self._new.add(self.tally.take())
+        Of batches that were counted ahead, such as a sampler's, without those that the plan gives
+        behind the ones handed out: words of parts add up, so nothing need be kept of each batch.
+        """
+        self._all.add(self.tally.take())
+        ahead = range(self.current.num_batches, self.num_added)
+        if not ahead:
+            return self._all.without()
+        tail, epoch = Counted(), self.current.epoch
+        tail.handed_out = planned_samples(self.plan, epoch, ahead, self.rank, self.word)
+        tail.num_padded = padded_rows(self.plan, epoch, ahead, self.rank)
+        return self._all.without(tail)
 
     def planned(self, first: int = 0) -> Tallied:
         """What the plan gives this rank in the batches handed out, from one of them on."""
@@ -112,11 +128,10 @@ class PassAccount:
         """What was handed out since the last line; None where nothing was."""
         current, plan = self.current, self.plan
         # Positions, not batches: an end without a batch may leave out what is left of the epoch.
-        if self._noted_end == self.end:
+        if self._noted_end >= self.end:
             return None
-        self._take()
-        counted, self._new = self._new, Counted()
-        self._noted.add(counted)
+        total = self.total()
+        counted, self._noted = total.without(self._noted), total
         planned = self.planned(self._num_noted)
         first, self._noted_end = self._noted_end, self.end
         self._num_noted = current.num_batches
@@ -162,15 +177,20 @@ class Account:
         self._newest: PassAccount | None = None
         self._num_passes = 0
 
-    def begin(self, current: Pass, *, rank: int, data: Samples) -> None:
+    def begin(self, current: Pass, *, rank: int, data: Fingerprinted) -> None:
         """Begin the account of a pass."""
         self._num_passes += 1
         self._newest = PassAccount(current, rank=rank, data=data, number=self._num_passes)
 
     def add(self, rows: BatchRows) -> None:
         """Count a batch that is being handed out."""
+        self.add_batches(rows, 1)
+
+    def add_batches(self, rows: BatchRows, num_batches: int) -> None:
+        """Count the rows of some batches at once."""
         assert self._newest is not None
         self._newest.tally.add(rows)
+        self._newest.num_added += num_batches
 
     def note(self, current: Pass | None) -> None:
         """Write a line of what the pass under way handed out since the last one."""
@@ -184,15 +204,20 @@ class Account:
             if line is not None:
                 self._file.append(line)
 
-    def certificate(
-        self, gather: Callable[[list[int]], list[list[int]]] | None, *, epoch: int
-    ) -> dict[str, Any]:
+    def certificate(self, ranks: Callable[[], tuple[int, int]], *, epoch: int) -> dict[str, Any]:
         """The certificate of the newest pass, see `DataLoader.certificate`.
 
         Args:
-            gather: gives all ranks' numbers for this rank's; None for this rank alone.
+            ranks: gives rank and world size; where a process group has the same, its ranks'
+                numbers are gathered.
             epoch: the epoch that comes next, where there was no pass yet.
         """
+        gather: Callable[[list[int]], list[list[int]]] | None = None
+        group = ranks_of_group()
+        if group is not None and (group.rank, group.world_size) == ranks():
+            from shardwise.tensors.gather_numbers import gather_numbers
+
+            gather = gather_numbers
         newest = self._newest
         if newest is None:
             return no_certificate(epoch)
@@ -203,11 +228,11 @@ class Account:
         expected = newest.expected if is_closed else None
         planned = newest.planned() if expected is None else Tallied()
         own = RankNumbers(current.epoch, current.start, newest.end, total, planned).to_list()
-        ranks = [RankNumbers.of(row) for row in ([own] if gather is None else gather(own))]
+        numbers = [RankNumbers.of(row) for row in ([own] if gather is None else gather(own))]
         if expected is not None:
             expected = difference(expected, newest.dropped)
         return certificate_of(
-            ranks,
+            numbers,
             expected,
             dropped=newest.dropped.count if current.is_whole else 0,
             num_samples=newest.plan.num_samples,

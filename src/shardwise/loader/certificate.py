@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.loader.tally import Counted, sum_of
+from shardwise.loader.tally import Counted, difference, sum_of
 from shardwise.plan.coverage_line import Tallied
-from shardwise.plan.id_word import MODULUS
 
-__all__ = ["RankNumbers", "certificate_of", "difference", "no_certificate"]
+__all__ = ["RankNumbers", "certificate_of", "no_certificate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,6 @@ class RankNumbers:
         counted.replaced = Tallied(*words[4:6])
         counted.num_padded = padded
         return cls(epoch, first, last, counted, Tallied(count, word))
-
-
-def difference(whole: Tallied, *parts: Tallied) -> Tallied:
-    """The samples of the whole that are in none of the parts."""
-    out = sum_of(*parts)
-    return Tallied(whole.count - out.count, (whole.word - out.word) % MODULUS)
 
 
 def certificate_of(

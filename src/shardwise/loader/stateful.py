@@ -15,7 +15,6 @@ from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.position import Position
 from shardwise.loader.rank_check import RankedPlan
 from shardwise.plan import Order, Plan, checked_epoch
-from shardwise.ranks import ranks_of_group
 from shardwise.samples import Samples
 
 __all__ = ["StatefulLoader"]
@@ -124,12 +123,7 @@ class StatefulLoader(RankedPlan):
         the sampler's ids where it has one (`Sampler`), in microseconds; else the plan is walked
         once more, 0.2 us for each sample of this rank.
         """
-        group = ranks_of_group()
-        if group is not None and (group.rank, group.world_size) == (self.rank, self.world_size):
-            from shardwise.tensors.gather_numbers import gather_numbers
-
-            return self._account.certificate(gather_numbers, epoch=self.epoch)
-        return self._account.certificate(None, epoch=self.epoch)
+        return self._account.certificate(lambda: (self.rank, self.world_size), epoch=self.epoch)
 
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""

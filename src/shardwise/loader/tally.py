@@ -15,7 +15,7 @@ from shardwise.engine.request import BatchRows
 from shardwise.plan.coverage_line import Tallied
 from shardwise.plan.id_word import MODULUS, IdWord
 
-__all__ = ["Counted", "Tally"]
+__all__ = ["Counted", "Tally", "difference", "sum_of"]
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096
@@ -42,6 +42,16 @@ class Counted:
         for name in ("handed_out", "skipped", "replaced"):
             setattr(self, name, sum_of(getattr(self, name), getattr(other, name)))
         self.num_padded += other.num_padded
+
+    def without(self, *others: Counted) -> Counted:
+        """The sums without those of some of the batches."""
+        rest = Counted()
+        for name in ("handed_out", "skipped", "replaced"):
+            setattr(
+                rest, name, difference(getattr(self, name), *(getattr(o, name) for o in others))
+            )
+        rest.num_padded = self.num_padded - sum(other.num_padded for other in others)
+        return rest
 
 
 class Tally:
@@ -100,3 +110,9 @@ class Tally:
 def sum_of(*parts: Tallied) -> Tallied:
     """Some samples and others."""
     return Tallied(sum(p.count for p in parts), sum(p.word for p in parts) % MODULUS)
+
+
+def difference(whole: Tallied, *parts: Tallied) -> Tallied:
+    """The samples of the whole that are in none of the parts."""
+    out = sum_of(*parts)
+    return Tallied(whole.count - out.count, (whole.word - out.word) % MODULUS)

@@ -10,7 +10,13 @@ from shardwise.plan.id_word import MODULUS, IdWord
 from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler, epoch_parts
 
-__all__ = ["dropped_samples", "epoch_samples", "planned_samples", "rank_ids"]
+__all__ = [
+    "dropped_samples",
+    "epoch_samples",
+    "padded_rows",
+    "planned_samples",
+    "rank_ids",
+]
 
 Ids = NDArray[np.int64]
 
@@ -38,6 +44,13 @@ def planned_samples(plan: Plan, epoch: int, steps: range, rank: int, word: IdWor
         ids = rank_ids(plan, epoch, range(first, min(first + size, steps.stop)), rank)
         count, total = count + len(ids), total + word.of(ids)
     return Tallied(count, total % MODULUS)
+
+
+def padded_rows(plan: Plan, epoch: int, steps: range, rank: int) -> int:
+    """The rows of a rank that only fill its batches at some steps."""
+    if plan.remainder != "pad":
+        return 0
+    return int(np.count_nonzero(~plan.positions(epoch, steps, rank)[1]))
 
 
 def dropped_samples(plan: Plan, epoch: int, word: IdWord) -> Tallied:

@@ -7,6 +7,7 @@ way workers are started does not matter (I10).
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -33,8 +34,9 @@ from shardwise.plan import (
     checked_epoch,
 )
 from shardwise.tensors.convert import to_tensors
-from shardwise.torch.order import check_count, refuse_second_division
-from shardwise.torch.shared_cursor import EpochCursor, SharedCursor, WorkerPass
+from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
+from shardwise.torch.order import check_count, refusal, refuse_second_division
+from shardwise.torch.shared_cursor import LEFT_EARLY, EpochCursor, SharedCursor, WorkerPass
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
@@ -64,6 +66,8 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         output: "torch" for tensors, "numpy" for arrays. DataLoader makes tensors of arrays
             unless it gets a `collate_fn` that leaves them alone.
         num_threads: threads that read and decode in each worker; 0 for none.
+        coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`. With
+            workers it takes a `StatefulDataLoader`, which knows what the program got.
 
     Batches are those of `shardwise.DataLoader` with the same options, in the same order, for any
     `num_workers`, start method and `persistent_workers`. DataLoader needs `batch_size=None`,
@@ -111,6 +115,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         on_error: OnError = "raise",
         output: str = "torch",
         num_threads: int = 0,
+        coverage: str | os.PathLike[str] | None = None,
     ) -> None:
         if output not in _OUTPUTS:
             raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
@@ -142,6 +147,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         self._shared = SharedCursor()
         self._lives_on = False
         self._pass: WorkerPass | None = None
+        self._account = OrderAccount(dataset, coverage)
         # Batches of its own that a worker leaves out of the next pass, by a state of its own.
         self._num_skipped = 0
         self._is_loaded = False
@@ -172,7 +178,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         is_first = worker is None or self._shared.is_first(worker_pass, cursor)
         was_read = self._shared.was_read(cursor) and not is_loaded
         if cursor.start and not (is_first or was_read or is_loaded):
-            return _left_early(cursor)
+            return refusal(LEFT_EARLY.format(cursor))
         if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
             warnings.warn(
                 f"epoch {cursor.epoch} is read again, in the same order: call "
@@ -183,10 +189,15 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
             DropNotice(is_default=self._is_default).say(plan, rank)
         if was_read:
             cursor = self._cursor = cursor._replace(start=0)
+        rest = plan.resumed(cursor.start, epoch=cursor.epoch)
+        # Where a loader counts, each batch takes its sample ids along.
+        is_counted = self._account.is_counted
+        if worker is not None and self._account.writes and not is_counted:
+            return refusal(NOT_COUNTED)
+        if worker is None and not is_counted:
+            self._account.begin(rest, epoch=cursor.epoch, rank=rank, progress=worker_pass)
         self._shared.mark_begun(worker_pass, cursor)
-        return self._batches(
-            cursor, plan.resumed(cursor.start, epoch=cursor.epoch), rank, worker_pass
-        )
+        return self._batches(cursor, rest, rank, worker_pass, is_counted=is_counted)
 
     @property
     def epoch(self) -> int:
@@ -246,7 +257,20 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         epoch = self._cursor.epoch
         plan = self.plan.resumed(self._shared.beginning(), epoch=epoch)
         check_count("num_batches", num_batches, plan, epoch)
+        self._account.note(self._pass, num_batches)
         return self._order.state_after(plan, epoch, num_batches).to_dict()
+
+    def certificate(self) -> dict[str, Any]:
+        """What this process yielded in the newest pass, as `DataLoader.certificate`.
+
+        Raises:
+            StateError: worker processes read this dataset, and no `StatefulDataLoader` counts.
+        """
+        if self._shared.has_workers() and not self._account.is_loaders:
+            raise StateError(NOT_COUNTED)
+        return self._account.certificate(
+            None, lambda: (self.rank, self.world_size), epoch=self.epoch
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.
@@ -268,7 +292,13 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         return {**self.__dict__, "_plan": self.plan, "_pass": None}
 
     def _batches(
-        self, cursor: EpochCursor, plan: Plan, rank: int, worker_pass: WorkerPass
+        self,
+        cursor: EpochCursor,
+        plan: Plan,
+        rank: int,
+        worker_pass: WorkerPass,
+        *,
+        is_counted: bool,
     ) -> Generator[Any, None, None]:
         self._pass = worker_pass
         steps = worker_pass.steps_left(plan.num_steps)
@@ -293,13 +323,14 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         with closing(executor), closing(executor.run(requests)) as batches:
             for batch in batches:
                 worker_pass.num_yielded += 1
+                self._account.add(worker_pass, batch.rows)
                 if not worker_pass.steps_left(plan.num_steps):
                     # Before the last one is taken: the end need not be asked for.
                     self._shared.mark_done(worker_pass, cursor)
-                if self.output == "torch" and isinstance(batch.data, dict):
-                    yield to_tensors(batch.data)
-                else:
-                    yield batch.data
+                    self._account.note(worker_pass, worker_pass.num_yielded)
+                is_torch = self.output == "torch" and isinstance(batch.data, dict)
+                data = to_tensors(batch.data) if is_torch else batch.data
+                yield CountedBatch.of(data, batch.rows) if is_counted else data
 
     def _move(self, epoch: int, start: int) -> None:
         self._cursor = EpochCursor(epoch, start, self._cursor.times_set + 1)
@@ -333,16 +364,3 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     @property
     def _order(self) -> Order:
         return Order(self.dataset.fingerprint, self.plan.sampler)
-
-
-def _left_early(cursor: EpochCursor) -> Generator[Any, None, None]:
-    """Refuse in the first `next`: a worker that lives on would end by an error before it.
-
-    Workers of a pass that was left may or may not have read ahead to its end, each for itself.
-    """
-    yield from ()
-    raise StateError(
-        f"the pass from position {cursor.start} of epoch {cursor.epoch} on was left before its "
-        "end, and its workers can't agree on where the next one begins: call "
-        "load_state_dict(state) before it to begin there again, or set_epoch for another epoch"
-    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
-from shardwise.errors import RankError
+from shardwise.errors import RankError, StateError
 from shardwise.loader.frameworks import callers
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import LoaderState, Order, Plan, Sampler, checked_epoch
+from shardwise.torch.account import OrderAccount, fingerprint_of
 
-__all__ = ["Cursor", "SamplerState", "check_count", "order_of", "refuse_second_division"]
+__all__ = ["Cursor", "SamplerState", "check_count", "order_of", "refusal", "refuse_second_division"]
 
 # What Accelerate puts around a loader to divide it, all in one module.
 _ACCELERATE = "accelerate.data_loader"
@@ -59,11 +61,36 @@ class SamplerState:
     _cursor: Cursor
     _plan: Plan
     _dataset: object
+    _account: OrderAccount
+    _ranks: CurrentRanks
 
     @property
     def num_left(self) -> int:
         """Steps that the next iterator yields."""
         return self._rest(self._cursor.again()).num_steps
+
+    def certificate(self, num_steps: int | None = None) -> dict[str, Any]:
+        """The indices that were given in the newest pass, held against the plan.
+
+        As `DataLoader.certificate`, of what a sampler knows: the indices that it gave, not whether
+        their samples were loaded.
+
+        Args:
+            num_steps: how many batches of a BatchSampler, or indices of a DistributedSampler, the
+                program has taken since `iter(loader)`. None counts those that were yielded.
+
+        Raises:
+            ValueError: num_steps is not in [0, what is left of the epoch].
+        """
+        cursor = self._cursor
+        if num_steps is not None:
+            check_count("num_steps", num_steps, self._rest(cursor), cursor.epoch)
+
+        def ranks() -> tuple[int, int]:
+            now = self._ranks.now()
+            return now.rank, now.world_size
+
+        return self._account.certificate(num_steps, ranks, epoch=cursor.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator go on where a state was taken, with any ranks and batch size.
@@ -86,6 +113,7 @@ class SamplerState:
         rest = self._rest(cursor)
         num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
+        self._account.note(cursor, num_steps)
         return (
             order_of(self._dataset, rest.sampler)
             .state_after(rest, cursor.epoch, num_steps)
@@ -117,6 +145,12 @@ def check_count(name: str, count: int, rest: Plan, epoch: int) -> None:
         )
 
 
+def refusal(message: str) -> Generator[Any, None, None]:
+    """Refuse in the first `next`: a worker that lives on would end by an error before it."""
+    yield from ()
+    raise StateError(message)
+
+
 def refuse_second_division(part: object, world_size: int) -> None:
     """Refuse to be read by what Accelerate divides with, if the data are divided already.
 
@@ -145,5 +179,4 @@ def refuse_second_division(part: object, world_size: int) -> None:
 
 def order_of(dataset: object, sampler: Sampler) -> Order:
     """What a state of a sampler belongs to: the order of this dataset, fingerprinted or not."""
-    fingerprint = getattr(dataset, "fingerprint", None)
-    return Order(fingerprint if isinstance(fingerprint, str) else "", sampler)
+    return Order(fingerprint_of(dataset), sampler)

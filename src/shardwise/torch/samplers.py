@@ -7,6 +7,7 @@ number of loader workers and their start method mean nothing to them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
@@ -19,6 +20,7 @@ from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle
+from shardwise.torch.account import OrderAccount, given_rows
 from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 
 __all__ = ["BatchSampler", "DistributedSampler"]
@@ -41,6 +43,8 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         seed: makes another order.
         drop_last: leave out what does not fill all ranks, instead of repeating samples for it.
         group: a process group or one dimension of a device mesh to take the ranks from.
+        coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
+            has the indices that were given: whether their samples were loaded, no sampler knows.
 
     Rank r gets every num_replicas-th index from the r-th on. All ranks get `len(sampler)` of them.
     With drop_last=False the last ones of some ranks may be repeats: `num_padded` is their number
@@ -68,6 +72,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         drop_last: bool = False,
         *,
         group: Any = None,
+        coverage: str | os.PathLike[str] | None = None,
     ) -> None:
         self._ranks = CurrentRanks(rank, num_replicas, group=group)
         ranks = self._ranks.now()
@@ -92,12 +97,15 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             )
         self._dataset = dataset
         self._cursor = Cursor()
+        self._account = OrderAccount(dataset, coverage)
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's indices of the epoch, from where a loaded state stands."""
         refuse_second_division(self, self._ranks.certain().world_size)
         cursor = self._cursor = self._cursor.again()
-        return self._indices(cursor)
+        rest = self._rest(cursor)
+        self._account.begin(rest, epoch=cursor.epoch, rank=self.rank, progress=cursor)
+        return self._indices(cursor, rest)
 
     def __len__(self) -> int:
         """Indices of this rank in a whole epoch: the same on every rank, and after a resume."""
@@ -142,14 +150,17 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         """
         return self._state_after("num_samples", num_samples)
 
-    def _indices(self, cursor: Cursor) -> Iterator[int]:
-        rest = self._rest(cursor)
+    def _indices(self, cursor: Cursor, rest: Plan) -> Iterator[int]:
         cursor.is_whole = not rest.num_steps
         for first in range(0, rest.num_steps, _BLOCK):
             steps = range(first, min(first + _BLOCK, rest.num_steps))
-            positions, _ = rest.positions(cursor.epoch, steps, self.rank)
-            for index in rest.ids(cursor.epoch, positions).tolist():
+            positions, valid = rest.positions(cursor.epoch, steps, self.rank)
+            ids = rest.ids(cursor.epoch, positions)
+            self._account.add(cursor, given_rows(ids, valid), len(ids))
+            for index in ids.tolist():
                 cursor.count(rest.num_steps)
+                if cursor.is_whole:
+                    self._account.note(cursor, rest.num_steps)
                 yield index
 
     def _whole(self) -> Plan:
@@ -191,6 +202,8 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         shard_sizes: samples a shard, for shuffle="window"; the dataset's own if it has some.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples.
         batch_by: buckets, as in `shardwise.DataLoader`; a field's name needs a dataset with fields.
+        coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
+            has the indices that were given: whether their samples were loaded, no sampler knows.
 
     The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
     An epoch is read in the same order until `set_epoch` names another.
@@ -219,6 +232,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
         epoch_size: int | None = None,
         batch_by: Buckets | None = None,
+        coverage: str | os.PathLike[str] | None = None,
     ) -> None:
         options = PlanOptions(
             batch_size=batch_size,
@@ -239,6 +253,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         self._check_empty(self._plan)
         self._dataset = dataset
         self._cursor = Cursor()
+        self._account = OrderAccount(dataset, coverage)
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""
@@ -252,6 +267,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         cursor = self._cursor = self._cursor.again()
         plan = self._rest(cursor)
         self._check_empty(plan)
+        self._account.begin(plan, epoch=cursor.epoch, rank=rank, progress=cursor)
         return self._batches(cursor, plan, rank)
 
     @property
@@ -302,9 +318,11 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
                 "remainder='uneven' with a collate_fn that takes an empty list"
             )
 
-    @staticmethod
-    def _batches(cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
+    def _batches(self, cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
         cursor.is_whole = not plan.num_steps
         for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
             cursor.count(plan.num_steps)
+            self._account.add(cursor, given_rows(request.ids, request.valid))
+            if cursor.is_whole:
+                self._account.note(cursor, plan.num_steps)
             yield request.ids.tolist()

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from shardwise.engine.processes.shared_memory import Lease, Slot, aligned, anonymous_file
+from shardwise.torch.account import CountedBatch
 
 __all__ = ["SharedMemoryCollate"]
 
@@ -99,7 +100,10 @@ class SharedMemoryCollate:
 
     def __call__(self, data: Any) -> Any:
         """Make a batch; in a worker, ready to be sent."""
-        batch = self.collate(data)
+        if isinstance(data, CountedBatch):
+            batch: Any = data._replace(data=self.collate(data.data))
+        else:
+            batch = self.collate(data)
         if get_worker_info() is None:
             return batch
         if self._sender is None:

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["EpochCursor", "WorkerPass", "SharedCursor"]
+__all__ = ["LEFT_EARLY", "EpochCursor", "WorkerPass", "SharedCursor"]
+
+# Workers of a pass that was left may or may not have read ahead to its end, each for itself.
+LEFT_EARLY = (
+    "the pass from position {0.start} of epoch {0.epoch} on was left before its end, and its "
+    "workers can't agree on where the next one begins: call load_state_dict(state) before it to "
+    "begin there again, or set_epoch for another epoch"
+)
 
 (
     _EPOCH,

@@ -101,12 +101,31 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         num_left = self._stateful.num_left
         run = _Pass(self._stateful.state_dict(0), num_left, self._num_batches(num_left))
         self._pass, self._pass_plan = run, self._plan_of(run)
-        for batch in super().__iter__():
-            run.num_yielded += 1
-            yield batch
+        account = self._stateful._account
+        account.is_counted = self._has_ids or not isinstance(self._stateful, IterableDataset)
+        try:
+            yield from self._counted(run, super().__iter__())
+        finally:
+            if self._pass in (run, None):
+                account.is_counted = False
         run.num_steps = run.num_yielded
         if self._pass is run:
             self._end_if_whole()
+
+    def _counted(self, run: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        """The batches, counted as they are handed out."""
+        account, has_ids = self._stateful._account, self._has_ids
+        if has_ids:
+            # Workers have copies of the dataset, which count nothing.
+            rank, epoch = self._stateful.rank, run.began["epoch"]
+            account.begin(self._pass_plan, epoch=epoch, rank=rank, progress=run)
+        for batch in batches:
+            run.num_yielded += 1
+            if has_ids:
+                account.add(run, batch.rows)
+            if self._pass is run:
+                account.count(self._num_taken(run))
+            yield batch.data if has_ids else batch
 
     def _num_batches(self, num_left: int) -> int:
         """Batches of this many steps of the dataset or sampler."""
@@ -114,6 +133,17 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             return num_left
         size = self.batch_size or 1
         return num_left // size if self.drop_last else -(-num_left // size)
+
+    def _num_taken(self, run: _Pass) -> int:
+        """Steps of the dataset or sampler that are in the batches handed out."""
+        if not isinstance(self._stateful, DistributedSampler):
+            return run.num_yielded
+        return min(run.num_yielded * (self.batch_size or 1), run.num_left)
+
+    @property
+    def _has_ids(self) -> bool:
+        """Whether each batch comes with its sample ids."""
+        return isinstance(self._stateful, IterableDataset) and self.batch_size is None
 
     @property
     def _is_under_way(self) -> bool:
@@ -143,13 +173,25 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
             self._stateful.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks."""
+        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+
+        With `coverage=` of the dataset or sampler it also writes what this rank handed out since
+        the last line, so call it on every rank.
+        """
         if self._pass is None or not self._is_under_way:
             return self._stateful.state_dict(0)
+        self._stateful._account.write()
         if self._pass.is_whole:
             return self._stateful.state_dict(self._pass.num_left)
-        size = (self.batch_size or 1) if isinstance(self._stateful, DistributedSampler) else 1
-        return self._stateful.state_dict(self._pass.num_yielded * size)
+        return self._stateful.state_dict(self._num_taken(self._pass))
+
+    def certificate(self) -> dict[str, Any]:
+        """What was handed out in the newest pass, held against the plan: a proof, or what differs.
+
+        As `shardwise.DataLoader.certificate`. Of an `IterableDataset` it counts the samples that
+        are in the batches handed out; of a sampler the indices that it gave for them.
+        """
+        return self._stateful.certificate()
 
     def _plan_of(self, run: _Pass) -> Plan:
         stateful = self._stateful

@@ -1,0 +1,185 @@
+"""The account of an `IterableDataset` or a sampler: what it gave in a pass, held against the plan.
+
+torch's loader takes batches ahead of the program. A sampler counts what it gives, and leaves out
+what lies behind the batches that the program says it has. Batches of worker processes are counted
+by the `StatefulDataLoader` that hands them out, to which their sample ids travel with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.engine.request import BatchRows
+from shardwise.loader.account import Account
+from shardwise.loader.position import Pass
+from shardwise.plan import Plan
+
+__all__ = [
+    "NOT_COUNTED",
+    "CountedBatch",
+    "OrderAccount",
+    "Progress",
+    "fingerprint_of",
+    "given_rows",
+]
+
+
+NOT_COUNTED = (
+    "worker processes read this dataset ahead of the program, and torch's DataLoader does not say "
+    "which of their batches it got: use shardwise.torch.StatefulDataLoader for coverage= and "
+    "certificate(), or num_workers=0"
+)
+
+
+class Progress(Protocol):
+    """A pass under way, as its owner knows it."""
+
+    @property
+    def num_yielded(self) -> int:
+        """Steps yielded."""
+
+
+class CountedBatch(NamedTuple):
+    """A batch on its way from a worker, and its samples as bytes: cheaper to pickle than arrays.
+
+    Attributes:
+        data: the batch.
+        ids: the bytes of `BatchRows.ids`, int64.
+        skipped: of `BatchRows.skipped`.
+        replaced: of `BatchRows.replaced`.
+        num_padded: rows that only fill the batch.
+    """
+
+    data: Any
+    ids: bytes
+    skipped: bytes
+    replaced: bytes
+    num_padded: int
+
+    @classmethod
+    def of(cls, data: Any, rows: BatchRows) -> CountedBatch:
+        """A batch and its samples."""
+        ids = (rows.ids.tobytes(), rows.skipped.tobytes(), rows.replaced.tobytes())
+        return cls(data, *ids, rows.num_padded)
+
+    @property
+    def rows(self) -> BatchRows:
+        """Its samples."""
+        ids = np.frombuffer(self.ids, np.int64)
+        if not (self.skipped or self.replaced):
+            return BatchRows(ids, num_padded=self.num_padded)
+        skipped, replaced = (np.frombuffer(b, np.int64) for b in (self.skipped, self.replaced))
+        return BatchRows(ids, skipped, replaced, self.num_padded)
+
+
+class OrderAccount:
+    """The account of the newest pass through an order.
+
+    Args:
+        dataset: what the order is of, or its number of samples.
+        directory: the coverage directory; None for none.
+
+    Attributes:
+        writes: whether there is a directory.
+        is_counted: whether a `StatefulDataLoader` is iterating, which says what the program has;
+            of others, what was yielded counts as handed out.
+        is_loaders: whether the newest pass is.
+    """
+
+    def __init__(self, dataset: Sized | int, directory: str | os.PathLike[str] | None) -> None:
+        self._data = _Data(dataset)
+        self._account = Account(directory)
+        self._pass: Pass | None = None
+        self._progress: Progress | None = None
+        self.is_loaders = False
+        self.writes = directory is not None
+        self.is_counted = False
+
+    def begin(self, plan: Plan, *, epoch: int, rank: int, progress: Progress) -> None:
+        """Begin a pass.
+
+        Args:
+            plan: the plan of the epoch from where the pass begins.
+            epoch: the epoch.
+            rank: this process's rank.
+            progress: what the pass is known by.
+        """
+        self.is_loaders = self.is_counted
+        self._pass, self._progress = Pass(epoch, plan.start, plan), progress
+        self._account.begin(self._pass, rank=rank, data=self._data)
+
+    def add(self, progress: Progress, rows: BatchRows, num_batches: int = 1) -> None:
+        """Count some batches that are given, unless another pass has begun."""
+        if progress is self._progress:
+            self._account.add_batches(rows, num_batches)
+
+    def note(self, progress: Progress | None, num_batches: int) -> None:
+        """Write a line of what a pass gave up to a number of batches, unless a loader counts."""
+        if not self.is_loaders and progress is self._progress:
+            self.count(num_batches)
+            self.write()
+
+    def count(self, num_batches: int) -> None:
+        """Set the number of batches that the program has; the last one ends the epoch's lines."""
+        if self._pass is not None:
+            self._pass.num_batches = num_batches
+            if self._pass.is_whole:
+                self.write()
+
+    def write(self) -> None:
+        """Write a line of what the program has got since the last one."""
+        self._account.note(self._pass)
+
+    def certificate(
+        self, num_batches: int | None, ranks: Callable[[], tuple[int, int]], *, epoch: int
+    ) -> dict[str, Any]:
+        """The certificate of the newest pass, see `DataLoader.certificate`.
+
+        Args:
+            num_batches: how many batches the program has; None for all that were yielded, or
+                those that a loader counted.
+            ranks: gives rank and world size.
+            epoch: the epoch that comes next, where there was no pass yet.
+        """
+        if self._pass is not None and self._progress is not None:
+            if num_batches is None and not self.is_loaders:
+                num_batches = self._progress.num_yielded
+            if num_batches is not None:
+                self._pass.num_batches = num_batches
+        return self._account.certificate(ranks, epoch=epoch)
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """The directory travels, the pass does not: it is this process's."""
+        return {**self.__dict__, "_pass": None, "_progress": None}
+
+
+def given_rows(ids: NDArray[np.int64], valid: NDArray[np.bool_] | None) -> BatchRows:
+    """What is counted of indices that are given: those that only fill a batch are no samples."""
+    if valid is None or valid.all():
+        return BatchRows(ids)
+    return BatchRows(ids[valid], num_padded=int(np.count_nonzero(~valid)))
+
+
+class _Data:
+    """What an account knows of any dataset."""
+
+    def __init__(self, dataset: Sized | int) -> None:
+        self._dataset = dataset
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self._dataset)
+
+    def __len__(self) -> int:
+        return self._dataset if isinstance(self._dataset, int) else len(self._dataset)
+
+
+def fingerprint_of(dataset: object) -> str:
+    """The fingerprint of a dataset of this package; "" for any other."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    return fingerprint if isinstance(fingerprint, str) else ""
