@@ -41,14 +41,9 @@ def test_the_sidecars_are_those_that_the_command_makes(media_files, tmp_path):
 def test_resharding_makes_the_sidecars_of_the_new_shards(media_files, tmp_path):
     video = media_files.read("b_frames")
     items = items_of(tmp_path, video, video)
-    for name, source, options in (
-        ("direct", items, {"map": clip}),
-        ("first", items, {"map": clip}),
-    ):
-        sw.build(
-            source, tmp_path / name / "{shard}.tar", media=name == "direct",
-            samples_per_shard=2, num_workers=0, **options,
-        )  # fmt: skip
+    for name, media in (("direct", True), ("first", False)):
+        pattern = tmp_path / name / "{shard}.tar"
+        sw.build(items, pattern, map=clip, media=media, samples_per_shard=2, num_workers=0)
     first = sw.tar(str(tmp_path / "first" / "manifest.swm"))
     again = tmp_path / "again" / "{shard}.tar"
     sw.build(first, again, media=True, samples_per_shard=2, num_workers=0)
