@@ -211,6 +211,9 @@ def main() -> None:
     if arguments.peer:
         PEERS[arguments.peer](arguments.count, arguments.out)
         return
+    # An installed package has its bytecode; without, each worker would compile all it imports.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(json.dumps({"load": os.getloadavg()[0], "python": sys.version.split()[0]}))
     with tempfile.TemporaryDirectory() as directory:
         pictures(arguments.count, Path(directory), arguments.peers)

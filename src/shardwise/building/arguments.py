@@ -10,7 +10,7 @@ from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 from shardwise.storage import is_local, local_path
 
-__all__ = ["check_arguments", "inputs_per_shard", "split_pattern"]
+__all__ = ["check_arguments", "check_media", "inputs_per_shard", "split_pattern"]
 
 _SUFFIXES = (".tar", ".parquet")
 # Shards are of this size where nothing is said: large reads, and little to lose by a kill.
@@ -78,3 +78,16 @@ def check_arguments(order: Any, on_error: Any, map_: Any, filter_: Any) -> None:
     for name, function in (("map", map_), ("filter", filter_)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}={function!r:.40}: a function of a sample or item")
+
+
+def check_media(suffix: str, *, media: bool) -> None:
+    """Refuse sidecars of shards that have none.
+
+    Raises:
+        ValueError: they are asked for of Parquet shards.
+    """
+    if media and suffix != ".tar":
+        raise ValueError(
+            f"media=True: only tar shards have sidecars of frames, and these end in {suffix!r}; "
+            "Parquet shards take media as they are, without media=True"
+        )

@@ -10,7 +10,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from shardwise.arguments import path_text
-from shardwise.building.arguments import check_arguments, inputs_per_shard, split_pattern
+from shardwise.building.arguments import (
+    check_arguments,
+    check_media,
+    inputs_per_shard,
+    split_pattern,
+)
 from shardwise.building.errors_file import write_errors
 from shardwise.building.inputs import input_of
 from shardwise.building.place import Place
@@ -46,6 +51,7 @@ def build(
     num_workers: int | None = None,
     on_error: Literal["raise", "record"] = "raise",
     retry_errors: bool = False,
+    media: bool = False,
     storage: StorageOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build shards of tar or Parquet, with indexes and a manifest, from a dataset or a list.
@@ -80,6 +86,8 @@ def build(
             them in `errors.parquet` (`errors.jsonl` beside Parquet shards, and without pyarrow).
         retry_errors: make what failed in a build that is complete once more, into shards of their
             own (`000012-r1.tar`). The functions may be other ones; a retry records errors.
+        media: whether a sidecar beside each tar shard says where the frames of its videos and
+            sounds lie, as `TarWriter` says. An input whose media can't be used fails.
         storage: how remote output is reached, as `shardwise.tar` takes it.
 
     Returns:
@@ -113,6 +121,7 @@ def build(
     inputs = input_of(source)
     root, name, suffix = split_pattern(path_text("pattern", pattern))
     check_arguments(order, on_error, map, filter)
+    check_media(suffix, media=media)
     recipe = Recipe(
         source=inputs,
         map=map,
@@ -122,6 +131,7 @@ def build(
         seed=whole("seed", seed, least=0),
         suffix=suffix,
         records=on_error == "record",
+        media=media,
     )
     place = Place(root, StorageOptions.of(storage))
     processes = (

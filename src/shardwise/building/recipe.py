@@ -95,6 +95,7 @@ class Recipe:
         seed: of the order, and of the generators that `map` gets.
         suffix: ".tar" or ".parquet".
         records: whether errors of inputs are recorded, not raised.
+        media: whether tar shards get sidecars of the frames of their media.
     """
 
     source: Input
@@ -105,6 +106,7 @@ class Recipe:
     seed: int
     suffix: str
     records: bool
+    media: bool = False
 
     @property
     def num_shards(self) -> int:
@@ -121,6 +123,7 @@ class Recipe:
     def digest(self) -> str:
         """A digest of all that a shard depends on but the input: 16 hex digits."""
         layout = f"{self.samples_per_shard} {self.order} {self.seed} {self.suffix}"
+        layout += " media" if self.media else ""
         return hashlib.sha256(f"{layout}\n{self.functions()}".encode()).hexdigest()[:16]
 
     def ids(self, number: int) -> NDArray[np.int64]:
@@ -154,7 +157,9 @@ class Recipe:
     ) -> Iterator[tuple[NDArray[np.int64], StoredRun | None]]:
         """The inputs in order, in parts: with a run that may be copied as it is, or with None."""
         runs = None
-        if self.suffix == ".tar" and self.map is None and self.filter is None:
+        # Media are looked into, so their samples are read one by one.
+        is_touched = self.media or self.map is not None or self.filter is not None
+        if self.suffix == ".tar" and not is_touched:
             runs = self.source.stored(ids)
         if runs is None:
             yield ids, None

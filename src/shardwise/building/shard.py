@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shardwise.building.parquet_writer import ParquetShard
 from shardwise.building.place import Place
 from shardwise.building.recipe import Failure, Outcome, Recipe
+from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
 from shardwise.sources.tar.write.encode import encode_sample
 from shardwise.sources.tar.write.stored import StoredRun
@@ -61,6 +62,10 @@ class Job:
         return np.array(self.failed[number], np.int64)
 
 
+# A key, the members of an encoded sample, and what the sidecar says of them.
+_Encoded = tuple[str, list[tuple[str, bytes]], dict[str, bytes] | None]
+
+
 class _Writer(Protocol):
     """Collects the samples of one shard."""
 
@@ -80,17 +85,17 @@ class _Writer(Protocol):
 class _TarShard:
     """One tar shard with its index, by `TarWriter`."""
 
-    def __init__(self, path: str, place: Place) -> None:
+    def __init__(self, path: str, place: Place, *, media: bool) -> None:
         pattern = path.replace("{", "{{").replace("}", "}}")
-        self._writer = CopyingWriter(pattern, overwrite=True, storage=place.options)
+        self._writer = CopyingWriter(pattern, overwrite=True, media=media, storage=place.options)
         self._num_bytes = 0
 
-    def encode(self, sample: dict[str, Any]) -> tuple[str, tuple[str, list[tuple[str, bytes]]]]:
+    def encode(self, sample: dict[str, Any]) -> tuple[str, _Encoded]:
         """The members as bytes."""
         key, members = encode_sample(sample)
-        return key, (key, members)
+        return key, (key, members, self._writer.blocks_of(key, members))
 
-    def add(self, encoded: tuple[str, list[tuple[str, bytes]]]) -> None:
+    def add(self, encoded: _Encoded) -> None:
         """Write the members."""
         self._writer.write_members(*encoded)
         self._num_bytes += sum(len(data) for _, data in encoded[1])
@@ -148,7 +153,7 @@ def _write(job: Job, number: int, path: str) -> Outcome:
                 # All samples of an input are encoded before one is written: it fails as a whole.
                 encoded = [writer.encode(sample) for sample in samples]
                 _check_keys([key for key, _ in encoded], keys)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, DataError) as error:
                 job.recipe.fail(index, str(samples[0]["__key__"]), error, outcome)
                 continue
             for key, values in encoded:
@@ -161,7 +166,9 @@ def _write(job: Job, number: int, path: str) -> Outcome:
 
 
 def _writer_of(job: Job, path: str) -> _Writer:
-    return _TarShard(path, job.place) if job.recipe.suffix == ".tar" else ParquetShard(path)
+    if job.recipe.suffix == ".tar":
+        return _TarShard(path, job.place, media=job.recipe.media)
+    return ParquetShard(path)
 
 
 def _write_remote(job: Job, number: int) -> Outcome:
@@ -187,10 +194,10 @@ def _check_keys(new: list[str], keys: set[str]) -> None:
 
 
 def _put_in_place(staged: str, path: str) -> None:
-    """Give a staged shard its name; its index first, so that no shard is without one."""
-    index = f"{staged}.swi"
-    if Path(index).exists():
-        os.replace(index, f"{path}.swi")  # noqa: PTH105 - texts
+    """Give a staged shard its name; its index and sidecar first: no shard is without them."""
+    for suffix in (".swi", ".media"):
+        if Path(staged + suffix).exists():
+            os.replace(staged + suffix, path + suffix)  # noqa: PTH105 - texts
     os.replace(staged, path)  # noqa: PTH105 - texts
 
 

@@ -30,6 +30,7 @@ def atomic_write(
     *,
     buffering: int = -1,
     overwrite: bool = True,
+    fsync: bool = True,
 ) -> Iterator[IO[Any]]:
     """Open a file for writing that takes its name when the block ends without an exception.
 
@@ -41,6 +42,7 @@ def atomic_write(
         mode: "wb", or "w" for UTF-8 text.
         buffering: as for `open`.
         overwrite: False refuses a target that exists, at the beginning and at the end.
+        fsync: False where the caller has flushed the whole file to disk before the block ends.
 
     Raises:
         FileExistsError: the target exists and `overwrite` is False.
@@ -64,7 +66,8 @@ def atomic_write(
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if fsync:
+                os.fsync(file.fileno())
             _refuse_existing(target, overwrite)
             temporary.replace(target)
     except BaseException:

@@ -13,9 +13,19 @@ __all__ = ["CopyingWriter"]
 class CopyingWriter(TarWriter):
     """As `TarWriter`, for samples that are encoded already. Keys are the caller's to check."""
 
-    def write_members(self, key: str, members: Sequence[tuple[str, bytes]]) -> None:
-        """Write what `encode_sample` returned."""
-        self._write_members(key, members)
+    def blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
+        """What the sidecar says of what `encode_sample` returned; None without a sidecar.
+
+        Raises:
+            DataError: a media file can't be used.
+        """
+        return self._blocks_of(key, members)
+
+    def write_members(
+        self, key: str, members: Sequence[tuple[str, bytes]], blocks: dict[str, bytes] | None
+    ) -> None:
+        """Write what `encode_sample` and `blocks_of` returned."""
+        self._write_members(key, members, blocks)
 
     def write_stored(self, run: StoredRun) -> None:
         """Write the samples of a run, in the bytes that they have."""

@@ -22,6 +22,9 @@ __all__ = ["END", "LocalShard", "RemoteShard", "refuse_existing"]
 
 # A tar ends with two blocks of zeros. Padding to 10 KiB is for tapes, and is left out.
 END = bytes(2 * BLOCK)
+# The disk begins to write after this many bytes, so that the flush at the end waits for the last
+# ones only.
+_WRITEBACK_BYTES = 8 << 20
 
 
 class LocalShard:
@@ -31,6 +34,7 @@ class LocalShard:
         self.path = path
         self.num_samples = 0
         self.num_bytes = 0
+        self._num_sent = 0
         self._stack = contextlib.ExitStack()
         with _naming(path):
             self._file = self._open(overwrite=overwrite)
@@ -43,13 +47,16 @@ class LocalShard:
     def _open(self, *, overwrite: bool) -> Any:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: a process forked meanwhile would flush buffered bytes a second time.
-        return self._stack.enter_context(atomic_write(self.path, buffering=0, overwrite=overwrite))
+        writing = atomic_write(self.path, buffering=0, overwrite=overwrite, fsync=False)
+        return self._stack.enter_context(writing)
 
     def add(self, members: bytes | memoryview, *, num_samples: int) -> None:
         """Write the members of samples."""
         self._write(members)
         self.num_samples += num_samples
         self.num_bytes += len(members)
+        if self.num_bytes - self._num_sent >= _WRITEBACK_BYTES:
+            self._begin_writeback()
 
     def finish(self, *, digests: bool) -> ShardIndex:
         """Give the shard its name, if it can be indexed.
@@ -76,6 +83,13 @@ class LocalShard:
     def _publish(self) -> None:
         with _naming(self.path):
             self._stack.close()
+
+    def _begin_writeback(self) -> None:
+        """Let the disk write what was added, while more is made."""
+        # Of pages that are dirty, Linux begins to write them; they stay cached meanwhile.
+        length = self.num_bytes - self._num_sent
+        os.posix_fadvise(self._file.fileno(), self._num_sent, length, os.POSIX_FADV_DONTNEED)
+        self._num_sent = self.num_bytes
 
     def _write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)

@@ -154,9 +154,16 @@ class TarWriter:
         """
         if self._closed:
             raise ValueError("the writer is closed")
-        self._write_members(*encode_sample(sample))
+        key, members = encode_sample(sample)
+        self._write_members(key, members, self._blocks_of(key, members))
 
-    def _write_members(self, key: str, members: Sequence[tuple[str, bytes]]) -> None:
+    def _blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
+        """What the sidecar says of an encoded sample; None without a sidecar."""
+        return None if self._media is None else self._media.of(key, members)
+
+    def _write_members(
+        self, key: str, members: Sequence[tuple[str, bytes]], blocks: dict[str, bytes] | None
+    ) -> None:
         """Write an encoded sample."""
         if key in self._keys:
             raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
@@ -164,7 +171,6 @@ class TarWriter:
         for name, data in members:
             parts += [header(name, len(data)), data, bytes(round_up(len(data)) - len(data))]
         fields = {name[len(key) + 1 :] for name, _ in members}
-        blocks = None if self._media is None else self._media.of(key, members)
         self._append(b"".join(parts), [key], fields, blocks)
 
     def _append(
