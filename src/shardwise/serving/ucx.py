@@ -211,9 +211,13 @@ class _ServerEnd(_Segments):
 
     def receive_into(self, buffer: memoryview) -> None:
         """Fill a buffer of bytes."""
-        if self._client is None:
-            self._client = self._read_preface()
-        super().receive_into(buffer)
+        try:
+            if self._client is None:
+                self._client = self._read_preface()
+            super().receive_into(buffer)
+        except (OSError, EOFError):
+            self.close()  # wakes the thread that waits until the client is ready
+            raise
 
     def close(self) -> None:
         """End the connection; a thread that sends or receives gets an error."""

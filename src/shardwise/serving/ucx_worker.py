@@ -111,6 +111,8 @@ class UcxWorker:
         """Begin to send a message; returns the request to wait for."""
         with self._lock:
             self._alive()
+            if endpoint not in self._endpoints:
+                raise ConnectionAbortedError("the connection is closed")
             return endpoint.tag_send(self._array(view), self._api.UCXXTag(tag))
 
     def wait(
