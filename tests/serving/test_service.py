@@ -333,7 +333,7 @@ def test_a_port_that_is_no_batch_server_is_named(
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(sw.StallError, match=r"another program's port|closed|reset"):
+        with pytest.raises(sw.StallError, match=r"another program's port|closed|reset|Broken pipe"):
             next(iter(loader(dataset(), sw.service(address), timeout=1.0)))
         stop.set()
         thread.join()
