@@ -7,6 +7,8 @@ copies anything that the wire does not ask for.
 - floor: a process sends the bytes for each request of 600 bytes, with `sendall`; the receiver fills
   one buffer that it keeps, with `recv_into`.
 - service: a `BatchServer` and a `ServiceExecutor`, whose batches are let go of one by one.
+- UCX: the same over `ucx://`, by shared memory; and by TCP, as between machines that have nothing
+  else.
 
 The time in the trainer's thread is its own CPU time a batch: fetching a batch that is ready, and
 asking for the next one.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing as mp
+import os
 import resource
 import socket
 import statistics
@@ -32,7 +35,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
-from shardwise.serving.tcp import TcpListener
+from shardwise.serving.transports import listen
 
 ROWS, SHAPE = 64, (3, 224, 224)
 NUM_BYTES = ROWS * 3 * 224 * 224
@@ -72,9 +75,9 @@ def large(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
 
 
-def batch_server(pipe: Connection) -> None:
+def batch_server(pipe: Connection, transport: str) -> None:
     """Serve batches, and tell the CPU when asked for it."""
-    server = BatchServer(TcpListener("127.0.0.1", 0), dataset=data())
+    server = BatchServer(listen(transport, "127.0.0.1", 0), dataset=data())
     server.start()
     pipe.send(server.address)
     while pipe.recv() is not None:
@@ -113,10 +116,12 @@ def floor(count: int) -> float:
     return 1000 * used / (count + 1)
 
 
-def service(count: int) -> tuple[float, float]:
+def service(count: int, transport: str) -> tuple[float, float]:
     """CPU milliseconds a batch, of both ends; and those of the trainer's thread."""
     ours, theirs = mp.Pipe()
-    process = mp.get_context("spawn").Process(target=batch_server, args=(theirs,), daemon=True)
+    process = mp.get_context("spawn").Process(
+        target=batch_server, args=(theirs, transport), daemon=True
+    )
     process.start()
     address: str = ours.recv()
     builder = BatchBuilder(data())
@@ -151,14 +156,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     floors, services, threads = [], [], []
+    shared, between = [], []
     for _ in range(options.rounds):
         floors.append(floor(options.batches))
-        cpu, thread = service(options.batches)
+        cpu, thread = service(options.batches, "tcp")
         services.append(cpu)
         threads.append(thread)
+        shared.append(service(options.batches, "ucx")[0])
+        os.environ["UCX_TLS"] = "tcp"
+        between.append(service(options.batches, "ucx")[0])
+        del os.environ["UCX_TLS"]
     ratios = [one / other for one, other in zip(services, floors, strict=True)]
     print("CPU of a 9.6 MB batch, both ends, ms: median (each round)")
-    for name, values in (("plain TCP", floors), ("service", services)):
+    rows = {"plain TCP": floors, "service": services, "UCX": shared, "UCX by TCP": between}
+    for name, values in rows.items():
         rounds = ", ".join(f"{value:.2f}" for value in values)
         print(f"  {name:10} {statistics.median(values):6.2f}  ({rounds})")
     print(f"  ratio      {statistics.median(ratios):6.2f}")

@@ -10,8 +10,11 @@ import pytest
 import shardwise as sw
 from shardwise.testing import assert_batches_equal
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
+from tests.support.transports import TRANSPORTS, use_transport
 
 SIZE, BATCH = 1_440, 6
+# Large enough that batches go by UCX where that is the transport: 200 kB in rows of 33 kB.
+SIDES = {"tcp": 8, "ucx": 64}
 
 
 def _loader(data: sw.Dataset, rank: int, world_size: int, **options: Any) -> sw.DataLoader:
@@ -80,11 +83,23 @@ def _busiest(ranks: list[sw.DataLoader], servers: BatchServers) -> int | None:
     return under_way.index(max(under_way)) if max(under_way) else None
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_servers_that_are_killed_lose_and_double_nothing(tmp_path: Path, world_size: int) -> None:
-    path = write_dataset(tmp_path, size=SIZE)
+@pytest.mark.parametrize(
+    ("world_size", "transport"),
+    [
+        (1, "tcp"),
+        (2, "tcp"),
+        (1, "ucx"),
+        pytest.param(2, "ucx", marks=pytest.mark.long),
+        pytest.param(1, "ucx-between-machines", marks=pytest.mark.long),
+    ],
+)
+def test_servers_that_are_killed_lose_and_double_nothing(
+    tmp_path: Path, world_size: int, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = use_transport(transport, monkeypatch)
+    path = write_dataset(tmp_path, size=SIZE, side=SIDES[scheme])
     data = module_of(path).dataset()
-    with BatchServers(path, 2, "--num-threads", 1) as servers:
+    with BatchServers(path, 2, "--num-threads", 1, "--transport", scheme) as servers:
         kills, resent = _run_with_kills(
             data, servers, world_sizes=[world_size], num_kills=3, every=25
         )
@@ -94,11 +109,15 @@ def test_servers_that_are_killed_lose_and_double_nothing(tmp_path: Path, world_s
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_hundred_kills_over_elastic_resumes_lose_and_double_nothing(tmp_path: Path) -> None:
-    path = write_dataset(tmp_path, size=SIZE)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_hundred_kills_over_elastic_resumes_lose_and_double_nothing(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = use_transport(transport, monkeypatch)
+    path = write_dataset(tmp_path, size=SIZE, side=SIDES[scheme])
     data = module_of(path).dataset()
     kills = resent = 0
-    with BatchServers(path, 2, "--num-threads", 1) as servers:
+    with BatchServers(path, 2, "--num-threads", 1, "--transport", scheme) as servers:
         while kills < 100:
             more, again = _run_with_kills(
                 data, servers, world_sizes=[1, 2, 3, 1], num_kills=25, every=6

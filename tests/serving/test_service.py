@@ -22,12 +22,14 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
-from shardwise.serving.tcp import TcpListener, TcpTransport
+from shardwise.serving.tcp import TcpTransport
+from shardwise.serving.transports import listen
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.transports import TRANSPORTS, use_transport
 
 SIZE = 120
 
@@ -40,6 +42,11 @@ def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         "nested": {"a": [b"x", 2.5, float("inf")], 3: True}, "ragged": noise[: rng.integers(1, 4)],
  "day": np.datetime64("2026-01-02"),
     }  # fmt: skip
+
+
+def large(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """All kinds of values, and one that UCX sends by itself: 80 kB."""
+    return {**noisy(sample, rng), "picture": rng.random((100, 100))}
 
 
 def refusing(sample: dict[str, Any]) -> dict[str, Any]:
@@ -64,11 +71,13 @@ class Gated(MemorySource):
 
 
 @contextmanager
-def serving(*datasets: Any, port: int = 0, **options: Any) -> Iterator[list[BatchServer]]:
+def serving(
+    *datasets: Any, port: int = 0, scheme: str = "tcp", **options: Any
+) -> Iterator[list[BatchServer]]:
     with ExitStack() as stack:
         servers = []
         for data in datasets:
-            server = BatchServer(TcpListener("127.0.0.1", port), dataset=data, **options)
+            server = BatchServer(listen(scheme, "127.0.0.1", port), dataset=data, **options)
             server.start()
             stack.callback(server.close)
             servers.append(server)
@@ -99,6 +108,18 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen within 60 s"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_it_conforms_over_every_transport(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = use_transport(transport, monkeypatch)
+    data = dataset().map(large)
+    with serving(data, data, num_threads=2, scheme=scheme) as servers:
+        assert servers[0].address.startswith(f"{scheme}://127.0.0.1:")
+        check_executor(
+            lambda builder: ServiceExecutor(builder, tuple(addresses(servers))),
+            BatchBuilder(data, seed=3, ragged="list"),
+        )
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
@@ -247,8 +268,13 @@ def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
         next(iter(loader(data, sw.service("tcp://127.0.0.1:9", token_file=tmp_path / "none"))))
 
 
-def test_garbage_on_the_port_changes_nothing() -> None:
-    data = dataset()
+@pytest.mark.parametrize("transport", ["tcp", "ucx"])
+def test_garbage_on_the_port_changes_nothing(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = use_transport(transport, monkeypatch)
+    data = dataset().map(large)
+    preface = struct.Struct("<4sIQ")
     prefix = struct.Struct("<4sB3xQIIQ")
     bomb = json.dumps({"arrays": [["|u1", [1 << 62]]], "body": {}}).encode()
     garbage = [
@@ -257,10 +283,15 @@ def test_garbage_on_the_port_changes_nothing() -> None:
         prefix.pack(b"SWB1", 1, 0, 2, 0, 0) + b"[]", prefix.pack(b"SWB1", 1, 0, 1, 0, 0) + b"{",
         prefix.pack(b"SWB1", 4, 0, len(bomb), 0, 0) + bomb,
         prefix.pack(b"SWB1", 1, 0, 60_000, 0, 0) + b"[" * 60_000,
+        # As a client of ucx:// begins; then a segment of no kind, one that is endless, and a frame.
+        preface.pack(b"SWU1", 1 << 31, 1), preface.pack(b"SWU1", 3, 1) + b"abc" + b"\0" * 100,
+        preface.pack(b"SWU1", 3, 1) + b"abc" + preface.pack(b"SWU1", 9, 5),
+        preface.pack(b"SWU1", 3, 1) + b"abc" + preface.pack(b"SWU1", 1, 1 << 63) + b"SWB1",
     ]  # fmt: skip
-    with serving(data) as servers:
+    with serving(data, scheme=scheme) as servers:
         port = int(servers[0].address.rpartition(":")[2])
         with loader(data, sw.service(addresses(servers))) as found:
+            assert len(garbage) <= SIZE // 8
             for step, wanted in enumerate(loader(data, "inline")):
                 with socket.create_connection(("127.0.0.1", port)) as sock:
                     sock.settimeout(60)
@@ -281,7 +312,11 @@ def _received(sock: socket.socket) -> bytes:
         return b""
 
 
-def test_a_port_that_is_no_batch_server_is_named() -> None:
+@pytest.mark.parametrize("transport", ["tcp", "ucx"])
+def test_a_port_that_is_no_batch_server_is_named(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = use_transport(transport, monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stop = threading.Event()
 
@@ -297,21 +332,25 @@ def test_a_port_that_is_no_batch_server_is_named() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(sw.StallError, match=r"another program's port|closed|reset"):
+        address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(sw.StallError, match=r"another program's port|closed|reset|Broken pipe"):
             next(iter(loader(dataset(), sw.service(address), timeout=1.0)))
         stop.set()
         thread.join()
 
 
-def test_broken_connections_lose_and_double_nothing() -> None:
-    data = dataset().map(noisy)
-    with serving(data, data) as servers, ExitStack() as stack:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_broken_connections_lose_and_double_nothing(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = use_transport(transport, monkeypatch)
+    data = dataset().map(noisy if scheme == "tcp" else large)
+    with serving(data, data, scheme=scheme) as servers, ExitStack() as stack:
         ports = [int(each.rpartition(":")[2]) for each in addresses(servers)]
         proxies = [stack.enter_context(TcpProxy(port, seed=port)) for port in ports]
         for proxy in proxies:
             proxy.breaks, proxy.most_bytes = 6, 30_000
-        service = sw.service([f"tcp://127.0.0.1:{proxy.port}" for proxy in proxies])
+        service = sw.service([f"{scheme}://127.0.0.1:{proxy.port}" for proxy in proxies])
         for seed in range(3):
             counts = check_epoch(data, service, batch_size=3, seed=seed)
             assert counts["servers"]
@@ -418,9 +457,13 @@ def test_a_shard_is_read_by_one_server_while_it_has_credits() -> None:
     assert not shards[0] & shards[1]
 
 
-def test_a_batch_that_is_kept_is_not_overwritten() -> None:
+@pytest.mark.parametrize("transport", ["tcp", "ucx"])
+def test_a_batch_that_is_kept_is_not_overwritten(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = use_transport(transport, monkeypatch)
     data = sw.wrap([np.full((300, 300), i) for i in range(40)])
-    with serving(data) as servers:
+    with serving(data, scheme=scheme) as servers:
         with loader(data, sw.service(addresses(servers)), batch_size=2) as found:
             kept = [batch["value"] for batch in found]
     assert [int(batch[0, 0, 0]) for batch in kept] == list(range(0, 40, 2))

@@ -25,7 +25,7 @@ import shardwise as sw
 def augmented(sample, rng):
     if sample["value"] == BAD:
         raise ValueError("no such number")
-    return {**sample, "noise": rng.random((8, 8)), "text": str(sample["value"])}
+    return {**sample, "noise": rng.random((SIDE, SIDE)), "text": str(sample["value"])}
 
 
 def dataset():
@@ -33,10 +33,17 @@ def dataset():
 """
 
 
-def write_dataset(folder: Path, *, size: int = 240, bad: int = -1) -> Path:
-    """A file whose `dataset` both sides open; the sample `bad` raises in its transform."""
+def write_dataset(folder: Path, *, size: int = 240, bad: int = -1, side: int = 8) -> Path:
+    """A file whose `dataset` both sides open; the sample `bad` raises in its transform.
+
+    A sample has `side` x `side` numbers of 8 bytes.
+    """
     path = folder / "served.py"
-    path.write_text(_DATASET.replace("SIZE", str(size)).replace("BAD", str(bad)))
+    values = {"SIZE": size, "BAD": bad, "SIDE": side}
+    text = _DATASET
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    path.write_text(text)
     return path
 
 

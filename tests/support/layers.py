@@ -82,6 +82,8 @@ READS_ENVIRONMENT = {
     "shardwise.storage.stores.credential_discovery",
     # Where a user's caches are.
     "shardwise.storage.user_dirs",
+    # UCX is told not to write on the standard output about a variable that ucxx sets.
+    "shardwise.serving.ucx_worker",
     # What programs written for WebDataset and wids set.
     "shardwise.compat.webdataset.environment",
     "shardwise.compat.wids.environment",

@@ -25,6 +25,12 @@ _LOOK_S = 0.1
 @click.option("--port", type=click.IntRange(0, 65_535), required=True, help="0 for any free port.")
 @click.option("--host", default="127.0.0.1", help="Interface to listen on; 0.0.0.0 for all.")
 @click.option(
+    "--transport",
+    type=click.Choice(["tcp", "ucx"]),
+    default="tcp",
+    help="ucx: shared memory and RDMA; on closed networks only, since UCX trusts whoever calls it.",
+)
+@click.option(
     "--token-file",
     metavar="FILE",
     type=click.Path(dir_okay=False),
@@ -52,6 +58,7 @@ def serve(
     dataset: str | None,
     port: int,
     host: str,
+    transport: str,
     token_file: str | None,
     num_threads: int | None,
     cache_mb: int,
@@ -68,8 +75,8 @@ def serve(
     from shardwise.cores import usable_cores
     from shardwise.serving.addresses import is_loopback
     from shardwise.serving.server import BatchServer
-    from shardwise.serving.tcp import TcpListener
     from shardwise.serving.token import make_token, read_token
+    from shardwise.serving.transports import listen
 
     if dataset is None and token_file is None:
         raise click.UsageError(
@@ -95,7 +102,7 @@ def serve(
         make_token(Path(token_file))
         token = read_token(token_file)
     server = BatchServer(
-        TcpListener(host, port),
+        listen(transport, host, port),
         dataset=data,
         token=token,
         num_threads=num_threads or usable_cores(num_ranks=1),

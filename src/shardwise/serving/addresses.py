@@ -1,18 +1,29 @@
-"""Addresses of servers: `tcp://host:port`, one or several."""
+"""Addresses of servers: `tcp://host:port`, one or several; `ucx://host:port` where they use UCX."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-__all__ = ["host_and_port", "is_loopback", "parse_addresses", "tcp_address"]
+__all__ = [
+    "host_and_port",
+    "is_loopback",
+    "parse_addresses",
+    "scheme_of",
+    "tcp_address",
+    "with_scheme",
+]
 
-_ADDRESS = re.compile(r"(?:tcp://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
+_ADDRESS = re.compile(
+    r"(?:(?P<scheme>tcp|ucx)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})"
+)
 _MAX_PORT = 65_535
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     """The addresses of a list, or of one text with commas between them, each as `tcp://host:port`.
+
+    `ucx://host:port` stays as it is.
 
     Raises:
         TypeError: something is no text.
@@ -40,16 +51,26 @@ def _parsed(part: object) -> str:
     match = _ADDRESS.fullmatch(part.strip())
     if match is None or not 0 < int(match["port"]) <= _MAX_PORT:
         raise ValueError(
-            f"addresses: {part!r:.80} is no address of a server: use 'tcp://host:port', with a "
-            f"port of 1 to {_MAX_PORT}"
+            f"addresses: {part!r:.80} is no address of a server: use 'tcp://host:port' or "
+            f"'ucx://host:port', with a port of 1 to {_MAX_PORT}"
         )
-    return f"tcp://{match['host']}:{int(match['port'])}"
+    return f"{match['scheme'] or 'tcp'}://{match['host']}:{int(match['port'])}"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
     """The parts of a parsed address."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    host, _, port = address.partition("://")[2].rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def scheme_of(address: str) -> str:
+    """What a parsed address begins with: "tcp" or "ucx"."""
+    return address.partition("://")[0]
+
+
+def with_scheme(scheme: str, address: str) -> str:
+    """A parsed address, of another transport."""
+    return f"{scheme}://{address.partition('://')[2]}"
 
 
 def tcp_address(host: str, port: int) -> str:

@@ -25,9 +25,9 @@ from shardwise.serving.dispatcher import Dispatcher
 from shardwise.serving.greeting import ClientSide
 from shardwise.serving.link import Link
 from shardwise.serving.receive_memory import ReceiveMemory
-from shardwise.serving.tcp import TcpTransport
 from shardwise.serving.token import read_token
 from shardwise.serving.transport import Transport
+from shardwise.serving.transports import AddressedTransport
 from shardwise.serving.version import VersionWord, builder_options
 from shardwise.serving.work import Work
 
@@ -48,7 +48,7 @@ class ServiceExecutor:
         fallback: make batches here while no server answers.
         token_file: the file with the job's token, or None.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
-        transport: how servers are reached; TCP by default.
+        transport: how servers are reached; as their addresses say by default.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ServiceExecutor:
         self.fallback = fallback
         self.token_file = token_file
         self.timeout = timeout
-        self._transport = transport or TcpTransport()
+        self._transport = transport or AddressedTransport(addresses)
         self._session: _Session | None = None
 
     @property

@@ -52,7 +52,8 @@ def service(
     server before the first batch is.
 
     Args:
-        addresses: "tcp://host:port" of one server or several, as a list or with commas between.
+        addresses: "tcp://host:port" of one server or several, as a list or with commas between;
+            "ucx://host:port" of those that were started with `--transport ucx`.
         fallback: make batches in this process while no server answers, in place of waiting.
         token_file: the file with the token of the job, where the servers have one. Its owner alone
             should be able to read it.

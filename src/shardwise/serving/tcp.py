@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -58,6 +59,20 @@ class TcpConnection:
     def limit(self, timeout_s: float | None) -> None:
         """Bound each call by this many seconds; None for no bound."""
         self._sock.settimeout(timeout_s)
+
+    @property
+    def is_same_host(self) -> bool:
+        """Whether both ends have one address of the network: one machine, or a proxy on it."""
+        return bool(self._sock.getpeername()[0] == self._sock.getsockname()[0])
+
+    def is_broken(self, wait_s: float) -> bool:
+        """Wait this long; True as soon as the other end has gone, or this one was closed."""
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLRDHUP)
+        except ValueError:  # closed
+            return True
+        return bool(poll.poll(1000 * wait_s))
 
     def close(self) -> None:
         """End the connection; a thread that sends or receives gets an error."""

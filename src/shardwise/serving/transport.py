@@ -1,7 +1,7 @@
 """What the service needs of a network: connections that send and receive bytes in order.
 
-TCP is one implementation (`tcp.py`). Another one has these three protocols; frames, tokens,
-requests and batches stay as they are.
+TCP is one implementation (`tcp.py`), UCX another (`ucx.py`). Both have these three protocols;
+frames, tokens, requests and batches are the same over each.
 """
 
 from __future__ import annotations

@@ -1,0 +1,327 @@
+"""UCX: batches by shared memory within a machine, and by RDMA between machines that have it.
+
+A connection is a TCP connection, whose other end's death is seen as on any, and beside it a way for
+the server's large buffers, which UCX puts where they belong without a copy between. On TCP go
+
+    client  preface    magic, tag, the address of its UCX worker
+    both    segments   magic, kind, length; then, of kind BYTES, so many bytes
+
+    server  MESSAGE    the next bytes of the stream are a message of this length by UCX
+    client  READY      it waits for it
+    server  DONE       it was sent: only now does the receiver believe what it has
+
+The server makes its end of UCX when it has the first large buffer to send: not before its client is
+admitted. Until then whatever comes in on the port is bytes on a socket.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from shardwise.serving.addresses import with_scheme
+from shardwise.serving.tcp import TcpConnection, TcpListener, TcpTransport
+from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
+
+__all__ = ["UcxListener", "UcxTransport"]
+
+_MAGIC = b"SWU1"
+_PREFACE = struct.Struct("<4sIQ")
+_SEGMENT = struct.Struct("<4sIQ")
+_BYTES, _MESSAGE, _READY, _DONE = 1, 2, 3, 4
+# Below this a message by UCX costs more than a copy through TCP.
+_LEAST_MESSAGE = 64 << 10
+# Longer buffers are sent in parts, so that each has a time limit of its own.
+_MOST_MESSAGE = 64 << 20
+_MAX_ADDRESS = 64 << 10
+# A client takes a message within this time, as TCP gives up bytes that nobody acknowledges.
+_READY_S = 25.0
+
+
+class _Segments:
+    """The bytes of a TCP connection in segments, between which messages by UCX have their place."""
+
+    def __init__(self, tcp: TcpConnection) -> None:
+        self._tcp = tcp
+        self._writing = threading.Lock()
+        self._num_left = 0
+        self._timeout_s: float | None = None
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        """Send buffers of bytes, one behind the other."""
+        views = [view for each in buffers if (view := memoryview(each).cast("B")).nbytes]
+        if views:
+            self._write(_BYTES, sum(view.nbytes for view in views), views)
+
+    def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer of bytes."""
+        done = 0
+        while done < buffer.nbytes:
+            if not self._num_left:
+                kind, length = self._read()
+                if kind == _BYTES:
+                    self._num_left = length
+                else:
+                    done += self._handle(kind, length, buffer[done:])
+                continue
+            size = min(self._num_left, buffer.nbytes - done)
+            self._tcp.receive_into(buffer[done : done + size])
+            self._num_left -= size
+            done += size
+
+    def limit(self, timeout_s: float | None) -> None:
+        """Bound each call by this many seconds; None for no bound."""
+        self._timeout_s = timeout_s
+        self._tcp.limit(timeout_s)
+
+    def close(self) -> None:
+        """End the connection; a thread that sends or receives gets an error."""
+        self._tcp.close()
+
+    def _handle(self, kind: int, length: int, place: memoryview) -> int:
+        """Do what a segment says that holds no bytes; returns how many bytes it put in place."""
+        raise NotImplementedError
+
+    def _write(self, kind: int, length: int = 0, views: Sequence[memoryview] = ()) -> None:
+        with self._writing:  # the thread that receives sends READY
+            self._tcp.send([_SEGMENT.pack(_MAGIC, kind, length), *views])
+
+    def _read(self) -> tuple[int, int]:
+        header = bytearray(_SEGMENT.size)
+        self._tcp.receive_into(memoryview(header))
+        magic, kind, length = _SEGMENT.unpack(header)
+        if magic != _MAGIC:
+            raise _not_ucx()
+        return kind, length
+
+
+def _not_ucx() -> OSError:
+    return OSError(
+        "the other end does not speak as ucx:// does: is it another program's port, or a server "
+        "that was started without --transport ucx?"
+    )
+
+
+class UcxConnection(_Segments):
+    """A client's end: it receives messages by UCX, by a worker of its own."""
+
+    def __init__(self, tcp: TcpConnection) -> None:
+        super().__init__(tcp)
+        # Its end is what frees the buffer of a message that never comes.
+        self._worker = UcxWorker()
+        self._tag = secrets.randbits(64)
+        address = self._worker.address
+        self._tcp.send([_PREFACE.pack(_MAGIC, len(address), self._tag), address])
+
+    def close(self) -> None:
+        """End the connection; a thread that sends or receives gets an error."""
+        super().close()
+        self._worker.close()
+
+    def _handle(self, kind: int, length: int, place: memoryview) -> int:
+        if kind != _MESSAGE or not 0 < length <= place.nbytes:
+            raise OSError(f"segment {kind} of {length} bytes, where {place.nbytes} are expected")
+        failure: Exception | None = None
+        try:
+            self._receive_message(place[:length])
+        except (OSError, EOFError) as error:
+            # With its traceback it would keep the request, and that the worker.
+            failure = error.with_traceback(None)
+        if failure is not None:
+            # The buffer's memory is its owner's again: UCX may touch it no more.
+            self.close()
+            raise failure
+        return length
+
+    def _receive_message(self, place: memoryview) -> None:
+        request = self._worker.receive(place, self._tag)
+        self._write(_READY)
+        if self._read() != (_DONE, 0):
+            raise OSError("a message by UCX that nobody says was sent")
+        self._worker.wait(request, self._tcp.is_broken, self._timeout_s)
+
+
+class _Senders:
+    """The workers by which the connections of one listener send, made when they are needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: dict[str | None, UcxWorker] = {}
+        self._is_closed = False
+
+    def way_to(self, address: bytes, *, is_same_host: bool) -> tuple[UcxWorker, Any]:
+        """A worker and its endpoint to a client.
+
+        Within a machine the client reads the batch from this process's memory: 1/4 of TCP's CPU.
+        UCX does that only where it need not watch the other end, which TCP does here anyway.
+        """
+        if is_same_host and load_ucxx().get_current_options()["TLS"] == "all":
+            worker = self._worker("sm,self")
+            with suppress(OSError):  # containers of one machine may share its address alone
+                return worker, worker.endpoint(address, handles_errors=False)
+        worker = self._worker(None)
+        return worker, worker.endpoint(address, handles_errors=True)
+
+    def close(self) -> None:
+        """End all of them, and what they have under way."""
+        with self._lock:
+            self._is_closed = True
+            workers = list(self._workers.values())
+        for worker in workers:
+            worker.close()
+
+    def _worker(self, transports: str | None) -> UcxWorker:
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionAbortedError("the listener is closed")
+            if transports not in self._workers:
+                self._workers[transports] = UcxWorker(transports)
+            return self._workers[transports]
+
+
+class _ServerEnd(_Segments):
+    """A server's end: it sends its large buffers by UCX, and reads while it does."""
+
+    def __init__(self, tcp: TcpConnection, senders: _Senders) -> None:
+        super().__init__(tcp)
+        self._senders = senders
+        self._client: tuple[bytes, int] | None = None
+        self._way: tuple[UcxWorker, Any] | None = None
+        self._way_lock = threading.Lock()
+        self._is_ready = threading.Event()
+        self._is_closed = False
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        """Send buffers of bytes, one behind the other."""
+        small: list[memoryview] = []
+        for each in buffers:
+            view = memoryview(each).cast("B")
+            if view.nbytes < _LEAST_MESSAGE:
+                small.append(view)
+                continue
+            super().send(small)
+            small = []
+            for start in range(0, view.nbytes, _MOST_MESSAGE):
+                self._send_message(view[start : start + _MOST_MESSAGE])
+        super().send(small)
+
+    def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer of bytes."""
+        try:
+            if self._client is None:
+                self._client = self._read_preface()
+            super().receive_into(buffer)
+        except (OSError, EOFError):
+            self.close()  # wakes the thread that waits until the client is ready
+            raise
+
+    def close(self) -> None:
+        """End the connection; a thread that sends or receives gets an error."""
+        self._is_closed = True
+        super().close()
+        self._is_ready.set()
+        with self._way_lock:
+            way, self._way = self._way, None
+        if way is not None:
+            worker, endpoint = way
+            worker.close_endpoint(endpoint)
+
+    def _read_preface(self) -> tuple[bytes, int]:
+        preface = bytearray(_PREFACE.size)
+        self._tcp.receive_into(memoryview(preface))
+        magic, num_address, tag = _PREFACE.unpack(preface)
+        if magic != _MAGIC or num_address > _MAX_ADDRESS:
+            raise _not_ucx()
+        address = bytearray(num_address)
+        self._tcp.receive_into(memoryview(address))
+        return bytes(address), tag
+
+    def _handle(self, kind: int, length: int, place: memoryview) -> int:
+        del place
+        if kind != _READY or length:
+            raise OSError(f"segment {kind} of {length} bytes from a client")
+        self._is_ready.set()
+        return 0
+
+    def _send_message(self, part: memoryview) -> None:
+        assert self._client is not None  # there is nothing to say to a client before it speaks
+        address, tag = self._client
+        try:
+            worker, endpoint = self._way_to(address)
+            self._is_ready.clear()
+            self._write(_MESSAGE, part.nbytes)
+            # The client waits for it first: else it would lie in UCX's memory when that ends.
+            is_ready = self._is_ready.wait(_READY_S)
+            if self._is_closed:
+                raise ConnectionAbortedError("the connection is closed")
+            if not is_ready:
+                raise TimeoutError(f"the client took no message within {_READY_S:g} s")
+            request = worker.send(endpoint, part, tag)
+            worker.wait(request, self._tcp.is_broken, self._timeout_s)
+        except OSError:
+            # The buffer's memory is its owner's again: UCX may touch it no more.
+            self.close()
+            raise
+        self._write(_DONE)
+
+    def _way_to(self, address: bytes) -> tuple[UcxWorker, Any]:
+        with self._way_lock:
+            if self._is_closed:
+                raise ConnectionAbortedError("the connection is closed")
+            if self._way is None:
+                same = self._tcp.is_same_host
+                self._way = self._senders.way_to(address, is_same_host=same)
+            return self._way
+
+
+class UcxListener:
+    """A socket that listens for clients of `ucx://`.
+
+    Args:
+        host: the name or number of an interface; "0.0.0.0" for all. It is TCP's alone: UCX itself
+            listens on the interfaces that UCX_NET_DEVICES names.
+        port: 0 for any free one.
+
+    Raises:
+        ModuleNotFoundError: ucxx is not installed.
+        OSError: the port is taken, or not allowed.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        load_ucxx()
+        self._tcp = TcpListener(host, port)
+        self._senders = _Senders()
+
+    @property
+    def address(self) -> str:
+        """The address that clients use."""
+        return with_scheme("ucx", self._tcp.address)
+
+    def accept(self) -> _ServerEnd:
+        """Wait for the next connection."""
+        return _ServerEnd(self._tcp.accept(), self._senders)
+
+    def close(self) -> None:
+        """Take no more connections, and send nothing more on those there are."""
+        self._tcp.close()
+        self._senders.close()
+
+
+class UcxTransport:
+    """Opens connections to servers of `ucx://`."""
+
+    def connect(self, address: str, *, timeout_s: float) -> UcxConnection:
+        """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
+        load_ucxx()
+        tcp = TcpTransport().connect(address, timeout_s=timeout_s)
+        try:
+            connection = UcxConnection(tcp)
+        except BaseException:
+            tcp.close()
+            raise
+        connection.limit(timeout_s)
+        return connection

@@ -1,0 +1,175 @@
+"""UCX by `ucxx`, in the few calls that a connection needs: receive, send, and an end to both.
+
+A worker belongs to the process that made it. Its progress thread is a thread of C++ that never asks
+for the GIL; requests are passed on to it, so that one thread alone calls UCX.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["UcxWorker", "load_ucxx"]
+
+# UCX knows no default that ends a call: after this time without an end a message is given up, as
+# TCP gives up bytes that nobody acknowledges.
+_MESSAGE_S = 25.0
+# Interval at which a thread looks whether a message is there, doubled from the first to the last.
+_FIRST_LOOK_S, _LAST_LOOK_S = 50e-6, 1e-3
+# Of one step of closing an endpoint; nanoseconds.
+_CLOSE_NS = 1_000_000_000
+
+
+def load_ucxx() -> Any:
+    """The module of ucxx that has UCX's own objects.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message names the extra.
+    """
+    # UCX would say on the standard output that it does not know a variable that ucxx sets.
+    os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
+    try:
+        import ucxx._lib.libucxx as api
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{error}: addresses of ucx:// need UCX: pip install 'shardwise[ucx]', which is there "
+            "for Linux on x86-64 and ARM",
+            name=error.name,
+        ) from None
+    return api
+
+
+class UcxWorker:
+    """A UCX worker and its progress thread.
+
+    Args:
+        transports: the names that UCX_TLS has; None for what UCX chooses.
+
+    Raises:
+        OSError: UCX can't be started with these.
+    """
+
+    def __init__(self, transports: str | None = None) -> None:
+        self._api = load_ucxx()
+        from ucxx._lib.arr import Array
+
+        self._array = Array
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._buffers: dict[Any, Any] = {}
+        config = {} if transports is None else {"TLS": transports}
+        features = (self._api.Feature.TAG, self._api.Feature.WAKEUP)
+        try:
+            context = self._api.UCXContext(config, features)
+            self._worker = self._api.UCXWorker(context, enable_delayed_submission=True)
+            self._worker.start_progress_thread(polling_mode=False)
+        except self._api.UCXError as error:
+            raise OSError(f"UCX does not start: {error}") from None
+        self._endpoints: set[Any] = set()
+        # C++ must not run on while its own end takes its memory away.
+        atexit.register(self.close)
+
+    @property
+    def address(self) -> bytes:
+        """What an endpoint is made of, on any machine."""
+        with self._lock:
+            return bytes(memoryview(self._alive().address))
+
+    def receive(self, buffer: memoryview, tag: int) -> Any:
+        """Begin to receive a message of exactly this size; returns the request to wait for.
+
+        The buffer is UCX's until the message is there or this worker is closed.
+        """
+        with self._lock:
+            worker = self._alive()
+            request = worker.tag_recv(self._array(buffer), self._api.UCXXTag(tag))
+            self._buffers[request] = buffer
+            return request
+
+    def endpoint(self, address: bytes, *, handles_errors: bool) -> Any:
+        """A way to the worker with this address.
+
+        Raises:
+            OSError: there is none.
+        """
+        with self._lock:
+            worker = self._alive()
+            try:
+                remote = self._api.UCXAddress.create_from_buffer(bytearray(address))
+                endpoint = worker.create_endpoint_from_worker_address(remote, handles_errors)
+            except self._api.UCXError as error:
+                raise OSError(f"UCX has no way to the other end: {error}") from None
+            self._endpoints.add(endpoint)
+            return endpoint
+
+    def send(self, endpoint: Any, view: memoryview, tag: int) -> Any:
+        """Begin to send a message; returns the request to wait for."""
+        with self._lock:
+            self._alive()
+            if endpoint not in self._endpoints:
+                raise ConnectionAbortedError("the connection is closed")
+            return endpoint.tag_send(self._array(view), self._api.UCXXTag(tag))
+
+    def wait(
+        self, request: Any, is_broken: Callable[[float], bool], timeout_s: float | None
+    ) -> None:
+        """Wait for the end of a request.
+
+        Args:
+            request: of `receive` or `send`.
+            is_broken: waits for so many seconds; True as soon as the other end has gone.
+            timeout_s: at most this long, and never longer than 25 s.
+
+        Raises:
+            OSError: it failed, or did not end in time, or the other end has gone.
+        """
+        limit_s = _MESSAGE_S if timeout_s is None else min(timeout_s, _MESSAGE_S)
+        deadline = time.monotonic() + limit_s
+        look_s = _FIRST_LOOK_S
+        while not request.completed:
+            if is_broken(look_s):
+                raise ConnectionResetError("the other end closed the connection")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a message by UCX did not arrive within {limit_s:g} s")
+            look_s = min(_LAST_LOOK_S, 2 * look_s)
+        self._buffers.pop(request, None)
+        try:
+            request.check_error()
+        except self._api.UCXError as error:
+            raise OSError(f"a message by UCX failed: {error}") from None
+
+    def close_endpoint(self, endpoint: Any) -> None:
+        """End a way; a message under way on it fails."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            is_open = endpoint in self._endpoints
+            self._endpoints.discard(endpoint)
+        if is_open:
+            endpoint.close_blocking(_CLOSE_NS, 3)
+
+    def close(self) -> None:
+        """End the thread and what is under way: after it UCX touches no buffer."""
+        if self._pid != os.getpid():
+            # A fork has the objects but not their thread, which their end would wait for.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            return
+        atexit.unregister(self.close)
+        with self._lock:
+            worker, self._worker = self._worker, None
+            endpoints, self._endpoints = self._endpoints, set()
+        if worker is not None:
+            for endpoint in endpoints:
+                endpoint.close_blocking(_CLOSE_NS, 3)
+            worker.stop_progress_thread()
+            self._buffers.clear()
+
+    def _alive(self) -> Any:
+        if self._worker is None or self._pid != os.getpid():
+            raise ConnectionAbortedError("the connection is closed")
+        return self._worker
