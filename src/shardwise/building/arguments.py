@@ -10,7 +10,7 @@ from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 from shardwise.storage import is_local, local_path
 
-__all__ = ["check_arguments", "inputs_per_shard", "split_pattern"]
+__all__ = ["check_arguments", "check_ray", "inputs_per_shard", "split_pattern"]
 
 _SUFFIXES = (".tar", ".parquet")
 # Shards are of this size where nothing is said: large reads, and little to lose by a kill.
@@ -78,3 +78,22 @@ def check_arguments(order: Any, on_error: Any, map_: Any, filter_: Any) -> None:
     for name, function in (("map", map_), ("filter", filter_)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}={function!r:.40}: a function of a sample or item")
+
+
+def check_ray(ray: Any) -> None:
+    """Refuse what names no Ray cluster.
+
+    Raises:
+        ValueError: no address.
+        TypeError: neither a bool nor a text.
+    """
+    if isinstance(ray, bool):
+        return
+    if not isinstance(ray, str):
+        raise TypeError(f"ray={ray!r:.80}: True, 'auto', or the address 'host:port' of a cluster")
+    host, _, port = ray.rpartition(":")
+    if ray != "auto" and not (host and "/" not in host and port.isdecimal()):
+        raise ValueError(
+            f"ray={shown(ray)!r}: 'auto', or 'host:port' of the head node, on a machine of the "
+            "cluster; from elsewhere, run the program there by `ray job submit`"
+        )
