@@ -138,9 +138,9 @@ def build(
         records=on_error == "record",
     )
     place = Place(root, StorageOptions.of(storage))
+    check_ray(ray)
     if num_workers is not None:
         whole("num_workers", num_workers, least=1 if ray else 0)
-    check_ray(ray)
     with place.locked() as token:
         job = Job(recipe, place, name, token)
         report = _run(job, _Crew(num_workers, ray), retry_errors=retry_errors)
