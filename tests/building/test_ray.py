@@ -59,6 +59,7 @@ def test_a_build_on_two_nodes_has_the_bytes_of_a_local_one(tmp_path, cluster, un
     check_equal(tmp_path / "out", undisturbed)
 
 
+@pytest.mark.long
 def test_errors_and_deaths_are_said_as_they_are_of_local_processes(tmp_path, cluster):
     found = scenario("errors", tmp_path, cluster)
     kind, message, index = found["failing"]
@@ -80,6 +81,7 @@ def test_errors_and_deaths_are_said_as_they_are_of_local_processes(tmp_path, clu
     assert not list((tmp_path / "deadly" / ".build").glob("staging-*"))
 
 
+@pytest.mark.long
 def test_the_commands_build_on_ray(tmp_path, cluster):
     found = scenario("commands", tmp_path, cluster)
     assert {name: report["out"] for name, report in found.items()} == {
