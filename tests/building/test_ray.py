@@ -141,8 +141,9 @@ def kill_at_random(directory: Path, out: Path, cluster: RayCluster, rng: random.
             while process.poll() is None and len(list(out.glob("*.tar"))) < goal:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-            busy = [each for each in cluster.workers() if "build" in each.name()]
-            for each in rng.sample(busy or cluster.workers(), 1) if cluster.workers() else []:
+            # One that makes a shard, if there is one just now.
+            workers = cluster.workers(running="build") or cluster.workers()
+            for each in rng.sample(workers, min(1, len(workers))):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
         if rng.random() < 0.3:

@@ -62,13 +62,16 @@ class RayCluster:
         """Variables for a driver."""
         return {**RAY_ENVIRONMENT, "RAY_TMPDIR": str(self.folder)}
 
-    def workers(self) -> list[psutil.Process]:
-        """The worker processes. Their titles are "ray::" and the task's name, or "ray::IDLE"."""
+    def workers(self, running: str = "") -> list[psutil.Process]:
+        """The worker processes, or those that run a task whose name begins so.
+
+        Their titles are "ray::" and the task's name, or "ray::IDLE".
+        """
         found = []
         for process in psutil.Process(self.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 title = " ".join(process.cmdline()).strip()
-                if title.startswith("ray::") and title not in AGENTS:
+                if title.startswith(f"ray::{running}") and title not in AGENTS:
                     found.append(process)
         return found
 
