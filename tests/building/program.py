@@ -1,4 +1,7 @@
-"""A build as a program, which the tests kill: `python -m tests.building.program OUT WORKERS`."""
+"""A build as a program, which the tests kill: `python -m tests.building.program OUT WORKERS`.
+
+WORKERS is a number of processes, or the address of a Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def squared(item: int, rng: Any) -> dict[str, Any] | list[dict[str, Any]] | None
     return {"bin": noise, "cls": item * item}
 
 
-def run(pattern: str, num_workers: int, **options: Any) -> dict[str, Any]:
+def run(pattern: str, num_workers: int | None, **options: Any) -> dict[str, Any]:
     """The build."""
     return sw.build(
         range(NUM_ITEMS),
@@ -38,4 +41,7 @@ def run(pattern: str, num_workers: int, **options: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[2].isdecimal():
+        run(sys.argv[1], int(sys.argv[2]))
+    else:
+        run(sys.argv[1], None, ray=sys.argv[2])

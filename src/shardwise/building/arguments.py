@@ -10,7 +10,7 @@ from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 from shardwise.storage import is_local, local_path
 
-__all__ = ["check_arguments", "check_media", "inputs_per_shard", "split_pattern"]
+__all__ = ["check_arguments", "check_media", "check_ray", "inputs_per_shard", "split_pattern"]
 
 _SUFFIXES = (".tar", ".parquet")
 # Shards are of this size where nothing is said: large reads, and little to lose by a kill.
@@ -90,4 +90,23 @@ def check_media(suffix: str, *, media: bool) -> None:
         raise ValueError(
             f"media=True: only tar shards have sidecars of frames, and these end in {suffix!r}; "
             "Parquet shards take media as they are, without media=True"
+        )
+
+
+def check_ray(ray: Any) -> None:
+    """Refuse what names no Ray cluster.
+
+    Raises:
+        ValueError: no address.
+        TypeError: neither a bool nor a text.
+    """
+    if isinstance(ray, bool):
+        return
+    if not isinstance(ray, str):
+        raise TypeError(f"ray={ray!r:.80}: True, 'auto', or the address 'host:port' of a cluster")
+    host, _, port = ray.rpartition(":")
+    if ray != "auto" and not (host and "/" not in host and port.isdecimal()):
+        raise ValueError(
+            f"ray={shown(ray)!r}: 'auto', or 'host:port' of the head node, on a machine of the "
+            "cluster; from elsewhere, run the program there by `ray job submit`"
         )

@@ -1,4 +1,4 @@
-"""`sw.build`: shards of tar or Parquet from any source, on the processes of this machine."""
+"""`sw.build`: shards of tar or Parquet from any source, by processes here or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardwise.arguments import path_text
 from shardwise.building.arguments import (
     check_arguments,
     check_media,
+    check_ray,
     inputs_per_shard,
     split_pattern,
 )
 from shardwise.building.errors_file import write_errors
 from shardwise.building.inputs import input_of
+from shardwise.building.local_workers import local_workers
 from shardwise.building.place import Place
-from shardwise.building.pool import made
+from shardwise.building.ray_workers import ray_workers
 from shardwise.building.recipe import Failure, Recipe
 from shardwise.building.shard import Job, outcome_of
 from shardwise.building.state import BuildState, identity_of, load_state, save_state
+from shardwise.building.workers import Workers, hand_out
 from shardwise.cores import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.errors import StateError
@@ -49,6 +53,7 @@ def build(
     order: Literal["window", "full"] | None = None,
     seed: int = 0,
     num_workers: int | None = None,
+    ray: bool | str = False,
     on_error: Literal["raise", "record"] = "raise",
     retry_errors: bool = False,
     media: bool = False,
@@ -58,8 +63,8 @@ def build(
 
     Output shard j holds inputs [j S, (j + 1) S) of the order, filtered and mapped: it depends on
     the input, the functions and j alone. So a build that was killed goes on where it was, in any
-    number of processes, and ends in the same bytes. What is filtered shortens a shard, and moves
-    no other; a shard of which nothing is left is not written.
+    number of processes, here or on Ray, and ends in the same bytes. What is filtered shortens a
+    shard, and moves no other; a shard of which nothing is left is not written.
 
     `build.json` beside the shards says what they were made of: another input or recipe is refused.
     `manifest.swm` is written at the end, when all tar shards are there: `sw.tar` opens it.
@@ -81,7 +86,11 @@ def build(
             a shuffle that reads runs of 128 neighbours, for sources in a store.
         seed: of the order, and of `rng`.
         num_workers: processes, which are spawned: a script needs `if __name__ == "__main__":`. 0
-            for none; None for one a core.
+            for none; None for one a core. With `ray`, shards at a time.
+        ray: make the shards on a Ray cluster, a task of one core each: True for the one that runs
+            here, or else a new one of this machine, which ends with the build; "auto" or
+            "host:port" for one that must run. Its machines have the same packages, and see the
+            output: a shared directory, or a store.
         on_error: "record" leaves inputs out that are damaged, or whose function raises, and lists
             them in `errors.parquet` (`errors.jsonl` beside Parquet shards, and without pyarrow).
         retry_errors: make what failed in a build that is complete once more, into shards of their
@@ -100,8 +109,9 @@ def build(
         StateError: the directory holds another build's output, or one is under way there.
         ValueError: the pattern or the sizes make no sense.
         TypeError: no source, or something can't be pickled.
-        StorageError: the output can't be written.
-        WorkerError: worker processes die.
+        StorageError: the output can't be written, or a machine of the cluster does not see it.
+        WorkerError: worker processes die again and again of a shard; no Ray cluster answers.
+        MissingExtraError: Ray is not installed.
 
     Examples:
         >>> import shardwise as sw
@@ -134,17 +144,33 @@ def build(
         media=media,
     )
     place = Place(root, StorageOptions.of(storage))
-    processes = (
-        usable_cores() if num_workers is None else whole("num_workers", num_workers, least=0)
-    )
-    job = Job(recipe, place, name)
-    with place.locked():
-        report = _run(job, num_workers=processes, retry_errors=retry_errors)
+    check_ray(ray)
+    if num_workers is not None:
+        whole("num_workers", num_workers, least=1 if ray else 0)
+    with place.locked() as token:
+        job = Job(recipe, place, name, token)
+        report = _run(job, _Crew(num_workers, ray), retry_errors=retry_errors)
         place.clear()
     return {**report, "seconds": round(time.perf_counter() - began, 3)}
 
 
-def _run(job: Job, *, num_workers: int, retry_errors: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Crew:
+    """Who makes the shards, as the arguments of `build` say it."""
+
+    num_workers: int | None
+    ray: bool | str
+
+    def of(self, job: Job, num_shards: int) -> AbstractContextManager[Workers]:
+        """Workers for this many shards of a build."""
+        if self.ray:
+            address = None if self.ray is True else self.ray
+            return ray_workers(job, address=address, num_workers=self.num_workers)
+        num_workers = usable_cores() if self.num_workers is None else self.num_workers
+        return local_workers(job, min(num_workers, num_shards))
+
+
+def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
     """Begin or go on; the report."""
     place, identity = job.place, identity_of(job.recipe, job.pattern)
     state = load_state(place)
@@ -159,7 +185,7 @@ def _run(job: Job, *, num_workers: int, retry_errors: bool) -> dict[str, Any]:
     )
     if state.is_complete:
         if not retry_errors or not state.failed:
-            _replace_lost(job, state, num_workers)
+            _replace_lost(job, state, crew)
             return state.report
         place.clear_notes()
         state = state.of_retry(job.recipe.functions())
@@ -171,11 +197,11 @@ def _run(job: Job, *, num_workers: int, retry_errors: bool) -> dict[str, Any]:
             generation=state.generation,
             failed=state.failed,
         )
-    _make(job, job.shards(), num_workers)
+    _make(job, job.shards(), crew)
     return _finish(job, state)
 
 
-def _make(job: Job, numbers: Sequence[int], num_workers: int) -> None:
+def _make(job: Job, numbers: Sequence[int], crew: _Crew) -> None:
     """Make the shards that have no note yet."""
     there = job.place.notes()
     todo = [number for number in numbers if job.note_name(number) not in there]
@@ -186,9 +212,12 @@ def _make(job: Job, numbers: Sequence[int], num_workers: int) -> None:
     with progress("building", len(numbers)) as report:
         done = len(numbers) - len(todo)
         report(done)
-        for _ in made(job, todo, num_workers=num_workers, is_done=is_done):
-            done += 1
-            report(done)
+        if not todo:
+            return
+        with crew.of(job, len(todo)) as workers:
+            for _ in hand_out(workers, todo, is_done=is_done):
+                done += 1
+                report(done)
 
 
 def _finish(job: Job, state: BuildState) -> dict[str, Any]:
@@ -234,7 +263,7 @@ def _write_manifest(job: Job, files: Sequence[str]) -> str | None:
     return path
 
 
-def _replace_lost(job: Job, state: BuildState, num_workers: int) -> None:
+def _replace_lost(job: Job, state: BuildState, crew: _Crew) -> None:
     """Make shards of a complete build again that are gone from this machine."""
     if not job.place.is_local:
         return
@@ -249,7 +278,7 @@ def _replace_lost(job: Job, state: BuildState, num_workers: int) -> None:
             f"{shown(job.place.root)!r} lacks {sorted(lost)[0]!r}, which a retry of errors made: "
             "build into a fresh directory"
         )
-    _make(job, numbers, num_workers)
+    _make(job, numbers, crew)
     _write_manifest(job, state.files)
 
 

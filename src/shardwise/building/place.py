@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, NoReturn, TypeVar
 
 from shardwise.errors import MissingShardError, StateError, StorageError
 from shardwise.shown import shown
@@ -150,26 +152,26 @@ class Place:
 
     @contextmanager
     def staging(self) -> Iterator[str]:
-        """A directory of this process on the output's file system; removed at the end."""
-        directory = Path(self.url(_WORK)) / f"staging-{os.getpid()}"
-        directory.mkdir(parents=True, exist_ok=True)
+        """A directory for one shard on the output's file system; removed at the end."""
+        directory = tempfile.mkdtemp(prefix="staging-", dir=self.url(_WORK))
         try:
-            yield str(directory)
+            yield directory
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other builders of this directory out; does nothing in a store.
+    def locked(self) -> Iterator[str]:
+        """Keep other builders of this directory out; in a store there is no lock.
 
         Waits until the workers of a builder that was killed have ended, then removes what they
-        left.
+        left. Yields the builder's token, by which its workers know it.
 
         Raises:
             StateError: another build of this directory is under way.
         """
+        token = secrets.token_hex(8)
         if not self.is_local:
-            yield
+            yield token
             return
         Path(self.root).mkdir(parents=True, exist_ok=True)
         with _lock_file(Path(self.root), "builder") as builder:
@@ -178,12 +180,16 @@ class Place:
                     f"another build writes to {shown(self.root)!r} now: wait until it has ended, "
                     "or give another directory"
                 )
+            # From here on no worker of another builder begins; then wait for those that have.
+            builder.truncate(0)
+            builder.write(token.encode())
+            builder.flush()
             self._await_orphans()
             for left in Path(self.url(_WORK)).glob("staging-*"):
                 shutil.rmtree(left, ignore_errors=True)
             for left in Path(self.url(_WORK)).glob(".*.tmp"):
                 left.unlink(missing_ok=True)
-            yield
+            yield token
 
     def _await_orphans(self) -> None:
         deadline = time.monotonic() + _ORPHANS_S
@@ -196,14 +202,35 @@ class Place:
                     )
                 time.sleep(_POLL_S)
 
-    def join(self) -> IO[bytes] | None:
-        """Tell later builders that a worker of this one is running: until the file is closed."""
+    def join(self, token: str) -> AbstractContextManager[object]:
+        """Tell later builders that a worker of this one is running: until what it gives is closed.
+
+        Args:
+            token: the builder's.
+
+        Raises:
+            StorageError: this machine does not see the directory, or the builder has ended.
+        """
         if not self.is_local:
-            return None
-        file = (Path(self.url(_WORK)) / "workers.lock").open("ab")
+            return nullcontext()
+        try:
+            lock = (Path(self.url(_WORK)) / "workers.lock").open("ab")
+        except FileNotFoundError:
+            self._refuse_worker()
         with contextlib.suppress(OSError):
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH)
-        return file
+            fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
+        # Only now: a later builder writes its token, then waits for this lock.
+        if self.read(f"{_WORK}/builder.lock") != token.encode():
+            lock.close()
+            self._refuse_worker()
+        return lock
+
+    def _refuse_worker(self) -> NoReturn:
+        raise StorageError(
+            f"the machine {os.uname().nodename!r} does not see the output of this build in "
+            f"{str(Path(self.root).absolute())!r}: on several machines, give a directory that all "
+            "of them share, or a store, such as 's3://bucket/out/{shard:06d}.tar'"
+        )
 
 
 @contextmanager

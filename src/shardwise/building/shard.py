@@ -30,6 +30,7 @@ class Job:
         recipe: what shards are made of.
         place: where they go.
         pattern: the shards' names, with `{shard}`.
+        token: the builder's, for its workers.
         generation: 0, or which retry of failed inputs this is.
         failed: the inputs that a retry takes up, by the shard that they are missing in.
     """
@@ -37,6 +38,7 @@ class Job:
     recipe: Recipe
     place: Place
     pattern: str
+    token: str
     generation: int = 0
     failed: dict[int, list[int]] | None = None
 

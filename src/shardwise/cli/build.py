@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.building import show_report
+from shardwise.cli.building import ray_option, show_report
 from shardwise.cli.options import common_options, usage_errors
 from shardwise.cli.python_data import is_python, python_object
 
@@ -18,8 +18,11 @@ __all__ = ["build"]
 @click.argument("function", metavar="MODULE:FUNCTION")
 @click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]")
 @click.option("--retry-errors", is_flag=True, help="Make what failed once more.")
+@ray_option
 @common_options
-def build(function: str, jobs: int | None, retry_errors: bool, as_json: bool) -> None:
+def build(
+    function: str, jobs: int | None, retry_errors: bool, ray: bool | str, as_json: bool
+) -> None:
     """Build the dataset that a function describes.
 
     MODULE:FUNCTION, or FILE.py:FUNCTION, returns the arguments of `sw.build` as a dict: "source"
@@ -40,6 +43,8 @@ def build(function: str, jobs: int | None, retry_errors: bool, as_json: bool) ->
     arguments = dict(described)
     if jobs is not None:
         arguments["num_workers"] = jobs
+    if ray:
+        arguments["ray"] = ray
     if retry_errors:
         arguments["retry_errors"] = True
     source, pattern = arguments.pop("source"), arguments.pop("pattern")

@@ -11,7 +11,32 @@ import click
 from shardwise.cli.options import common_options
 from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
 
-__all__ = ["build_options", "destination", "show_report"]
+__all__ = ["build_options", "destination", "ray_option", "show_report"]
+
+
+def ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--ray`, with or without an address: the text, or True; False without the option."""
+    return click.option(
+        "--ray",
+        metavar="[ADDRESS]",
+        is_flag=False,
+        flag_value="",
+        callback=_ray,
+        help="On a Ray cluster: the one here, or host:port. As the last option, or --ray=ADDRESS.",
+    )(function)
+
+
+def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | bool:
+    """What `sw.build` takes as `ray`."""
+    from shardwise.building.arguments import check_ray
+
+    if not value:
+        return value is not None
+    try:
+        check_ray(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; --ray without an address stands last") from error
+    return value
 
 
 def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +57,7 @@ def build_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]"),
     ):
         function = option(function)
-    return common_options(function)
+    return common_options(ray_option(function))
 
 
 def destination(path: str) -> str:

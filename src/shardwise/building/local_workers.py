@@ -1,0 +1,146 @@
+"""Workers of a build on this machine: spawned processes, or this process itself."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+from typing import Any
+
+from shardwise.building.place import Place
+from shardwise.building.shard import Job, make_shard
+from shardwise.building.workers import AHEAD, WorkerDiedError, Workers
+from shardwise.engine.processes.pickling import pickled_by_value
+
+__all__ = ["local_workers"]
+
+
+@contextmanager
+def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
+    """Workers until the block ends; shards that are being made then are finished.
+
+    Args:
+        job: the build.
+        num_workers: processes; 0 for this one.
+
+    Raises:
+        TypeError: a function can't be pickled.
+    """
+    if not num_workers:
+        yield _ThisProcess(job)
+        return
+    processes = _Processes(job, num_workers)
+    try:
+        yield processes
+    finally:
+        processes.close()
+
+
+class _ThisProcess:
+    """Makes each shard where it is handed out."""
+
+    limit = 1
+    advice = ""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._done: dict[int, BaseException | None] = {}
+
+    def submit(self, number: int) -> None:
+        make_shard(self._job, number)
+        self._done[number] = None
+
+    def wait(self) -> dict[int, BaseException | None]:
+        done, self._done = self._done, {}
+        return done
+
+
+class _Processes:
+    """A pool of processes. One that dies takes the pool down, and a new pool follows."""
+
+    def __init__(self, job: Job, num_workers: int) -> None:
+        self.limit = num_workers + AHEAD
+        self.advice = (
+            f"use less than num_workers={num_workers}; and if the program is a script, call it "
+            'under `if __name__ == "__main__":`'
+        )
+        self._num_workers = num_workers
+        self._start = (pickled_by_value(job), job.place, job.token, os.getpid())
+        self._pool: ProcessPoolExecutor | None = None
+        self._running: dict[Future[None], int] = {}
+
+    def submit(self, number: int) -> None:
+        self._pool = self._pool or ProcessPoolExecutor(
+            self._num_workers,
+            mp_context=get_context("spawn"),
+            initializer=_start,
+            initargs=self._start,
+        )
+        try:
+            future = self._pool.submit(_make, number)
+        except BrokenProcessPool as error:
+            # It has died since the last wait.
+            future = Future()
+            future.set_exception(error)
+        self._running[future] = number
+
+    def wait(self) -> dict[int, BaseException | None]:
+        done, others = wait(self._running, return_when=FIRST_COMPLETED)
+        if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+            # All others are told, too.
+            done |= wait(others).done
+            self.close()
+        results = {self._running.pop(future): future.exception() for future in done}
+        return {number: _as_death(error) for number, error in results.items()}
+
+    def close(self) -> None:
+        """End the processes, after the shards that they are making."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _as_death(error: BaseException | None) -> BaseException | None:
+    if isinstance(error, BrokenProcessPool):
+        return WorkerDiedError("a process of this machine ended abruptly")
+    return error
+
+
+class _State:
+    """What a worker process keeps: its build."""
+
+    def __init__(self) -> None:
+        self.pickled = b""
+        self.job: Job | None = None
+        self.joined: Any = None
+
+
+_WORKER = _State()
+
+
+def _start(pickled: bytes, place: Place, token: str, parent: int) -> None:
+    """Begin a worker: it ends with its builder, however that ends."""
+    _WORKER.joined = place.join(token)
+    _WORKER.pickled = pickled
+    builder = parent_process()
+    if builder is None or os.getppid() != parent:
+        os._exit(1)
+    watch = threading.Thread(target=_end_with, args=(builder.sentinel,), daemon=True)
+    watch.start()
+
+
+def _end_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
+
+
+def _make(number: int) -> None:
+    if _WORKER.job is None:
+        # Not in the initializer: what a function's module raises is then raised to the user.
+        _WORKER.job = pickle.loads(_WORKER.pickled)  # noqa: S301 - bytes of the builder itself
+    make_shard(_WORKER.job, number)
