@@ -50,7 +50,9 @@ class BatchServerActor:
             TcpListener(ray.util.get_node_ip_address(), 0), token=token, num_threads=num_threads
         )
         self._server.start()
-        ray.get(registry.publish.remote(number, self._server.address))
+        # Ray ends it together with the named actor: that is no error worth a traceback.
+        with suppress(ray.exceptions.ActorDiedError):
+            ray.get(registry.publish.remote(number, self._server.address))
 
     def ready(self) -> None:
         """Return once it was made; Ray raises what its making raised."""
@@ -130,7 +132,6 @@ class ServerRegistry:
             del self._addresses[number]
         for number in [each for each in self._troubles if each >= self._count]:
             del self._troubles[number]
-        # Clients hear of it before the connections break.
         await self._tell()
         for actor in ended:
             ray.kill(actor, no_restart=True)
