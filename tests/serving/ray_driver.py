@@ -1,4 +1,4 @@
-"""Drivers of tests/serving/test_ray_servers.py: programs that join a Ray cluster and use servers there.
+"""Drivers of test_ray_servers.py: programs that join a Ray cluster and use servers there.
 
 python -m tests.serving.ray_driver SCENARIO ADDRESS
 """

@@ -43,10 +43,10 @@ def start(cluster: RayCluster, scenario: str, argument: str = "") -> subprocess.
 
 
 def result(driver: subprocess.Popen[str], word: str = "") -> Any:
-    """The last line of a driver, which must end well."""
+    """What a driver found out, which must end well; Ray writes into its output, too."""
     out, _ = driver.communicate(word)
     assert driver.returncode == 0, f"the driver ended with {driver.returncode}: {out}"
-    return json.loads(out.splitlines()[-1])
+    return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
 
 
 def wait_until_nothing_is_left(cluster: RayCluster) -> None:
