@@ -54,7 +54,7 @@ LEVELS = {
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
-    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
+    "ranks": {"loader", "torch", "compat", "testing", "cli", "serving", ""},
     "": {"compat", "testing", "cli", "__main__"},
 }
 # Who reaches up, once a program uses torch or a framework: inside a function only.

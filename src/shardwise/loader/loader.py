@@ -24,6 +24,7 @@ from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorFactory, ExecutorName, executor_of
 from shardwise.engine.request import Executor
+from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.loader.account import Account
 from shardwise.loader.arguments import as_dataset, check_options, checked_names
@@ -341,7 +342,8 @@ class DataLoader(StatefulLoader):
             the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and
             `epochs` up to the loader's position, over all ranks since the first epoch; of
             batch servers, `service`: by address `requests`, `hedges`, `reconnects` and
-            `latency_s`, and `resent` and `made_here` of all. JSON.
+            `latency_s`, `resent` and `made_here` of all, and `wanted`, how many servers would
+            keep up with this rank. JSON.
         """
         num_cores = usable_cores(num_ranks=self._num_local)
         stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
@@ -350,7 +352,8 @@ class DataLoader(StatefulLoader):
             stats["sources"] = sources(*self._position.after())
         service = getattr(self._executor, "stats", None)
         if service is not None:
-            stats["service"] = service()
+            wanted = wanted_servers(stats, self._executor.concurrency.num_threads)
+            stats["service"] = {**service(), "wanted": wanted}
         if reset:
             self._counts.clear()
         return stats

@@ -13,7 +13,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from queue import SimpleQueue
 from typing import Any
 
@@ -46,20 +46,21 @@ class Dispatcher:
 
     Args:
         builder: makes batches here where no server does.
-        addresses: of the servers.
         fallback: whether batches are made here while no server answers.
 
     Attributes:
         changed: the lock of all this; notified when a result is there, or a server came or went.
-        servers: by address.
+        servers: those of now.
+        notice: why there are fewer servers than there should be, or empty.
         num_resent: works that were under way on a connection that ended.
         num_local: batches that were made here.
     """
 
-    def __init__(self, builder: BatchBuilder, addresses: Sequence[str], *, fallback: bool) -> None:
+    def __init__(self, builder: BatchBuilder, *, fallback: bool) -> None:
         self.pid = os.getpid()
         self.changed = threading.Condition()
-        self.servers = [Server(address) for address in addresses]
+        self.servers: list[Server] = []
+        self.notice = ""
         self.num_resent = self.num_local = 0
         self._builder = builder
         self._fallback = fallback
@@ -121,15 +122,36 @@ class Dispatcher:
 
     def trouble(self) -> str:
         """The servers, and why each does not answer."""
-        return "; ".join(
+        troubles = [
             f"{server.address} ({server.refusal or server.trouble or 'connected'})"
             for server in self.servers
-        )
+        ]
+        return "; ".join([*troubles, *([self.notice] if self.notice else [])]) or "there is none"
 
     def _say(self, what: str) -> None:
         if not self._has_said:
             self._has_said = True
             _logger.warning("no batch server answers, %s: %s", what, self.trouble())
+
+    # Which servers there are.
+
+    def add(self, address: str) -> Server:
+        """Take a server in; it gets work once it is connected."""
+        with self.changed:
+            server = Server(address)
+            self.servers.append(server)
+        return server
+
+    def remove(self, server: Server) -> None:
+        """Let a server go: what it had goes back to the queue, and it gets no more."""
+        with self.changed:
+            self.servers.remove(server)
+            self._take_back(server, is_dead=False)
+
+    def set_notice(self, text: str) -> None:
+        """Say why there are fewer servers than there should be; empty where nothing is known."""
+        with self.changed:
+            self.notice = text
 
     # What happens on connections.
 
@@ -137,6 +159,9 @@ class Dispatcher:
         """A server is there; its outbox, which ends with None."""
         with self.changed:
             outbox: SimpleQueue[Work | None] = SimpleQueue()
+            if server not in self.servers:  # removed while it was greeted
+                outbox.put(None)
+                return outbox
             server.outbox = outbox
             server.credits = num_credits
             server.trouble = server.refusal = None
@@ -161,25 +186,29 @@ class Dispatcher:
     def disconnected(self, server: Server, error: Exception) -> None:
         """A connection ended: what it had goes back to the queue, in its place."""
         with self.changed:
-            if server.outbox is not None:
-                server.outbox.put(None)
-            server.outbox = None
             server.trouble = f"connection lost: {error}"
-            held, server.held = server.held, {}
-            for work, _ in held.values():
-                work.holders.remove(server)
-                work.num_deaths += 1
-                if work.is_open and not work.holders and not work.is_local:
-                    self.num_resent += 1
-                    work.is_hedged = False
-                    if work.num_deaths >= _MAX_DEATHS:
-                        self._make_here(work)
-                    else:
-                        bisect.insort(self._queue, work, key=lambda each: each.number)
-            if self._dead_since is None and not any(each.is_live for each in self.servers):
-                self._dead_since = time.monotonic()
-            self._assign()
-            self.changed.notify_all()
+            self._take_back(server, is_dead=True)
+
+    def _take_back(self, server: Server, *, is_dead: bool) -> None:
+        """Give the works of a server that is gone to others."""
+        if server.outbox is not None:
+            server.outbox.put(None)
+        server.outbox = None
+        held, server.held = server.held, {}
+        for work, _ in held.values():
+            work.holders.remove(server)
+            work.num_deaths += is_dead
+            if work.is_open and not work.holders and not work.is_local:
+                self.num_resent += 1
+                work.is_hedged = False
+                if work.num_deaths >= _MAX_DEATHS:
+                    self._make_here(work)
+                else:
+                    bisect.insort(self._queue, work, key=lambda each: each.number)
+        if self._dead_since is None and not any(each.is_live for each in self.servers):
+            self._dead_since = time.monotonic()
+        self._assign()
+        self.changed.notify_all()
 
     def answered(self, server: Server, number: int, result: Batch | Exception) -> bool:
         """An answer came; False where nobody asked for it."""

@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from itertools import takewhile
 from typing import Any
@@ -21,9 +21,10 @@ from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.stall import stall_error
 from shardwise.errors import ServiceError
+from shardwise.serving.connections import Connections
+from shardwise.serving.directory import Directory, ServerList
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.serving.greeting import ClientSide
-from shardwise.serving.link import Link
 from shardwise.serving.receive_memory import ReceiveMemory
 from shardwise.serving.token import read_token
 from shardwise.serving.transport import Transport
@@ -45,6 +46,7 @@ class ServiceExecutor:
     Args:
         builder: names the batches, and makes those that no server makes.
         addresses: of the servers.
+        directory: knows the servers where they change, in place of addresses and token.
         fallback: make batches here while no server answers.
         token_file: the file with the job's token, or None.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
@@ -54,8 +56,9 @@ class ServiceExecutor:
     def __init__(
         self,
         builder: BatchBuilder,
-        addresses: tuple[str, ...],
+        addresses: tuple[str, ...] = (),
         *,
+        directory: Directory | None = None,
         fallback: bool = False,
         token_file: str | None = None,
         timeout: float | None = None,
@@ -63,6 +66,7 @@ class ServiceExecutor:
     ) -> None:
         self.builder = builder
         self.addresses = addresses
+        self.directory = directory
         self.fallback = fallback
         self.token_file = token_file
         self.timeout = timeout
@@ -72,10 +76,12 @@ class ServiceExecutor:
     @property
     def concurrency(self) -> Concurrency:
         """The servers, where a collate of the user's runs, too."""
-        depth = 0 if self._session is None else self._session.dispatcher.depth
-        return Concurrency(
-            "service", num_threads=len(self.addresses), num_prefetch=depth, collate=True
-        )
+        session, depth = self._session, 0
+        count = len(self.addresses) if self.directory is None else self.directory.num_wanted
+        if session is not None:
+            depth = session.dispatcher.depth
+            count = len(session.dispatcher.servers) or count
+        return Concurrency("service", num_threads=count, num_prefetch=depth, collate=True)
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request, in order; servers are called at the first `next`."""
@@ -119,7 +125,10 @@ class ServiceExecutor:
         """Counts by server, as `loader.stats()["service"]` has them."""
         session = self._session
         if session is None or session.pid != os.getpid():
-            return Dispatcher(self.builder, self.addresses, fallback=False).stats()
+            dispatcher = Dispatcher(self.builder, fallback=False)
+            for address in self.addresses:
+                dispatcher.add(address)
+            return dispatcher.stats()
         return session.dispatcher.stats()
 
     def close(self) -> None:
@@ -168,27 +177,28 @@ class _Session:
 
     def __init__(self, executor: ServiceExecutor) -> None:
         self.pid = os.getpid()
-        token_file = executor.token_file
-        self.dispatcher = Dispatcher(
-            executor.builder, executor.addresses, fallback=executor.fallback
+        self.dispatcher = dispatcher = Dispatcher(executor.builder, fallback=executor.fallback)
+        directory, token_file = executor.directory, executor.token_file
+        token = None if token_file is None else read_token(token_file)
+        if directory is not None:
+            directory.open()
+        memory = ReceiveMemory()
+        connections = Connections(
+            dispatcher,
+            transport=executor._transport,
+            side=_side(executor.builder, token),
+            memory=memory,
         )
-        self._memory = ReceiveMemory()
-        side = _side(executor.builder, token_file)
-        self._links = [
-            Link(
-                server,
-                self.dispatcher,
-                transport=executor._transport,
-                side=side,
-                memory=self._memory,
+        if directory is None:
+            connections.set_servers(executor.addresses, token)
+            unfollow = None
+        else:
+            unfollow = directory.follow(
+                partial(_follow, dispatcher, connections), dispatcher.set_notice
             )
-            for server in self.dispatcher.servers
-        ]
-        for link in self._links:
-            link.start()
         # A loader that is dropped, and the interpreter's end, end the connections.
         self._end = weakref.finalize(
-            executor, _end, self.pid, self._links, self.dispatcher, self._memory
+            executor, _end, self.pid, unfollow, connections, dispatcher, memory
         )
 
     def close(self) -> None:
@@ -196,13 +206,18 @@ class _Session:
         self._end()
 
 
-def _side(builder: BatchBuilder, token_file: str | None) -> ClientSide:
+def _follow(dispatcher: Dispatcher, connections: Connections, servers: ServerList) -> None:
+    dispatcher.set_notice(servers.trouble)
+    connections.set_servers(servers.addresses, servers.token)
+
+
+def _side(builder: BatchBuilder, token: bytes | None) -> ClientSide:
     return ClientSide(
         word=VersionWord.of(builder.dataset),
         options=builder_options(builder),
         pickled=cache(partial(_pickled, builder)),
         needs_pickle=builder.collate is not None,
-        token=None if token_file is None else read_token(token_file),
+        token=token,
     )
 
 
@@ -213,12 +228,17 @@ def _pickled(builder: BatchBuilder) -> bytes:
         raise ServiceError(str(error)) from None
 
 
-def _end(pid: int, links: list[Link], dispatcher: Dispatcher, memory: ReceiveMemory) -> None:
+def _end(
+    pid: int,
+    unfollow: Callable[[], None] | None,
+    connections: Connections,
+    dispatcher: Dispatcher,
+    memory: ReceiveMemory,
+) -> None:
     if pid != os.getpid():
         return  # a forked child has none of these threads
-    for link in links:
-        link.close()
-    for link in links:
-        link.join(1.0)
+    if unfollow is not None:
+        unfollow()
+    connections.close()
     dispatcher.close()
     memory.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Executor
 from shardwise.serving.addresses import parse_addresses
 from shardwise.serving.executor import ServiceExecutor
+from shardwise.serving.ray_directory import RayDirectory, require_ray
 
-__all__ = ["Service", "service"]
+__all__ = ["RayService", "Service", "service"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +41,102 @@ class Service:
         )
 
 
+class RayService:
+    """Batch servers that Ray runs; made by `shardwise.service(ray=...)`.
+
+    Several loaders may use it. The servers end when the process that started them does, or drops
+    this and its loaders.
+    """
+
+    def __init__(self, directory: RayDirectory, *, fallback: bool) -> None:
+        self._directory = directory
+        self._fallback = fallback
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there should be, as far as this process knows."""
+        return self._directory.num_wanted
+
+    def scale(self, count: int) -> None:
+        """Add servers, or remove the newest, for all trainers that share them.
+
+        Running loaders go on: a removed server's unanswered requests go to others. It returns when
+        Ray knows of it; a new server takes part some seconds later.
+
+        Args:
+            count: servers from now on; 0 ends them all.
+
+        Raises:
+            ServiceError: Ray can't be reached.
+            TypeError, ValueError: `count` is no number of servers.
+        """
+        self._directory.scale(_checked_count("count", count, least=0))
+
+    def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
+        """The executor of a loader's batches."""
+        return ServiceExecutor(
+            builder, directory=self._directory, fallback=self._fallback, timeout=timeout
+        )
+
+    def __repr__(self) -> str:
+        return f"service(ray={self.num_servers})"
+
+
+@overload
 def service(
     addresses: str | Sequence[str],
     *,
     fallback: bool = False,
     token_file: str | os.PathLike[str] | None = None,
-) -> Service:
-    """Batches made by servers, which `shardwise serve` starts: for a loader's `executor=`.
+) -> Service: ...
+
+
+@overload
+def service(
+    *,
+    ray: int,
+    ray_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    fallback: bool = False,
+) -> RayService: ...
+
+
+def service(
+    addresses: str | Sequence[str] | None = None,
+    *,
+    ray: int | None = None,
+    ray_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    fallback: bool = False,
+    token_file: str | os.PathLike[str] | None = None,
+) -> Service | RayService:
+    """Batches made by servers, for a loader's `executor=`: ones that run already, or Ray's actors.
 
     The servers must have the same data, decoders, transforms and release; others are refused. A
     server that dies, comes back or is late changes no batch and no order. Nothing is asked of a
     server before the first batch is.
 
     Args:
-        addresses: "tcp://host:port" of one server or several, as a list or with commas between;
-            "ucx://host:port" of those that were started with `--transport ucx`.
+        addresses: "tcp://host:port" of one server that `shardwise serve` started, or of several,
+            as a list or with commas between; "ucx://host:port" of those that were started with
+            `--transport ucx`.
+        ray: in place of addresses, how many servers to start in the Ray cluster that this process
+            has joined, or else one that runs on this machine. They get the dataset from the
+            trainers. What has an effect is the number of the process that asks first; `scale`
+            changes it later.
+        ray_options: of each server's actor, by the names of Ray's `options()`, such as
+            `num_cpus`, by default 1, which is also its threads; `max_restarts`, by default -1, for
+            no limit; `scheduling_strategy`, by default "SPREAD"; `resources`, `runtime_env`.
+        name: of the servers on Ray: all who give it share them. By default the ranks of one
+            process group do, or those of one Ray job.
         fallback: make batches in this process while no server answers, in place of waiting.
-        token_file: the file with the token of the job, where the servers have one. Its owner alone
-            should be able to read it.
+        token_file: the file with the token of the job, where servers at addresses have one. Its
+            owner alone should be able to read it.
 
     Raises:
+        MissingExtraError: Ray is not installed.
         TypeError: an argument is of another type.
-        ValueError: an address is not of this form.
+        ValueError: an address is not of this form, or arguments do not go together.
 
     Examples:
         >>> import shardwise as sw
@@ -71,9 +147,54 @@ def service(
     """
     if not isinstance(fallback, bool):
         raise TypeError(f"fallback={fallback!r:.80}: use True or False")
+    if (addresses is None) == (ray is None):
+        raise ValueError(
+            f"addresses={addresses!r:.80} and ray={ray!r:.80}: give the addresses of servers that "
+            "run, or ray= and how many to start, and not both"
+        )
+    if ray is not None:
+        if token_file is not None:
+            raise ValueError(
+                f"token_file={token_file!r:.80} with ray={ray!r:.80}: servers on Ray have a token "
+                "of their own, so leave token_file= out"
+            )
+        count = _checked_count("ray", ray, least=1)
+        require_ray()
+        return RayService(
+            RayDirectory(count, name=_checked_name(name), options=_checked_options(ray_options)),
+            fallback=fallback,
+        )
+    if ray_options is not None or name is not None:
+        raise ValueError("ray_options= and name= are for servers on Ray: give ray=, or leave them")
+    assert addresses is not None
     if token_file is not None and not isinstance(token_file, str | os.PathLike):
         raise TypeError(f"token_file={token_file!r:.80}: give the path of a file, or None")
     path = None if token_file is None else os.fspath(token_file)
     if path is not None and (not isinstance(path, str) or not path or "\0" in path):
         raise ValueError(f"token_file={path!r:.80}: give the path of a file")
     return Service(parse_addresses(addresses), fallback, path)
+
+
+def _checked_count(what: str, count: object, *, least: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{what}={count!r:.80}: give a number of servers")
+    if count < least:
+        raise ValueError(f"{what}={count}: give a number of servers, {least} or more")
+    return count
+
+
+def _checked_name(name: object) -> str | None:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise TypeError(f"name={name!r:.80}: give a text, or None")
+    return name
+
+
+def _checked_options(options: object) -> Mapping[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"ray_options={options!r:.80}: give a dict, as {{'num_cpus': 2}}")
+    cpus = options.get("num_cpus", 1)
+    if isinstance(cpus, bool) or not isinstance(cpus, int | float) or cpus < 0:
+        raise ValueError(f"ray_options={options!r:.80}: num_cpus is a number, 0 or more")
+    return options

@@ -7,12 +7,13 @@ after its largest stage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shardwise.engine.concurrency import Concurrency
 
-__all__ = ["Bottleneck", "find_bottleneck"]
+__all__ = ["Bottleneck", "find_bottleneck", "wanted_servers"]
 
 _LOADING = ("read", "demux", "decode", "convert", "transform")
 _DOING = {
@@ -30,6 +31,8 @@ _MIN_WAIT = 0.1
 _MAX_OUTAGE = 0.2
 # If workers and caller are both busy for less than 30 % of the time, no stage is the bottleneck.
 _MIN_BUSY = 0.3
+# A wait share near 1 tells that servers are too few, and not how many: at most 4 times as many.
+_MAX_WANTED = 4
 # CPU share of the loading time: above 80 % reads do not block, below 50 % workers wait for a core.
 _ON_CORE, _CROWDED = 0.8, 0.5
 # From one request for two samples on, reads are not being coalesced.
@@ -110,6 +113,22 @@ def find_bottleneck(
     return Bottleneck(stage, f"{stage.replace(' ', '-')}-bound: {who}; {advice}")
 
 
+def wanted_servers(stats: Mapping[str, Any], num_servers: int) -> int:
+    """How many batch servers would keep up with the trainer, at most 4 times as many as there are.
+
+    While it waits a share w of the time, they make in all of it what it could use in 1 - w of it:
+    num_servers / (1 - w) would do. Where no stage of theirs is the bottleneck, more would not help.
+
+    Args:
+        stats: `wait_s`, `wall_s` and `bound_by`, as `loader.stats()` has them.
+        num_servers: how many made the batches.
+    """
+    if stats["bound_by"] not in (*_LOADING, "collate"):
+        return num_servers
+    waited: float = min(stats["wait_s"] / stats["wall_s"], 1 - 1 / _MAX_WANTED)
+    return math.ceil(num_servers / (1 - waited))
+
+
 def _advice(
     stage: str,
     stats: Mapping[str, Any],
@@ -127,6 +146,10 @@ def _advice(
         )
     elif stage == "hand over":
         advice = "pin_memory copies each batch here: leave it out where that does not pay"
+    elif concurrency.executor == "service":
+        waited = stats["wait_s"] / stats["wall_s"]
+        wanted = wanted_servers({**stats, "bound_by": stage}, concurrency.num_threads)
+        advice = f"the trainer waited {_percent(waited)} of it: {wanted} servers would keep up"
     elif concurrency.executor == "inline":
         advice = "nothing is made ahead: leave out executor='inline' or num_threads=0"
     elif stage == "read" and _cpu_share(stats) > _ON_CORE:

@@ -1,0 +1,149 @@
+"""Batch servers as Ray actors, and the named actor that starts them and knows their addresses.
+
+Ray places, starts and restarts them. Requests and batches go over the service's own connections,
+under the token that the named actor gives to whoever asks: who may use the Ray cluster may run code
+on it anyway. The servers belong to the named actor and it to the process that made it, so that Ray
+ends them all with that process, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from shardwise.serving.directory import ServerList
+from shardwise.serving.server import BatchServer
+from shardwise.serving.tcp import TcpListener
+
+__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerRegistry", "num_threads"]
+
+# Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
+DEFAULT_OPTIONS: Mapping[str, Any] = {
+    "num_cpus": 1,
+    "max_restarts": -1,
+    "scheduling_strategy": "SPREAD",
+}
+
+
+def num_threads(options: Mapping[str, Any]) -> int:
+    """The threads of a server: as many as CPUs that Ray sets aside for it, at least 1."""
+    return max(1, int(options["num_cpus"]))
+
+
+class BatchServerActor:
+    """A batch server on the address of its node, which takes datasets from its clients.
+
+    Args:
+        registry: the handle of the named actor.
+        number: which of its servers this is.
+        token: the job's secret.
+        num_threads: threads that build batches.
+    """
+
+    def __init__(self, registry: Any, number: int, token: bytes, num_threads: int) -> None:
+        import ray
+
+        self._server = BatchServer(
+            TcpListener(ray.util.get_node_ip_address(), 0), token=token, num_threads=num_threads
+        )
+        self._server.start()
+        # Ray ends it together with the named actor: that is no error worth a traceback.
+        with suppress(ray.exceptions.ActorDiedError):
+            ray.get(registry.publish.remote(number, self._server.address))
+
+    def ready(self) -> None:
+        """Return once it was made; Ray raises what its making raised."""
+
+
+class ServerRegistry:
+    """Starts the servers, and knows their addresses; an actor with one thread, by asyncio.
+
+    Args:
+        count: how many servers there are to be.
+        token: the job's secret.
+        options: of each server's actor, by Ray's names.
+    """
+
+    def __init__(self, count: int, token: bytes, options: Mapping[str, Any]) -> None:
+        self._token = token
+        self._options = dict(options)
+        self._actors: dict[int, Any] = {}
+        self._addresses: dict[int, str] = {}
+        self._troubles: dict[int, str] = {}
+        self._watches: set[asyncio.Task[None]] = set()
+        self._count = count
+        # Another registry of this name has other stamps.
+        self._name = uuid.uuid4().hex
+        self._num_changes = 0
+        self._changed = asyncio.Condition()
+
+    async def servers(self, stamp: str, wait_s: float) -> tuple[str, ServerList]:
+        """The servers and their stamp, once that differs from `stamp`, or after `wait_s`."""
+        if len(self._actors) != self._count:
+            await self._start_and_end()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), self._changed:
+                await self._changed.wait_for(lambda: self._stamp != stamp)
+        # A server that died may have had the port of one that was started since.
+        addresses = tuple(dict.fromkeys(self._addresses[key] for key in sorted(self._addresses)))
+        troubles = [f"{each} of them: {text}" for each, text in sorted(self._troubles.items())]
+        if len(addresses) < self._count:
+            text = f"Ray has started {len(addresses)} of {self._count} servers"
+            troubles.insert(0, text)
+        return self._stamp, ServerList(addresses, self._token, self._count, "; ".join(troubles))
+
+    async def publish(self, number: int, address: str) -> None:
+        """Take the address of a server that was started, or started again."""
+        if number in self._actors:
+            self._addresses[number] = address
+            self._troubles.pop(number, None)
+            await self._tell()
+
+    async def scale(self, count: int) -> None:
+        """Have so many servers: the newest are ended, or new ones started."""
+        self._count = count
+        await self._start_and_end()
+
+    @property
+    def _stamp(self) -> str:
+        return f"{self._name} {self._num_changes}"
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._num_changes += 1
+            self._changed.notify_all()
+
+    async def _start_and_end(self) -> None:
+        import ray
+
+        kind = ray.remote(BatchServerActor).options(**self._options)
+        registry = ray.get_runtime_context().current_actor
+        for number in range(len(self._actors), self._count):
+            actor = kind.remote(registry, number, self._token, num_threads(self._options))
+            self._actors[number] = actor
+            watch = asyncio.create_task(self._watch(number, actor))
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
+        ended = [self._actors.pop(number) for number in range(self._count, len(self._actors))]
+        for number in [each for each in self._addresses if each >= self._count]:
+            del self._addresses[number]
+        for number in [each for each in self._troubles if each >= self._count]:
+            del self._troubles[number]
+        await self._tell()
+        for actor in ended:
+            ray.kill(actor, no_restart=True)
+
+    async def _watch(self, number: int, actor: Any) -> None:
+        """Find out why a server can't be started: Ray tells whoever calls it, and nobody else."""
+        import ray
+
+        try:
+            await actor.ready.remote()
+        except ray.exceptions.RayError as error:
+            if self._actors.get(number) is actor and number not in self._addresses:
+                lines = str(error).strip().splitlines()
+                self._troubles[number] = lines[-1] if lines else type(error).__name__
+                await self._tell()

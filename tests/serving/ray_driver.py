@@ -1,0 +1,220 @@
+"""Drivers of test_ray_servers.py: programs that join a Ray cluster and use servers there.
+
+python -m tests.serving.ray_driver SCENARIO ADDRESS
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+
+import shardwise as sw
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.serving.service import RayService
+from shardwise.testing import assert_batches_equal, check_executor
+
+SIZE, GLOBAL_BATCH = 720, 12
+
+
+def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**sample, "noise": rng.random((8, 8)), "text": str(sample["value"])}
+
+
+def refusing(sample: dict[str, Any]) -> dict[str, Any]:
+    if sample["value"] == 33:
+        raise ValueError("no such number")
+    return sample
+
+
+def dataset() -> sw.Dataset:
+    return sw.wrap(list(range(SIZE))).map(noisy)
+
+
+def make_loader(data: sw.Dataset, rank: int, world_size: int, executor: Any) -> sw.DataLoader:
+    return sw.DataLoader(
+        data, batch_size=GLOBAL_BATCH // world_size, shuffle=True, seed=5, remainder="uneven",
+        rank=rank, world_size=world_size, output="numpy", executor=executor, timeout=240,
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "it did not happen within 120 s"
+        time.sleep(0.02)
+
+
+def connected(loader: sw.DataLoader) -> list[str]:
+    """Addresses of the servers that a loader can use now."""
+    servers = loader.stats()["service"]["servers"]
+    return [address for address, each in servers.items() if each["is_connected"]]
+
+
+def pid_of(address: str) -> int | None:
+    """The process that listens there."""
+    port = int(address.rpartition(":")[2])
+    for each in psutil.net_connections("tcp"):
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+            return each.pid
+    return None
+
+
+def kill_one(loaders: list[sw.DataLoader]) -> bool:
+    """SIGKILL the server with the most requests under way; False where none is connected."""
+    under_way: dict[str, int] = {}
+    for loader in loaders:
+        for address, each in loader.stats()["service"]["servers"].items():
+            if each["is_connected"]:
+                count = each["requests"] - each["answers"]
+                under_way[address] = under_way.get(address, 0) + count
+    for address in sorted(under_way, key=lambda each: -under_way[each]):
+        pid = pid_of(address)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def run_with_kills(
+    servers: RayService, world_sizes: list[int], *, num_kills: int, every: int
+) -> dict[str, int]:
+    """One epoch on several numbers of ranks in turn; every few batches a server is killed."""
+    data = dataset()
+    seen: list[int] = []
+    counts = {"kills": 0, "resent": 0, "made_here": 0}
+    state = None
+    num_batches = 0
+    for leg, world_size in enumerate(world_sizes):
+        ranks = [make_loader(data, r, world_size, servers) for r in range(world_size)]
+        truths = [make_loader(data, r, world_size, "inline") for r in range(world_size)]
+        for loader in (*ranks, *truths):
+            if state is not None:
+                loader.load_state_dict(state)
+        steps = ranks[0].num_steps_left // (len(world_sizes) - leg)
+        iterators = [iter(loader) for loader in (*ranks, *truths)]
+        for _ in range(steps):
+            for rank in range(world_size):
+                found, wanted = next(iterators[rank]), next(iterators[world_size + rank])
+                assert_batches_equal(wanted, found)
+                seen += found["__index__"].tolist()
+                num_batches += 1
+                if counts["kills"] < num_kills and num_batches % every == 0:
+                    # So that the one that is killed has been greeted.
+                    wait_for(lambda ranks=ranks: any(map(connected, ranks)))
+                    counts["kills"] += kill_one(ranks)
+        state = ranks[0].state_dict()
+        for loader in ranks:
+            service = loader.stats()["service"]
+            counts["resent"] += service["resent"]
+            counts["made_here"] += service["made_here"]
+        for loader in (*ranks, *truths):
+            loader.close()
+    assert sorted(seen) == list(range(SIZE)), "lost or doubled"
+    return counts
+
+
+def everything(folder: str) -> dict[str, Any]:
+    """What one process can see: conformance, errors, kills, scaling, no servers for a while."""
+    del folder
+    servers = sw.service(ray=2)
+    check_executor(
+        lambda builder: servers.make_executor(builder, timeout=240), BatchBuilder(dataset(), seed=3)
+    )
+    wrong = dataset().map(refusing)
+    for executor in (servers, "inline"):
+        with make_loader(wrong, 0, 1, executor) as loader:
+            try:
+                list(loader)
+            except sw.DataError as error:
+                message = [str(error), error.key, error.url]
+        if executor is servers:
+            told = message
+    assert told == message, (told, message)
+    counts = run_with_kills(servers, [1, 2, 3], num_kills=3, every=20)
+    scaled(servers)
+    return {**counts, "error": told}
+
+
+def scaled(servers: RayService) -> None:
+    """A server is added, one is removed, and all are, for a while."""
+    log: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("shardwise").addHandler(handler)
+    loader, truth = (make_loader(dataset(), 0, 1, each) for each in (servers, "inline"))
+    thread = None
+    for step, (found, wanted) in enumerate(zip(loader, truth, strict=True)):
+        assert_batches_equal(wanted, found)
+        if step == 10:
+            servers.scale(3)
+            wait_for(lambda: len(connected(loader)) == 3)
+        if step == 25:
+            servers.scale(1)
+            wait_for(lambda: len(loader.stats()["service"]["servers"]) == 1)
+        if step == 40:
+            servers.scale(0)
+            wait_for(lambda: not loader.stats()["service"]["servers"])
+            thread = threading.Thread(target=come_back, args=(servers, log))
+            thread.start()
+    assert thread is not None
+    thread.join()
+    assert any("no batch server answers, waiting for one" in each for each in log), log
+    assert any(each.endswith(" answers") for each in log), log
+    assert loader.stats()["service"]["made_here"] == 0
+    loader.close()
+
+
+def come_back(servers: RayService, log: list[str]) -> None:
+    wait_for(lambda: any("waiting for one" in each for each in log))
+    servers.scale(2)
+
+
+def long_kills(folder: str) -> dict[str, Any]:
+    """100 kills, over elastic resumes."""
+    del folder
+    servers = sw.service(ray=2)
+    total = {"kills": 0, "resent": 0, "made_here": 0}
+    while total["kills"] < 100:
+        more = run_with_kills(servers, [1, 2, 3, 1], num_kills=100 - total["kills"], every=5)
+        total = {name: count + more[name] for name, count in total.items()}
+    return total
+
+
+def half(name: str) -> dict[str, Any]:
+    """A rank of a job of several Ray jobs: half an epoch, a line from the test, the other half."""
+    loader, truth = (
+        make_loader(dataset(), 0, 1, each) for each in (sw.service(ray=2, name=name), "inline")
+    )
+    addresses: list[str] = []
+    for step, (found, wanted) in enumerate(zip(loader, truth, strict=True)):
+        assert_batches_equal(wanted, found)
+        if step == 5:
+            wait_for(lambda: len(connected(loader)) == 2)
+            addresses = connected(loader)
+            print(json.dumps(addresses), flush=True)
+            sys.stdin.readline()
+    return {"before": addresses, "after": list(loader.stats()["service"]["servers"])}
+
+
+def main() -> None:
+    """Run a scenario; its last line is what it found out, as JSON."""
+    import ray
+
+    scenario, address, argument = sys.argv[1:]
+    ray.init(address=address, log_to_driver=False)
+    run = {each.__name__: each for each in (everything, long_kills, half)}[scenario]
+    print(json.dumps(run(argument)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
