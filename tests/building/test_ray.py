@@ -93,6 +93,7 @@ def test_the_commands_build_on_ray(tmp_path, cluster):
     assert len(sw.parquet(f"{tmp_path}/table/*.parquet")) == 20
 
 
+@pytest.mark.long
 def test_a_second_builder_is_refused_while_one_on_ray_runs(tmp_path, cluster):
     process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
     try:

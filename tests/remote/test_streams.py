@@ -72,8 +72,11 @@ def test_over_a_bad_line_every_byte_is_right(s3, url, content, faults):
 def test_where_each_reply_is_slow_several_come_at_a_time(s3, url, content):
     with FaultProxy(s3.endpoint, seed=3, reply_bandwidth=30e6) as proxy:
         file = opened(s3.behind(proxy.url), url)
-        for _ in range(3):
+        # On a busy machine it takes longer to see that more requests at a time are faster.
+        for _ in range(20):
             read_all(file, content)
+            if proxy.counts()["most_at_once"] >= 4:
+                break
         counts = proxy.counts()
     assert counts["most_at_once"] >= 4
 

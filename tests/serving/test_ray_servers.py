@@ -74,6 +74,7 @@ def test_batches_of_servers_on_ray_are_the_inline_executors(cluster: RayCluster)
     wait_until_nothing_is_left(cluster)
 
 
+@pytest.mark.long
 def test_servers_of_a_job_that_is_killed_end_and_those_who_shared_them_go_on(
     cluster: RayCluster,
 ) -> None:
