@@ -10,7 +10,8 @@ printed with the reason. Needs ffmpeg.
 
 On a machine with other work compare CPU and "of 2 threads": "floor x 2" is two processes of the
 floor at the same time, so they have as much of the machine as two workers. "busy" is the share of
-the time in which workers ran or waited for a core; the rest they waited for the loader.
+the time in which workers ran or waited for a core; the rest they waited for the loader (decord's
+and energon's threads, which end with each clip, are not in it).
 """
 
 from __future__ import annotations
