@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.engine.batch import builder
 from shardwise.engine.request import BatchRows
 from shardwise.loader.tally import Tally
 from shardwise.plan import ResamplingSampler
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import IdWord
 from tests.support.commands import document, run
+from tests.support.coverage import plant_fault
 from tests.support.tars import make_shards
 from tests.support.torchrun import torchrun
 
@@ -148,16 +148,7 @@ def test_damaged_samples_are_counted_and_the_rest_is_certified(
 def test_a_fault_of_the_engine_shows(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows_of = builder._rows
-
-    def faulty(request: Any, ids: Any, kept: Any, *, is_plain: bool) -> BatchRows:
-        rows = rows_of(request, ids, kept, is_plain=is_plain)
-        if request.step != 5:
-            return rows
-        changed = {"lost": ids[1:], "double": np.append(ids, ids[0])}
-        return BatchRows(changed.get(kind, np.append(ids[1:], ids[1])))
-
-    monkeypatch.setattr(builder, "_rows", faulty)
+    plant_fault(monkeypatch, kind)
     it = loader(shuffle=True, coverage=tmp_path)
     for _ in it:
         pass

@@ -6,15 +6,18 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from shardwise.engine.batch import builder
 from shardwise.engine.request import BatchRows
 from shardwise.loader.account import Account
 from shardwise.loader.position import Pass
 from shardwise.plan import Plan, Remainder, Sampler
 
-__all__ = ["Data", "Ranks", "random_chain"]
+__all__ = ["Data", "Ranks", "plant_fault", "random_chain"]
 
 # (rank, step, rows) -> rows that are handed out in their place.
 Fault = Callable[[int, int, BatchRows], BatchRows]
@@ -158,3 +161,17 @@ def random_chain(
         else:
             return run
     raise AssertionError("the training never ended")
+
+
+def plant_fault(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Make the engine change batch 5: a sample "lost", a "double", or "both" at the right count."""
+    rows_of = builder._rows
+
+    def faulty(request: Any, ids: Any, kept: Any, *, is_plain: bool) -> BatchRows:
+        rows = rows_of(request, ids, kept, is_plain=is_plain)
+        if request.step != 5:
+            return rows
+        changed = {"lost": ids[1:], "double": np.append(ids, ids[0])}
+        return BatchRows(changed.get(kind, np.append(ids[1:], ids[1])))
+
+    monkeypatch.setattr(builder, "_rows", faulty)

@@ -11,13 +11,13 @@ import pytest
 import torch.utils.data
 
 import shardwise as sw
-from shardwise.engine.batch import builder
 from shardwise.engine.batch.schedule import epoch_requests
-from shardwise.engine.request import BatchRequest, BatchRows
+from shardwise.engine.request import BatchRequest
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.torch import BatchSampler, DistributedSampler, IterableDataset, StatefulDataLoader
 from shardwise.torch import samplers as samplers_module
 from tests.support.commands import document, run
+from tests.support.coverage import plant_fault
 
 # More workers than cores is what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -161,16 +161,7 @@ def test_a_sampler_alone_counts_up_to_the_batch_that_the_program_names(
 def test_a_fault_in_a_worker_shows(
     fault: str, num_workers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows_of = builder._rows
-
-    def faulty(request: Any, ids: Any, kept: Any, *, is_plain: bool) -> BatchRows:
-        rows = rows_of(request, ids, kept, is_plain=is_plain)
-        if request.step != 5:
-            return rows
-        changed = {"lost": ids[1:], "double": np.append(ids, ids[0])}
-        return BatchRows(changed.get(fault, np.append(ids[1:], ids[1])))
-
-    monkeypatch.setattr(builder, "_rows", faulty)
+    plant_fault(monkeypatch, fault)
     loader = loader_of(part_of("iterable", coverage=tmp_path), num_workers=num_workers)
     for _ in loader:
         pass

@@ -103,7 +103,7 @@ class ServerRegistry:
             await self._tell()
 
     async def scale(self, count: int) -> None:
-        """Have so many servers: the newest are ended, or new ones started."""
+        """Have `count` servers: the newest are ended, or new ones started."""
         self._count = count
         await self._start_and_end()
 

@@ -4,7 +4,7 @@ A connection is a TCP connection, whose other end's death is seen as on any, and
 the server's large buffers, which UCX puts where they belong without a copy between. On TCP go
 
     client  preface    magic, tag, the address of its UCX worker
-    both    segments   magic, kind, length; then, of kind BYTES, so many bytes
+    both    segments   magic, kind, length; then, of kind BYTES, `length` bytes
 
     server  MESSAGE    the next bytes of the stream are a message of this length by UCX
     client  READY      it waits for it

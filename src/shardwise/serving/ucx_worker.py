@@ -122,7 +122,7 @@ class UcxWorker:
 
         Args:
             request: of `receive` or `send`.
-            is_broken: waits for so many seconds; True as soon as the other end has gone.
+            is_broken: waits for at most the given seconds; True once the other end has gone.
             timeout_s: at most this long, and never longer than 25 s.
 
         Raises:
