@@ -14,9 +14,9 @@ from shardwise.cli.options import common_options, shard_options, urls_argument, 
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
 from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards, wrong_entries
-from shardwise.sources.tar.check.examine import ShardReport, examine_shard
 from shardwise.sources.tar.check.oddities import Oddities
 from shardwise.sources.tar.check.problem import Problem
+from shardwise.sources.tar.check.verify import ShardReport, examine_shard
 from shardwise.sources.tar.index.acceptance import unfinished
 from shardwise.sources.tar.index.index_store import IndexStore
 

@@ -23,11 +23,12 @@ from shardwise.cli.output import (
 )
 from shardwise.cli.problems import describe_problem, write_problem
 from shardwise.cli.shards import list_shards
+from shardwise.errors import DataError
 from shardwise.sources.tar.check.problem import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
-from shardwise.sources.tar.media.build import BadMedia, build_sidecar
+from shardwise.sources.tar.media.build import build_sidecar
 
 __all__ = ["index"]
 
@@ -92,7 +93,7 @@ def index(
         with usage_errors():
             manifest = merge_indexes(merge, shards, store=store)
         totals["manifest"] = {"path": merge, "fingerprint": manifest.fingerprint}
-    problems = [problem_of(each.error(), each.url) for each in bad]
+    problems = [problem_of(each, each.url or "") for each in bad]
     if as_json:
         listed = {"bad_media": [describe_problem(each) for each in problems]} if media else {}
         write_document({**totals, **listed, "shards": documents})
@@ -104,9 +105,9 @@ def index(
         click.get_current_context().exit(1)
 
 
-def _index_media(results: Sequence[BuildResult], store: IndexStore) -> list[BadMedia]:
+def _index_media(results: Sequence[BuildResult], store: IndexStore) -> list[DataError]:
     """Make the sidecars of the shards that were indexed; the media files that can't be used."""
-    bad: list[BadMedia] = []
+    bad: list[DataError] = []
     done = [result for result in results if result.error is None]
     with progress("indexing media", len(done)) as report:
         for number, result in enumerate(done, 1):

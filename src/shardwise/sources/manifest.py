@@ -223,4 +223,4 @@ class ShardView(Sequence[Shard]):
 def narrow(column: NDArray[Any]) -> NDArray[Any]:
     """A column of numbers from 0 on, in the smallest unsigned type that holds them."""
     dtype = np.min_scalar_type(int(column.max())) if len(column) else np.dtype(np.uint8)
-    return column.astype(dtype)
+    return column.astype(dtype, copy=False)

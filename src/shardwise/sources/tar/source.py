@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.items import (
     Item,
+    ShardPart,
     example_names,
     list_shards,
     names_of,
@@ -35,7 +36,6 @@ from shardwise.sources.tar.index.shard_lists import (
     ListedShard,
     check_counts,
 )
-from shardwise.sources.tar.index.shard_part import ShardPart
 from shardwise.sources.tar.media.access import TarMedia
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.runs import read_run
@@ -163,7 +163,9 @@ class TarSource:
 
     def media_files(self, field: str) -> TarMedia:
         """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
-        return TarMedia(_ShardsOf(self), store=self._store, pool=self._pool, field=field)
+        # The shards are opened when they are first asked for; a partial pickles.
+        shards = partial(getattr, self, "shards")
+        return TarMedia(shards, store=self._store, pool=self._pool, field=field)
 
     def _opened(self) -> Reader:
         """The reader of the opened shards."""
@@ -255,16 +257,6 @@ class TarSource:
             if sample is not None:
                 return _columns_of_one(ids, names, *sample)
         return reader.read(ids, names)
-
-
-class _ShardsOf:
-    """Opens a source's shards when they are first asked for; pickles."""
-
-    def __init__(self, source: TarSource) -> None:
-        self._source = source
-
-    def __call__(self) -> ShardSet:
-        return self._source.shards
 
 
 def _columns_of_one(

@@ -24,6 +24,7 @@ __all__ = [
     "encode_columns",
     "parse_header",
     "read_start",
+    "shrink",
     "spread",
 ]
 
@@ -148,15 +149,22 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
         raise ColumnFileError(f"its header can't be read ({error})") from error
 
 
-def spread(column: NDArray[Any], length: int) -> NDArray[Any]:
-    """A column of `length` elements, of one that has one element where all are equal.
+def shrink(column: NDArray[Any]) -> NDArray[Any]:
+    """One element of a column, if all are equal."""
+    return column[:1] if len(column) and (column == column[0]).all() else column
+
+
+def spread(columns: Mapping[str, NDArray[Any]], name: str, length: int) -> NDArray[Any]:
+    """The reverse: a column of `length` elements.
 
     Raises:
-        ValueError: it has another number of elements.
+        ValueError: it has neither one element nor as many.
+        KeyError: it is not there.
     """
+    column = columns[name]
     if len(column) == length:
         return column
     if len(column) != 1:
-        raise ValueError(f"{len(column)} elements for {length}")
+        raise ValueError(f"{len(column)} elements of {name} for {length}")
     # What broadcasting does, in a tenth of the time.
     return np.ndarray((length,), column.dtype, column, strides=(0,))

@@ -14,6 +14,8 @@ from shardwise.storage import File
 
 __all__ = ["payload_digests"]
 
+# Fills a buffer with the bytes from an offset on.
+_ReadInto = Callable[[int, memoryview], None]
 # Samples whose payloads are sorted by offset together.
 _ROWS = 16384
 _READ_BYTES = 4 << 20
@@ -39,7 +41,16 @@ def payload_digests(
         DataError: the shard ends before a payload does.
         StorageError: it could not be read.
     """
-    reader = _Reader(file, progress)
+
+    def read_into(offset: int, view: memoryview) -> None:
+        if file.is_remote:
+            ends = [*range(_READ_BYTES, len(view), _READ_BYTES), len(view)]
+            file.read_spans(range(offset, offset + len(view), _READ_BYTES), ends, view, 0)
+        else:
+            file.read_into(offset, view)
+        if progress is not None:
+            progress(len(view))
+
     buffer = np.empty(_READ_BYTES * (_REMOTE_READS if file.is_remote else 1), np.uint8)
     for first in range(0, index.num_samples, _ROWS):
         rows = np.arange(first, min(first + _ROWS, index.num_samples), dtype=np.int64)
@@ -52,32 +63,14 @@ def payload_digests(
         sizes = np.concatenate([column[3] for column in columns])
         digests = np.empty(len(offsets), np.uint32)
         order = np.argsort(offsets, kind="stable")
-        digests[order] = list(_walk(reader, offsets[order], sizes[order], buffer))
+        digests[order] = list(_walk(read_into, offsets[order], sizes[order], buffer))
         ends = np.cumsum([len(column[1]) for column in columns])
         for (field, owners, _, _), end in zip(columns, ends.tolist(), strict=True):
             yield field, owners, digests[end - len(owners) : end]
 
 
-class _Reader:
-    """Reads long ranges, and reports their bytes."""
-
-    def __init__(self, file: File, progress: Callable[[int], object] | None) -> None:
-        self._file = file
-        self._progress = progress
-
-    def read_into(self, offset: int, view: memoryview) -> None:
-        if self._file.is_remote:
-            ends = [*range(_READ_BYTES, len(view), _READ_BYTES), len(view)]
-            offsets = range(offset, offset + len(view), _READ_BYTES)
-            self._file.read_spans(offsets, ends, view, 0)
-        else:
-            self._file.read_into(offset, view)
-        if self._progress is not None:
-            self._progress(len(view))
-
-
 def _walk(
-    file: _Reader, offsets: NDArray[np.int64], sizes: NDArray[np.int64], buffer: NDArray[Any]
+    read_into: _ReadInto, offsets: NDArray[np.int64], sizes: NDArray[np.int64], buffer: NDArray[Any]
 ) -> Iterator[int]:
     """The digests of payloads that lie in ascending order."""
     view = buffer.data
@@ -90,18 +83,18 @@ def _walk(
             last = int(np.searchsorted(ends[row:], offset + len(buffer), side="right")) + row - 1
             begin, end = offset, int(ends[last]) if last >= row else offset
             if last >= row:
-                file.read_into(begin, view[: end - begin])
+                read_into(begin, view[: end - begin])
         if offset + size <= end:
             yield zlib.crc32(view[offset - begin : offset - begin + size])
         else:
-            yield _long_digest(file, offset, size, view)
+            yield _long_digest(read_into, offset, size, view)
             begin = end = 0
 
 
-def _long_digest(file: _Reader, offset: int, size: int, view: memoryview) -> int:
+def _long_digest(read_into: _ReadInto, offset: int, size: int, view: memoryview) -> int:
     digest = 0
     for start in range(0, size, len(view)):
         part = view[: min(len(view), size - start)]
-        file.read_into(offset + start, part)
+        read_into(offset + start, part)
         digest = zlib.crc32(part, digest)
     return digest

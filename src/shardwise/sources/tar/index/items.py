@@ -13,12 +13,14 @@ from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file
 from shardwise.sources.tar.index.lost_shards import expand_shards
+from shardwise.sources.tar.index.opened import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
-from shardwise.sources.tar.index.shard_part import ShardPart
 from shardwise.storage import StorageOptions, is_local
 
-__all__ = ["Item", "example_names", "list_shards", "names_of", "split_items"]
+__all__ = ["Item", "ShardPart", "example_names", "list_shards", "names_of", "split_items"]
 
+# Shards of one origin, opened one by one or listed by a manifest file.
+ShardPart: TypeAlias = OpenedShards | ListedShards
 # Names of shards that are to be opened, or shards that are known.
 Item: TypeAlias = Sequence[str] | ShardPart
 

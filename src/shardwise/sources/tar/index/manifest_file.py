@@ -29,6 +29,7 @@ from shardwise.sources.tar.index.column_file import (
     decode_columns,
     encode_columns,
     parse_header,
+    shrink,
     spread,
 )
 from shardwise.storage import FileStat
@@ -128,12 +129,12 @@ def encode(content: ManifestFile) -> bytes:
         "writer": header.writer or f"shardwise {version('shardwise')}",
     }
     columns = {
-        "tag": _of_one(content.tags),
-        "index_digest": _of_one(content.index_digests),
+        "tag": shrink(content.tags),
+        "index_digest": shrink(content.index_digests),
         # In full: the length of the file bounds how many shards it speaks of.
         "samples": narrow(content.samples),
-        "bytes": _of_one(narrow(content.lengths)),
-        "index_bytes": _of_one(narrow(content.index_bytes)),
+        "bytes": shrink(narrow(content.lengths)),
+        "index_bytes": shrink(narrow(content.index_bytes)),
     }
     if others:
         ends = np.cumsum([len(name) for name in others], dtype=np.int64)
@@ -228,7 +229,7 @@ def _content(
     samples = columns["samples"]
     if len(samples) != num_shards:
         raise ValueError(f"{len(samples)} counts for {num_shards} shards")
-    lengths = spread(columns["bytes"], num_shards)
+    lengths = spread(columns, "bytes", num_shards)
     for name, column, stated in (
         ("samples", samples, header.num_samples),
         ("bytes", lengths, header.num_bytes),
@@ -252,21 +253,16 @@ def _content(
         ShardNames(names),
         samples,
         lengths,
-        _of_64_bits(columns["tag"], num_shards),
-        _of_64_bits(columns["index_digest"], num_shards),
-        spread(columns["index_bytes"], num_shards),
+        _of_64_bits(columns, "tag", num_shards),
+        _of_64_bits(columns, "index_digest", num_shards),
+        spread(columns, "index_bytes", num_shards),
     )
 
 
-def _of_64_bits(column: NDArray[Any], length: int) -> NDArray[np.uint64]:
-    if column.dtype != np.uint64:
-        raise ValueError(f"{column.dtype} where uint64 must be")
-    return spread(column, length)
-
-
-def _of_one(column: NDArray[Any]) -> NDArray[Any]:
-    """One element of a column, if all are equal."""
-    return column[:1] if len(column) and (column == column[0]).all() else column
+def _of_64_bits(columns: Mapping[str, NDArray[Any]], name: str, length: int) -> NDArray[np.uint64]:
+    if columns[name].dtype != np.uint64:
+        raise ValueError(f"{columns[name].dtype} where uint64 must be")
+    return spread(columns, name, length)
 
 
 def _others(names: ShardNames) -> list[str]:

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 from shardwise.shown import base_name
+from shardwise.sources.tar.index.column_file import spread
 from shardwise.sources.tar.index.index_file import IndexHeader, encode, map_columns
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["Keys", "ShardIndex", "index_path", "missing_mark"]
+__all__ = ["Keys", "ShardIndex", "index_path", "keys_of_one_length", "missing_mark"]
 
 
 # What gives the offset and the size of a row, and the size that marks a missing field.
@@ -112,13 +113,7 @@ class ShardIndex:
             ) from error
 
     def _spread(self, name: str) -> NDArray[Any]:
-        column, num_samples = self._columns[name], self.header.num_samples
-        if len(column) == num_samples:
-            return column
-        if len(column) != 1:
-            raise ValueError(f"{len(column)} elements of {name} for {num_samples} samples")
-        # What broadcasting does, in a tenth of the time.
-        return np.ndarray((num_samples,), column.dtype, column, strides=(0,))
+        return spread(self._columns, name, self.header.num_samples)
 
     @property
     def num_samples(self) -> int:
@@ -290,13 +285,23 @@ class Keys(Sequence[str]):
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """The keys of some rows, each in [0, num_keys)."""
         if self._ends is None:
-            ends = (rows + 1) * (self._length or 0)
-            starts = ends - (self._length or 0)
-        else:
-            ends = self._ends[rows].astype(np.int64)
-            starts = np.where(rows > 0, self._ends[rows - 1], 0).astype(np.int64)
+            return keys_of_one_length(self.as_rows()[rows])
+        ends = self._ends[rows].astype(np.int64)
+        starts = np.where(rows > 0, self._ends[rows - 1], 0).astype(np.int64)
         text = self._text
         return [
             str(text[start:end], "utf-8", "surrogateescape")
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
+
+
+def keys_of_one_length(rows: NDArray[np.uint8]) -> list[str]:
+    """Keys from their bytes, uint8 `[keys, length]`: names in a tar are UTF-8 or other bytes."""
+    length, raw = rows.shape[1], rows.tobytes()
+    if raw.isascii():
+        text = raw.decode("ascii")
+        return [text[at : at + length] for at in range(0, len(text), length or 1)]
+    return [
+        raw[at : at + length].decode("utf-8", "surrogateescape")
+        for at in range(0, len(raw), length)
+    ]

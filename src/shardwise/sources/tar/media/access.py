@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwise.errors import DataError, MissingShardError
-from shardwise.media_files.index_format import index_from_bytes
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.shown import shown
 from shardwise.sources.per_process import PerProcess
@@ -86,7 +85,7 @@ class TarMedia:
         if known is not None:
             return known
         try:
-            index = _parsed(self.block(sample), self._field)
+            index = self._index(sample)
         except DataError as error:
             url, key = self.place(sample)
             raise DataError(error.reason, url=url, key=key, field=self._field) from error
@@ -146,6 +145,14 @@ class TarMedia:
             held[sample].append((start, buffer[low:high].toreadonly()))
         yield from held.items()
 
+    def _index(self, sample: int) -> MediaIndex:
+        shard, row = self._shards().locate(sample)
+        sidecar = self._sidecar(shard)
+        index = sidecar.index(row, self._field) if self._field in sidecar.header.fields else None
+        if index is None:
+            raise DataError(f"the sample has no {self._field!r}")
+        return index
+
     def _sidecar(self, shard: int) -> MediaSidecar:
         with self._lock.get(threading.Lock):
             known = self._sidecars.get(shard)
@@ -163,14 +170,6 @@ class TarMedia:
             while len(self._sidecars) > _MAX_SIDECARS:
                 self._sidecars.popitem(last=False)
             return sidecar
-
-
-def _parsed(block: bytes, field: str) -> MediaIndex:
-    if not block:
-        raise DataError(f"the sample has no {field!r}")
-    if block.startswith(b"!"):
-        raise DataError(block[1:].decode("utf-8", "replace"))
-    return index_from_bytes(block)
 
 
 def _num_frames(index: MediaIndex) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,6 @@ from shardwise.storage.protocol import File
 from shardwise.storage.stores.upload import upload
 
 __all__ = [
-    "BadMedia",
     "MediaBlocks",
     "build_sidecar",
     "fresh_index",
@@ -40,47 +38,13 @@ __all__ = [
     "sidecar_header",
 ]
 
-_EXTENSIONS = frozenset(
-    [
-        "mp4",
-        "m4v",
-        "mov",
-        "mkv",
-        "webm",
-        "avi",
-        "ts",
-        "m2ts",
-        "mpg",
-        "mpeg",
-        "mp3",
-        "m4a",
-        "aac",
-        "ogg",
-        "oga",
-        "opus",
-        "mka",
-    ]
-)
+_EXTENSIONS = frozenset([
+    "mp4", "m4v", "mov", "mkv", "webm", "avi", "ts", "m2ts", "mpg", "mpeg",
+    "mp3", "m4a", "aac", "ogg", "oga", "opus", "mka",
+])  # fmt: skip
 
 # A shard of 1 GB of video has 0.7 MB of index.
 _MAX_WHOLE_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class BadMedia:
-    """A media file that can't be used: which, and why."""
-
-    url: str
-    key: str
-    field: str
-    offset: int
-    reason: str
-
-    def error(self) -> DataError:
-        """The same as an error."""
-        return DataError(
-            self.reason, url=self.url, key=self.key, field=self.field, offset=self.offset
-        )
 
 
 def is_media_field(field: str) -> bool:
@@ -188,18 +152,12 @@ def media_payloads(
         file.close()
 
 
-def build_sidecar(
-    url: str, *, store: IndexStore, progress: Callable[[int], object] | None = None
-) -> tuple[str | None, list[BadMedia]]:
+def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[DataError]]:
     """Make the sidecar of a shard that has an index.
 
-    Args:
-        url: the shard.
-        store: where its index is.
-        progress: called with the bytes read since its last call.
-
     Returns:
-        Where the sidecar lies, None for a shard without media; and the files that can't be used.
+        Where the sidecar lies, None for a shard without media; and an error for each file that
+        can't be used.
 
     Raises:
         DataError: the shard has no index that fits.
@@ -210,16 +168,15 @@ def build_sidecar(
     if not fields:
         return None, []
     blocks: list[bytes] = []
-    bad: list[BadMedia] = []
+    bad: list[DataError] = []
     for row, field, offset, data in media_payloads(url, index, fields, store.options):
         try:
             blocks.append(b"" if data is None else media_block(data))
         except DataError as error:
-            place = offset + (error.offset or 0)
-            bad.append(BadMedia(url, index.keys[row], field, place, error.reason))
+            error.url, error.key, error.field = url, index.keys[row], field
+            error.offset = offset + (error.offset or 0)
+            bad.append(error)
             blocks.append(bad_block(error.reason))
-        if progress is not None and data is not None:
-            progress(len(data))
     return publish_sidecar(url, index, blocks, store=store, fields=fields), bad
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_index import ShardIndex, keys_of_one_length
 from shardwise.sources.tar.scan.headers import BLOCK
 
-__all__ = ["OffsetTable", "keys_of_one_length"]
+__all__ = ["OffsetTable"]
 
 # 64 MiB a process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
@@ -113,18 +113,6 @@ class OffsetTable:
             at = zip(shard_of.tolist(), row_of.tolist(), strict=True)
             return [self._index(shard).keys[row] for shard, row in at]
         return keys_of_one_length(self._keys.take(ids, axis=0))
-
-
-def keys_of_one_length(rows: NDArray[np.uint8]) -> list[str]:
-    """Keys from their bytes, uint8 `[keys, length]`: names in a tar are UTF-8 or other bytes."""
-    length, raw = rows.shape[1], rows.tobytes()
-    if raw.isascii():
-        text = raw.decode("ascii")
-        return [text[at : at + length] for at in range(0, len(text), length)]
-    return [
-        raw[at : at + length].decode("utf-8", "surrogateescape")
-        for at in range(0, len(raw), length)
-    ]
 
 
 _MISSING = np.uint32(0xFFFFFFFF)

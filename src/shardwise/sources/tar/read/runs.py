@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Columns
 from shardwise.errors import DataError, StorageError
-from shardwise.sources.tar.index.shard_index import ShardIndex
-from shardwise.sources.tar.read.offset_table import keys_of_one_length
 from shardwise.sources.tar.read.ranges import GAP_BYTES
 from shardwise.sources.tar.read.reader import Reader
 
@@ -81,7 +79,7 @@ def _read_rows(
                 name: BytesColumn(buffer, offsets[i, first:last] - begin, sizes[i, first:last])
                 for i, name in enumerate(names)
             }
-            keys = _keys(index, rows[first:last])
+            keys = index.keys.take(rows[first:last])
             yield Columns(ids[first:last], keys, columns, len(data))
         first = last
 
@@ -106,9 +104,3 @@ def _is_dense(begins: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray
     num_payloads = int(np.count_nonzero(sizes > 0))
     num_bytes = int(sizes.sum(where=sizes > 0))
     return int(ends[-1] - begins[0]) <= num_bytes + num_payloads * GAP_BYTES
-
-
-def _keys(index: ShardIndex, rows: NDArray[np.int64]) -> list[str]:
-    if index.header.key_length is None:
-        return index.keys.take(rows)
-    return keys_of_one_length(index.keys.as_rows()[rows[0] : rows[-1] + 1])

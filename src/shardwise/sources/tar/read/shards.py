@@ -16,9 +16,9 @@ from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.acceptance import described, fits
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.items import ShardPart
 from shardwise.sources.tar.index.listed import ListedShards
 from shardwise.sources.tar.index.shard_index import ShardIndex
-from shardwise.sources.tar.index.shard_part import ShardPart
 from shardwise.sources.tar.read.offset_table import OffsetTable
 from shardwise.storage import FileStat, max_open_files
 

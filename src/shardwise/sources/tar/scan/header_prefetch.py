@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.sources.tar.scan.byte_source import FileBytes
-from shardwise.sources.tar.scan.header_chain import KIND, WITHOUT_PAYLOAD
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
+    KIND,
+    WITHOUT_PAYLOAD,
     checksums_hold,
     has_magic,
     parse_number,

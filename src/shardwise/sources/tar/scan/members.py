@@ -15,8 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.sources.tar.scan.header_chain import IS_EXTENDED, KIND
-from shardwise.sources.tar.scan.headers import BLOCK, parse_pax, read_name, round_up, stored_names
+from shardwise.sources.tar.scan.headers import (
+    BLOCK,
+    IS_EXTENDED,
+    KIND,
+    parse_pax,
+    read_name,
+    round_up,
+    stored_names,
+)
 from shardwise.sources.tar.scan.names import MAX_NAME
 from shardwise.sources.tar.scan.walk import HeaderRun, HeaderScan, shown
 

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.sources.manifest import narrow
+from shardwise.sources.tar.index.column_file import shrink
 from shardwise.sources.tar.index.shard_index import Keys, missing_mark
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import Fields, split_names
 
-__all__ = ["SampleTable", "narrow"]
+__all__ = ["SampleTable"]
 
 # Above 50 million empty cells of samples x fields, the names are a mistake, and no data set's.
 _MAX_EMPTY_CELLS = 50_000_000
@@ -135,8 +137,8 @@ class SampleTable:
                 if not has_end and len(rows) == self.num_samples - 1 != int(owners[-1]):
                     self._refuse_half(columns, field)
                 size = _with_gaps(size, owners, self.num_samples)
-            columns[f"offset:{field}"] = _shrink(narrow(offset))
-            columns[f"size:{field}"] = _shrink(size)
+            columns[f"offset:{field}"] = shrink(narrow(offset))
+            columns[f"size:{field}"] = shrink(size)
         columns["starts"] = narrow(starts)
         return columns, frozenset(optional)
 
@@ -199,16 +201,6 @@ class SampleTable:
             key=self._key(columns, self.num_samples - 1),
             field=field,
         )
-
-
-def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Non-negative integers in the smallest unsigned dtype that holds them."""
-    return values.astype(np.min_scalar_type(int(values.max()) if len(values) else 0), copy=False)
-
-
-def _shrink(values: NDArray[Any]) -> NDArray[Any]:
-    """One element, if all are equal to it."""
-    return values[:1] if len(values) and (values == values[0]).all() else values
 
 
 def _with_gaps(sizes: NDArray[Any], owners: NDArray[np.int64], num_samples: int) -> NDArray[Any]:

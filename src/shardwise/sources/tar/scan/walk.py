@@ -16,25 +16,23 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.byte_source import ByteSource, FileBytes
 from shardwise.sources.tar.scan.compressed import refuse_compressed_start
-from shardwise.sources.tar.scan.header_chain import (
+from shardwise.sources.tar.scan.header_prefetch import HeaderPrefetch
+from shardwise.sources.tar.scan.headers import (
+    BLOCK,
     EXTENDED,
     IS_EXTENDED,
     IS_PAX,
     KIND,
     PAX,
     WITHOUT_PAYLOAD,
-    links,
-    walk,
-)
-from shardwise.sources.tar.scan.header_prefetch import HeaderPrefetch
-from shardwise.sources.tar.scan.headers import (
-    BLOCK,
     checksums_hold,
     has_magic,
+    links,
     parse_number,
     parse_pax,
     read_name,
     round_up,
+    walk,
 )
 from shardwise.storage import File
 
