@@ -21,10 +21,9 @@ from shardwise.plan import (
     WindowSampler,
 )
 from shardwise.plan.coverage_line import Tallied
-from shardwise.plan.epoch_words import dropped_samples, epoch_samples, planned_samples
-from shardwise.plan.from_spec import sampler_from_spec
-from shardwise.plan.id_word import MODULUS, IdWord
+from shardwise.plan.id_word import MODULUS, IdWord, dropped_samples, epoch_samples, planned_samples
 from shardwise.plan.protocol import epoch_parts
+from shardwise.plan.sampler import sampler_from_spec
 
 SIZES = np.array([3, 0, 40, 10, 7])
 SAMPLERS: list[Sampler] = [

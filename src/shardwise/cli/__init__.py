@@ -1,4 +1,4 @@
-"""The command `shardwise`: one file a command, and the one place where errors become messages.
+"""The command `shardwise`: a module a command, and the one place where errors become messages.
 
 Exit codes: 0 all is well, 1 the data are not (or could not be read), 2 the command was not
 understood, 130 interrupted, 141 the reader of the output went away. A command's module is imported
@@ -21,7 +21,7 @@ from shardwise.errors import ShardwiseError
 
 __all__ = ["cli", "main"]
 
-# A command's module has this name and holds the click command under the same name.
+# A command's module has this name, or that of `_MODULES`, and holds the click command under it.
 COMMANDS = {
     "index": "Build or refresh the index of shards.",
     "info": "Show shards, samples, fields, sizes and the state of the index.",
@@ -36,6 +36,7 @@ COMMANDS = {
     "reshard": "Copy tar shards into shards of another size or order.",
     "cache": "Show and clean a cache of remote files.",
 }
+_MODULES = {"convert": "build", "reshard": "build"}
 
 
 class Commands(click.Group):
@@ -53,7 +54,7 @@ class Commands(click.Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"shardwise.cli.{cmd_name}")
+        module = import_module(f"shardwise.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -40,13 +40,9 @@ def draw(
     marks: Sequence[tuple[float, int]],
     ready: Sequence[tuple[float, float]],
 ) -> None:
-    """Draw a result.
+    """Draw a result, as `--json` gives it, into a file whose ending says the format.
 
-    Args:
-        path: the file; its ending says the format.
-        document: the result as `--json` gives it.
-        marks: seconds and samples of each batch.
-        ready: seconds, and batches that were ready when one was asked for.
+    `marks` and `ready` are those of `Run`.
     """
     figure = _figure()
     by_stage, over_time = figure.subfigures(1, 2, width_ratios=[2, 3])

@@ -1,24 +1,99 @@
-"""`shardwise build`: what a function of a Python module describes."""
+"""`shardwise build`, `convert` and `reshard`: shards made of other data, and the report of that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from shardwise.cli.building import ray_option, show_report
+from shardwise.cli.data import is_python, open_data, python_object, require_tar
 from shardwise.cli.options import common_options, usage_errors
-from shardwise.cli.python_data import is_python, python_object
+from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
 
-__all__ = ["build"]
+__all__ = ["build", "convert", "reshard"]
+
+
+def _ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--ray`, with or without an address: the text, or True; False without the option."""
+    return click.option(
+        "--ray",
+        metavar="[ADDRESS]",
+        is_flag=False,
+        flag_value="",
+        callback=_ray,
+        help="On a Ray cluster: the one here, or host:port. As the last option, or --ray=ADDRESS.",
+    )(function)
+
+
+def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | bool:
+    """What `sw.build` takes as `ray`."""
+    from shardwise.building.arguments import check_ray
+
+    if not value:
+        return value is not None
+    try:
+        check_ray(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; --ray without an address stands last") from error
+    return value
+
+
+def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a build from SRC to DST."""
+    for option in (
+        click.option("--samples-per-shard", type=click.IntRange(min=1), help="Samples a shard."),
+        click.option(
+            "--bytes-per-shard",
+            type=click.IntRange(min=1),
+            help="Bytes a shard, at the mean of the samples.  [default: 256 MiB]",
+        ),
+        click.option(
+            "--order",
+            type=click.Choice(["window", "full"]),
+            help="Shuffle: all of it, or runs of 128.  [default: as it is]",
+        ),
+        click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the shuffle."),
+        click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]"),
+    ):
+        function = option(function)
+    return common_options(_ray_option(function))
+
+
+def _destination(path: str) -> str:
+    """A pattern of shards: the one that was given, or one in the directory that was."""
+    if path.endswith((".tar", ".parquet")):
+        return path
+    return f"{path.rstrip('/')}/{{shard:06d}}.tar"
+
+
+def _show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Write a report; exit code 1 if inputs failed."""
+    if as_json:
+        write_document(report)
+    else:
+        rate = report["bytes"] / max(1e-9, report["seconds"])
+        rows = [
+            ["in", format_count(report["in"])],
+            ["filtered", format_count(report["filtered"])],
+            ["failed", json.dumps(report["failed"]) if report["failed"] else "0"],
+            ["bytes", format_bytes(report["bytes"])],
+            ["speed", f"{report['seconds']:.2f} s, {format_bytes(rate)}/s"],
+            ["shards", format_count(report["shards"])],
+        ]
+        there = [name for name in ("manifest", "errors") if report[name] is not None]
+        rows += [[name, clean(report[name])] for name in there]
+        write_table(["samples", format_count(report["out"])], rows)
+    if report["failed"]:
+        click.get_current_context().exit(1)
 
 
 @click.command()
 @click.argument("function", metavar="MODULE:FUNCTION")
 @click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]")
 @click.option("--retry-errors", is_flag=True, help="Make what failed once more.")
-@ray_option
+@_ray_option
 @common_options
 def build(
     function: str, jobs: int | None, retry_errors: bool, ray: bool | str, as_json: bool
@@ -53,4 +128,47 @@ def build(
             report = sw.build(source, pattern, **arguments)
         except TypeError as error:
             raise click.UsageError(f"{function}: {error}") from error
-    show_report(report, as_json=as_json)
+    _show_report(report, as_json=as_json)
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@_build_options
+def convert(source: str, target: str, jobs: int | None, as_json: bool, **options: Any) -> None:
+    """Convert SRC to shards with indexes and a manifest.
+
+    SRC is what `shardwise info` opens: a table, a folder of files, tar shards, or module:name. DST
+    is a directory for tar shards, or a pattern such as 'out/{shard:06d}.parquet'. Stored bytes are
+    not decoded; in tar, arrays become fields `.npy` and documents `.json`. A conversion that was
+    stopped goes on. Exit code 1 if it failed.
+    """
+    import shardwise as sw
+    from shardwise.building.conversion import as_tar_sample
+
+    with usage_errors():
+        pattern = _destination(target)
+        mapped = as_tar_sample if pattern.endswith(".tar") else None
+        report = sw.build(open_data([source]), pattern, map=mapped, num_workers=jobs, **options)
+    _show_report(report, as_json=as_json)
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@_build_options
+def reshard(source: str, target: str, jobs: int | None, as_json: bool, **options: Any) -> None:
+    """Copy the samples of the tar shards SRC into shards of another size or order.
+
+    Stored bytes are copied as they are. SRC is a directory, a pattern or a manifest; DST is a
+    directory or a pattern such as 'out/{shard:06d}.tar'. What was stopped goes on. Exit code 1 if
+    it failed.
+    """
+    import shardwise as sw
+
+    require_tar([source], "reshard")
+    if target.endswith(".parquet"):
+        raise click.UsageError("reshard writes tar shards: `shardwise convert` makes Parquet")
+    with usage_errors():
+        report = sw.build(open_data([source]), _destination(target), num_workers=jobs, **options)
+    _show_report(report, as_json=as_json)

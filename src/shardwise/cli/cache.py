@@ -81,18 +81,13 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
 def _describe(directory: Path) -> dict[str, Any]:
     """What the cache holds, as JSON."""
     contents = inspect(directory)
-    usage = contents.usage
     return {
         "directory": str(directory),
+        **asdict(contents.usage),
         "num_bytes": contents.num_bytes,
-        "max_bytes": usage.max_bytes,
         "num_blocks": contents.num_blocks,
         "num_unreadable": contents.num_unreadable,
         "num_parts": contents.num_parts,
-        "hits": usage.hits,
-        "misses": usage.misses,
-        "evictions": usage.evictions,
-        "damaged": usage.damaged,
         "files": [_describe_file(asdict(file)) for file in contents.files],
     }
 

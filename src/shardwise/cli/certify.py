@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from shardwise.cli.changed_orders import without_undone
-from shardwise.cli.coverage_lines import PlacedLine, read_coverage
 from shardwise.cli.data import open_data
 from shardwise.cli.epoch_verdict import EpochVerdict, NameSamples, verdict_of
-from shardwise.cli.legs import legs_of
-from shardwise.cli.lineage import lineage_of
+from shardwise.cli.legs import PlacedLine, legs_of, read_coverage
+from shardwise.cli.lineage import lineage_of, without_undone
 from shardwise.cli.options import common_options, shard_options, usage_errors
 from shardwise.cli.output import (
     clean,

@@ -12,10 +12,8 @@ import numpy as np
 from shardwise.cli.data import require_tar
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
-from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards, wrong_entries
-from shardwise.sources.tar.check.oddities import Oddities
-from shardwise.sources.tar.check.problem import Problem
+from shardwise.cli.shards import describe_problem, list_shards, write_problem, wrong_entries
+from shardwise.sources.tar.check.problems import Oddities, Problem
 from shardwise.sources.tar.check.verify import ShardReport, examine_shard
 from shardwise.sources.tar.index.acceptance import unfinished
 from shardwise.sources.tar.index.index_store import IndexStore

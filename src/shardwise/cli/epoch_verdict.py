@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.cli.coverage_lines import PlacedLine
+from shardwise.cli.legs import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
 from shardwise.plan.coverage_line import CoverageLine, Tallied

@@ -21,10 +21,9 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards
+from shardwise.cli.shards import describe_problem, list_shards, write_problem
 from shardwise.errors import DataError
-from shardwise.sources.tar.check.problem import problem_of
+from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name

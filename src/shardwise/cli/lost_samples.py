@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from shardwise.dataset import Dataset
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.plan.epoch_words import rank_ids
-from shardwise.plan.from_spec import sampler_from_spec
-from shardwise.plan.id_word import MODULUS, IdWord
+from shardwise.plan.id_word import MODULUS, IdWord, rank_ids
+from shardwise.plan.sampler import sampler_from_spec
 
 __all__ = ["SampleNames"]
 

@@ -1,4 +1,4 @@
-"""URLS to shards, and a shard with the state of its index.
+"""URLS to shards, a shard with the state of its index, and how its problems are shown.
 
 Nothing is changed: an index that is missing or does not fit is built in memory and not saved.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from shardwise.cli.output import clean, write_line
 from shardwise.errors import ShardwiseError
-from shardwise.sources.tar.check.problem import Problem, problem_of
+from shardwise.shown import shown
+from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -21,7 +24,14 @@ from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 
-__all__ = ["IndexedShard", "list_shards", "open_shard", "wrong_entries"]
+__all__ = [
+    "IndexedShard",
+    "describe_problem",
+    "list_shards",
+    "open_shard",
+    "write_problem",
+    "wrong_entries",
+]
 
 
 @dataclass(frozen=True)
@@ -81,13 +91,7 @@ def open_shard(url: str, index_dir: str | None, *, accept_unfinished: bool) -> I
 def wrong_entries(
     urls: Sequence[str], index_dir: str | None, known: Collection[str | None]
 ) -> Iterator[Problem]:
-    """Shards that are not as the manifest files among the URLS list them.
-
-    Args:
-        urls: what the user named.
-        index_dir: the directory of the indexes; None for beside the shards.
-        known: shards with other problems, which are left out.
-    """
+    """Shards that are not as the manifest files among the URLS list them, but for `known` ones."""
     store = IndexStore(index_dir, accept_unfinished=True)
     for manifest in filter(is_manifest_file, urls):
         listed = ListedShards(manifest, store)
@@ -105,3 +109,28 @@ def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
     if index is None:
         return Path(path).stat().st_size if is_local(path) else None
     return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())
+
+
+def describe_problem(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON; what does not apply is null."""
+    return {
+        "url": problem.url,
+        "key": problem.key,
+        "field": problem.field,
+        "offset": problem.offset,
+        "message": problem.message,
+        "hint": problem.hint or None,
+    }
+
+
+def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
+    """Write a problem on a line from `mark` to `more`, and what to do about it on a second one."""
+    where = [
+        f"{name} {value!r}"
+        for name in ("key", "field", "offset")
+        if (value := getattr(problem, name)) is not None
+    ]
+    location = f" ({', '.join(where)})" if where else ""
+    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{location}{more}"))
+    if problem.hint:
+        write_line(clean(f"    {problem.hint}"))

@@ -12,11 +12,10 @@ import click
 from shardwise.cli.data import require_tar
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
-from shardwise.cli.problems import describe_problem, write_problem
-from shardwise.cli.shards import list_shards, wrong_entries
+from shardwise.cli.shards import describe_problem, list_shards, write_problem, wrong_entries
 from shardwise.errors import ShardwiseError
 from shardwise.sources.manifest import Shard
-from shardwise.sources.tar.check.problem import Problem, problem_of
+from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list

@@ -98,7 +98,8 @@ class TrainerLoader:
         batch.num_rows = batch.num_valid = loader.batch_size
         refuse_repeats(plan)
         if plan.num_padded and loader.num_steps_left == 0:
-            _, valid = plan.partition.positions(plan.num_steps - 1, loader.rank)
+            last = plan.num_steps - 1
+            _, valid = plan.positions(plan.epoch, range(last, last + 1), loader.rank)
             batch.num_valid = int(valid.sum())
             num_samples = plan.global_batch_size - plan.num_padded
             batch.share = batch.num_valid * plan.world_size / num_samples

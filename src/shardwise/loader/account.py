@@ -18,13 +18,13 @@ from shardwise.loader.position import Pass
 from shardwise.loader.tally import Counted, Tally, difference
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine, Tallied
-from shardwise.plan.epoch_words import (
+from shardwise.plan.id_word import (
+    IdWord,
     dropped_samples,
     epoch_samples,
     padded_rows,
     planned_samples,
 )
-from shardwise.plan.id_word import IdWord
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts
 from shardwise.ranks import ranks_of_group

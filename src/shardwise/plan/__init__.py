@@ -6,12 +6,12 @@ from shardwise.plan.mixture_options import (
     MixtureOptions,
     MixturePart,
     Until,
+    WeightChange,
     check_until,
     key_of,
+    parse_schedule,
 )
 from shardwise.plan.mixture_sampler import BatchMixtureSampler, MixtureSampler
-from shardwise.plan.mixture_weights import WeightChange, parse_schedule
-from shardwise.plan.order import Order, checked_epoch
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import Permutation, mix, mix_array
 from shardwise.plan.plan import Plan, Shuffle
@@ -25,7 +25,7 @@ from shardwise.plan.sampler import (
     WindowSampler,
     make_sampler,
 )
-from shardwise.plan.state import LoaderState
+from shardwise.plan.state import LoaderState, Order, checked_epoch
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowShape
 

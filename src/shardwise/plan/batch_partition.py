@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.arguments import whole
-from shardwise.plan.partition import Remainder
+from shardwise.plan.partition import Remainder, checked_rank
 
 __all__ = ["BatchPartition"]
 
@@ -38,7 +37,7 @@ class BatchPartition:
         start: the position to go on from, any in [0, N], also within a batch.
 
     >>> part = BatchPartition(np.array([3, 5, 9]), None, 4, 2, "uneven")
-    >>> [part.positions(step, rank=1)[0].tolist() for step in range(part.num_steps)]
+    >>> [part.block(range(step, step + 1), rank=1)[0].tolist() for step in range(2)]
     [[3, 4], [7, 8]]
     """
 
@@ -122,15 +121,6 @@ class BatchPartition:
         """Where each of the steps ends in the rows of `block`, int64 `[steps]`."""
         return np.cumsum(self._rows(steps, rank)[1])
 
-    def positions(self, step: int, rank: int, *, shift: int = 0) -> tuple[Ints, NDArray[np.bool_]]:
-        """One rank's positions at one step, and which of them are valid: int64 and bool `[k]`.
-
-        Raises:
-            ValueError: there is no such step or rank.
-        """
-        step = whole("step", step)
-        return self.block(range(step, step + 1), rank, shift=shift)
-
     def block(
         self,
         steps: range,
@@ -138,7 +128,13 @@ class BatchPartition:
         *,
         shift: int = 0,  # noqa: ARG002 - there are no lanes here
     ) -> tuple[Ints, NDArray[np.bool_]]:
-        """One rank's positions at ascending steps, behind one another; see `row_ends`."""
+        """One rank's positions at ascending steps, behind one another, and which of them are valid.
+
+        See `row_ends`.
+
+        Raises:
+            ValueError: there is no such step or rank.
+        """
         firsts, counts, limits, is_valid = self._rows(steps, rank)
         # For each row its number within its batch.
         rows = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -164,12 +160,7 @@ class BatchPartition:
 
     def _rows(self, steps: range, rank: int) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
         """For each step of one rank: `(first position, rows, rows of the run, is valid)`."""
-        rank = whole("rank", rank)
-        if not 0 <= rank < self.world_size:
-            raise ValueError(f"rank={rank} must be in 0..{self.world_size - 1}")
-        if not (steps and 0 <= steps[0] <= steps[-1] < self.num_steps):
-            text = f"{steps[0]}" if len(steps) == 1 else f"{steps}"
-            raise ValueError(f"step {text}: there are {self.num_steps} steps, from 0 on")
+        rank = checked_rank(rank, steps, self)
         first_runs = np.arange(steps.start, steps.stop, steps.step) * self._a_step
         num_runs = np.minimum(self._a_step, len(self._stops) - first_runs)
         if self.remainder == "pad":

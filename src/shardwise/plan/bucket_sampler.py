@@ -14,7 +14,6 @@ epoch (about 0.3 us a sample), and groups 8 bytes a sample for that epoch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,11 +22,10 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions
 from shardwise.plan.bucket_columns import BucketColumns
-from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.last_values import LastValues
 from shardwise.plan.length_windows import arranged, batch_order, blurred, budget_sizes
 from shardwise.plan.permute import mix, mix_array
 from shardwise.plan.protocol import BatchEnds, Sampler, epoch_parts, for_global_batch
-from shardwise.plan.window_cache import WindowCache
 
 __all__ = ["BucketSampler"]
 
@@ -116,9 +114,9 @@ class BucketSampler:
         self._seed = seed
         self.seed = 0 if seed is None else seed
         self.num_samples = sampler.num_samples
-        self._layouts: EpochCache[_Layout] = EpochCache()
+        self._layouts: LastValues[int, _Layout] = LastValues()
         # A window for each group that is being read, and two for borders between them.
-        self._rows = WindowCache(columns.num_groups + 2)
+        self._rows: LastValues[tuple[int, int], Ints] = LastValues(columns.num_groups + 2)
 
     def for_global_batch(self, size: int) -> BucketSampler:
         """This order for global batches of this size; a budget's order is the same for all."""
@@ -173,8 +171,7 @@ class BucketSampler:
         ids = np.empty(len(asked), dtype=np.int64)
         for number in np.unique(window_of).tolist():
             here = np.flatnonzero(window_of == number)
-            make = partial(self._arranged, epoch, layout, number)
-            window = self._rows.get((epoch, number), make)
+            window = self._rows.get((epoch, number), self._arranged)
             ids[here] = window[rows[here]]
         return ids
 
@@ -192,8 +189,10 @@ class BucketSampler:
             spec["global_batch"] = self._batch_rows
         return {**spec, "inner": self._inner.spec()}
 
-    def _arranged(self, epoch: int, layout: _Layout, number: int) -> Ints:
+    def _arranged(self, epoch_and_number: tuple[int, int]) -> Ints:
         """The ids of a window, batch after batch."""
+        epoch, number = epoch_and_number
+        layout = self._layouts.get(epoch, self._layout)
         window = layout.windows[number]
         ids = self._ids(epoch, layout.places, window.begin, window.stop)
         if not len(window.sizes):

@@ -1,18 +1,147 @@
-"""What a mixture is of, and where its epochs end: checked, and in the words of the plan."""
+"""A mixture's datasets, weights and epochs as a user writes them, checked."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from shardwise.plan.arguments import whole
-from shardwise.plan.mixture_weights import MAX_DRAW, WeightChange
 from shardwise.plan.protocol import Sampler
 
-__all__ = ["MixtureOptions", "MixturePart", "Until", "check_until", "digest_of", "key_of"]
+__all__ = [
+    "MAX_DRAW",
+    "MixtureOptions",
+    "MixturePart",
+    "Until",
+    "WeightChange",
+    "check_until",
+    "digest_of",
+    "key_of",
+    "parse_schedule",
+]
+
+# Positions from the beginning of the first epoch on.
+MAX_DRAW = 2**62
+
+
+@dataclass(frozen=True)
+class WeightChange:
+    """Weights from a position on, or a ramp to them.
+
+    Attributes:
+        start: samples from the beginning of the first epoch on.
+        stop: where the ramp ends; None where the weights change at once.
+        weights: by name; relative ones.
+    """
+
+    start: int
+    stop: int | None
+    weights: Mapping[str, Fraction]
+
+
+def parse_schedule(
+    schedule: Sequence[tuple[int | tuple[int, int], Mapping[str, float]]], names: Sequence[str]
+) -> tuple[WeightChange, ...]:
+    """Check a schedule as a user writes it.
+
+    Args:
+        schedule: `(position, weights)`, or `((start, stop), weights)` for a ramp, ascending; the
+            first at position 0. Names that an entry leaves out have the weight 0.
+        names: the datasets.
+
+    Raises:
+        ValueError: it is empty, does not begin at 0 or does not ascend, has an unknown name, or
+            weights that are negative, no numbers, or all 0.
+        TypeError: an entry is no such pair.
+    """
+    if isinstance(schedule, str | Mapping) or not hasattr(schedule, "__iter__"):
+        raise TypeError(
+            f"schedule={schedule!r:.80}: give pairs [(0, {{...}}), (position, {{...}})]"
+        )
+    changes: list[WeightChange] = []
+    for number, entry in enumerate(schedule):
+        where = f"schedule[{number}]"
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise TypeError(f"{where} is {entry!r:.80}: give a pair (position, weights)")
+        at, weights = entry
+        start, stop = _range_of(at, where)
+        if stop is not None and stop <= start:
+            raise ValueError(f"{where}: the ramp from {start} to {stop} must end behind its start")
+        if max(start, stop or 0) >= MAX_DRAW:
+            raise ValueError(f"{where}: the position {at} is beyond 2**62")
+        if not changes and (start or stop is not None):
+            raise ValueError(
+                f"{where} begins at {at}: the first weights begin at position 0, without a ramp"
+            )
+        before = changes[-1] if changes else None
+        # A ramp may begin where the weights that it begins with do.
+        least = 0 if before is None else before.stop or before.start + (stop is None)
+        if before is not None and start < least:
+            raise ValueError(
+                f"{where} begins at {start}, and the entry before it at {before.start}"
+                + (f" with a ramp until {before.stop}" if before.stop else "")
+                + ": positions must ascend, and ramps must not overlap"
+            )
+        changes.append(WeightChange(start, stop, parse_weights(weights, names, where)))
+    if not changes:
+        raise ValueError("schedule=[]: give weights from position 0 on")
+    return tuple(changes)
+
+
+def _range_of(at: Any, where: str) -> tuple[int, int | None]:
+    """Where an entry begins, and where its ramp ends if it is one."""
+    if not isinstance(at, tuple | list):
+        return whole(f"{where}: position", at, least=0), None
+    if len(at) != 2:
+        raise TypeError(f"{where} begins at {at!r:.80}: a ramp has a start and a stop")
+    return whole(f"{where}: start", at[0], least=0), whole(f"{where}: stop", at[1])
+
+
+def parse_weights(
+    weights: Mapping[str, float], names: Sequence[str], where: str
+) -> dict[str, Fraction]:
+    """Weights as the decimals that the user wrote: 0.7 is seven tenths, not its nearest double.
+
+    Raises:
+        ValueError: a name is unknown, a weight is negative or no finite number, or all are 0.
+        TypeError: no mapping, or a weight is no number.
+    """
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"{where}: weights are a dict from names to numbers, not {weights!r:.80}")
+    unknown = [name for name in weights if name not in names]
+    if unknown:
+        raise ValueError(
+            f"{where} has weights for {', '.join(map(repr, unknown))}, the datasets are "
+            f"{', '.join(map(repr, names))}"
+        )
+    parsed = {name: _fraction(weight, f"{where}[{name!r}]") for name, weight in weights.items()}
+    if not any(parsed.values()):
+        raise ValueError(f"{where}: all weights are 0, so there is nothing to draw")
+    return parsed
+
+
+def _fraction(weight: Any, where: str) -> Fraction:
+    if isinstance(weight, Fraction):
+        number = weight
+    elif isinstance(weight, bool | str) or not hasattr(weight, "__float__"):
+        raise TypeError(f"{where}={weight!r:.80}: a weight is a number of 0 or more")
+    elif hasattr(weight, "__index__"):
+        number = Fraction(operator.index(weight))
+    else:
+        try:
+            number = Fraction(repr(float(weight))) if math.isfinite(weight) else Fraction(-1)
+        except (TypeError, ValueError, OverflowError):
+            number = Fraction(-1)
+    if number < 0 or number > Fraction(10) ** 300:
+        raise ValueError(f"{where}={weight!r:.80}: a weight is a finite number of 0 or more")
+    return number
+
 
 Until = str | int | Mapping[str, int]
 

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.mixture_options import MixtureOptions, MixturePart, digest_of, key_of
+from shardwise.plan.mixture_options import MAX_DRAW, MixtureOptions, MixturePart, digest_of, key_of
 from shardwise.plan.mixture_schedule import MixtureSchedule
-from shardwise.plan.mixture_weights import MAX_DRAW
 from shardwise.plan.permute import mix, mix_array, permute_within
 
 __all__ = ["BatchMixtureSampler", "MixtureSampler"]

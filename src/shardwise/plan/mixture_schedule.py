@@ -14,8 +14,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.plan.mixture_options import MAX_DRAW, WeightChange
 from shardwise.plan.mixture_segments import ConstantSegment, RampSegment, Segment
-from shardwise.plan.mixture_weights import MAX_DRAW, WeightChange
 from shardwise.plan.permute import mix, mix_array, permute_within
 
 __all__ = ["MixtureSchedule"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.last_values import LastValues
 from shardwise.plan.mixture_tree import MixtureTree, whole_parts
 
 __all__ = ["ConstantSegment", "RampSegment", "Segment", "shown_weights"]
@@ -112,7 +112,7 @@ class RampSegment:
             counts.append(_rounded(scaled, unit, counts[-1], total=end - start + sum(before)))
         # int64 [steps + 1, datasets]: the draws that each dataset had before a step.
         self._counts = np.array(counts, dtype=np.int64)
-        self._trees: EpochCache[MixtureTree] = EpochCache()
+        self._trees: LastValues[int, MixtureTree] = LastValues()
 
     def _scaled_due(self, draw: int) -> tuple[list[int], int]:
         """What `due` says, as multiples of 1 over the second number: 30 times as quick."""

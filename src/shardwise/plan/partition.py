@@ -10,7 +10,7 @@ so reads few shards, and the ranks' batches behind one another are in order: wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwise.plan.arguments import whole
 from shardwise.plan.lanes import in_lane_order
 
-__all__ = ["Partition", "Remainder"]
+__all__ = ["Partition", "Remainder", "checked_rank"]
 
 Remainder = Literal["drop", "pad", "uneven"]
 _REMAINDERS = ("drop", "pad", "uneven")
@@ -132,12 +132,7 @@ class Partition:
 
         The i-th of the steps has rows `i * batch_size` and on.
         """
-        rank, size = whole("rank", rank), self.global_batch_size
-        if not 0 <= rank < self.world_size:
-            raise ValueError(f"rank={rank} must be in 0..{self.world_size - 1}")
-        if not (steps and 0 <= steps[0] <= steps[-1] < self.num_steps):
-            text = f"{steps[0]}" if len(steps) == 1 else f"{steps}"
-            raise ValueError(f"step {text}: there are {self.num_steps} steps, from 0 on")
+        rank, size = checked_rank(rank, steps, self), self.global_batch_size
         begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start
         slots = range(rank * self.batch_size, (rank + 1) * self.batch_size)
         is_cut = self.start + (steps[-1] + 1) * size > self.num_samples
@@ -171,3 +166,18 @@ class Partition:
         first = rank * share + min(rank, extra)
         there = range(first, first + share + (rank < extra))
         return self._positions(begin, there, left, shift), np.ones(len(there), dtype=np.bool_)
+
+
+def checked_rank(rank: int, steps: range, partition: Any) -> int:
+    """The rank as an int.
+
+    Raises:
+        ValueError: the partition does not have it, or one of the steps.
+    """
+    rank = whole("rank", rank)
+    if not 0 <= rank < partition.world_size:
+        raise ValueError(f"rank={rank} must be in 0..{partition.world_size - 1}")
+    if not (steps and 0 <= steps[0] <= steps[-1] < partition.num_steps):
+        text = f"{steps[0]}" if len(steps) == 1 else f"{steps}"
+        raise ValueError(f"step {text}: there are {partition.num_steps} steps, from 0 on")
+    return rank

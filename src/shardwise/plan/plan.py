@@ -17,17 +17,16 @@ from shardwise.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
-from shardwise.plan.chosen_sampler import Shuffle, bucketed, chosen_sampler
-from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.chosen_sampler import Shuffle, bucketed, check_ids, chosen_sampler
 from shardwise.plan.lanes import first_lane_of, lanes_of
+from shardwise.plan.last_values import LastValues
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.protocol import Sampler, batch_ends, for_global_batch, global_batch_of
-from shardwise.plan.step_rows import Rows, StepRows
-from shardwise.plan.user_sampler import check_ids
 from shardwise.plan.window import SizesView, WindowShape
 
-__all__ = ["Plan", "Shuffle"]
+__all__ = ["Plan", "Rows", "Shuffle"]
 
+Rows = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 # Rows of one numpy call: a step of 64 alone costs 1 to 3 µs a row, in a block of 4,096 rows 0.15
 # to 0.3.
@@ -105,8 +104,8 @@ class Plan:
         self._made = sampler
         self._order_size: int | None = None
         self.epoch = 0
-        self._partitions: EpochCache[Partition | BatchPartition] = EpochCache()
-        self._rows_of = StepRows()
+        self._partitions: LastValues[int, Partition | BatchPartition] = LastValues()
+        self._kept_rows: LastValues[tuple[int, range, int], list[Rows]] = LastValues(1)
         self._base = Partition(0, batch_size, world_size, remainder)
         self._for_sizes()
         self._base = replace(self._base, start=whole("start", start))
@@ -279,7 +278,7 @@ class Plan:
         plan._base = replace(self._base, **changes)
         if plan.order_size != self.order_size:
             plan._for_sizes()
-        plan._partitions, plan._rows_of = EpochCache(), StepRows()
+        plan._partitions, plan._kept_rows = LastValues(), LastValues(1)
         return plan
 
     def _for_sizes(self) -> None:
@@ -287,7 +286,7 @@ class Plan:
         sampler = self.sampler = for_global_batch(self._made, self.order_size)
         count, lanes = sampler.num_samples, lanes_of(sampler)
         self._base = replace(self._base, num_samples=count, lanes=lanes)
-        self._partitions, self._rows_of = EpochCache(), StepRows()
+        self._partitions, self._kept_rows = LastValues(), LastValues(1)
 
     def _partition_of(self, epoch: int) -> Partition | BatchPartition:
         return self._partitions.get(epoch, self._cut)
@@ -307,13 +306,11 @@ class Plan:
         num_steps = self._partition_of(epoch).num_steps
         if not 0 <= step < num_steps:
             raise ValueError(f"step={step} is not in an epoch of {num_steps} steps")
-        return self._rows_of.get(
-            (epoch, rank),
-            step,
-            num_steps=num_steps,
-            length=max(1, _BLOCK_ROWS // self.batch_size),
-            make=lambda steps: self.batches(epoch, steps, rank),
-        )
+        length = max(1, _BLOCK_ROWS // self.batch_size)
+        first = step - step % length
+        steps = range(first, min(first + length, num_steps))
+        rows = self._kept_rows.get((epoch, steps, rank), lambda key: list(self.batches(*key)))
+        return rows[step - first]
 
     def _repr_html_(self) -> str:
         names = ("num_samples", "batch_size", "world_size", "remainder", "start", "num_steps")

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.epoch_cache import EpochCache
 from shardwise.plan.epochs import SubsetSampler, VirtualEpochs
+from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.window import SizesView, WindowSampler, WindowShape
@@ -30,6 +30,7 @@ __all__ = [
     "WindowSampler",
     "is_in_order",
     "make_sampler",
+    "sampler_from_spec",
 ]
 
 
@@ -70,7 +71,7 @@ class FullSampler:
     def __init__(self, num_samples: SupportsIndex, *, seed: SupportsIndex = 0) -> None:
         self.num_samples = whole("num_samples", num_samples, least=0)
         self.seed = whole("seed", seed)
-        self._permutations: EpochCache[Permutation] = EpochCache()
+        self._permutations: LastValues[int, Permutation] = LastValues()
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""
@@ -152,15 +153,7 @@ def make_sampler(
     window_shape: WindowShape | None = None,
     epoch_size: SupportsIndex | None = None,
 ) -> Sampler:
-    """The sampler that a loader's options ask for.
-
-    Args:
-        num_samples: how many samples there are.
-        shuffle: False for storage order, "full", or "window", which needs `shard_sizes`.
-        seed: any whole number; without effect where nothing is shuffled.
-        shard_sizes: samples a shard, in storage order.
-        window_shape: lanes and window of a window shuffle; None for the defaults.
-        epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
+    """The sampler that a loader's options ask for; `Plan` says what they are.
 
     Raises:
         ValueError: `shuffle` is something else, or `shard_sizes` is missing or of another sum.
@@ -186,3 +179,37 @@ def make_sampler(
     else:
         raise ValueError(f"shuffle={shuffle!r} must be False, 'full' or 'window'")
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)
+
+
+def sampler_from_spec(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
+    """The sampler that has this `spec()`; None where that does not say enough to make it.
+
+    Args:
+        order: the description, as states and coverage lines have it.
+        shard_sizes: int64 `[shards]`, of the data.
+
+    >>> spec = FullSampler(10, seed=3).spec()
+    >>> sampler_from_spec(spec, np.array([4, 6]))
+    FullSampler(10, seed=3)
+    """
+    try:
+        sampler = _made(order, shard_sizes)
+    except (KeyError, TypeError, ValueError):
+        return None
+    # Other data give another description, if any.
+    return sampler if sampler is not None and sampler.spec() == order else None
+
+
+def _made(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
+    kind = order["sampler"]
+    if kind == "sequential":
+        return SequentialSampler(order["num_samples"])
+    if kind == "full":
+        return FullSampler(order["num_samples"], seed=order["seed"])
+    if kind == "window":
+        shape = {name: order[name] for name in ("seed", "window", "lanes")}
+        return WindowSampler(shard_sizes, **shape)
+    if kind == "virtual epochs":
+        inner = _made(order["inner"], shard_sizes)
+        return None if inner is None else VirtualEpochs(inner, order["epoch_size"])
+    return None

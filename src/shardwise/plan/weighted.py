@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import mix, mix_array
 
 __all__ = ["WeightedSampler"]
@@ -77,7 +77,7 @@ class WeightedSampler:
                 f"num_samples={self.num_samples} without replacement, and {above_zero} of "
                 f"{self.num_ids} weights are above 0: draw fewer, or with replacement=True"
             )
-        self._drawn: EpochCache[NDArray[np.int64]] = EpochCache()
+        self._drawn: LastValues[int, NDArray[np.int64]] = LastValues()
 
     @classmethod
     def balanced(

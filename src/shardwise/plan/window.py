@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
 
 __all__ = ["SizesView", "WindowSampler", "WindowShape", "default_lanes"]
@@ -142,7 +142,7 @@ class WindowSampler:
         self.lanes = whole("lanes", lanes, least=1)
         if self.lanes * self.window >= self.num_samples:
             self.lanes, self.window = 1, max(1, self.num_samples)
-        self._lines: EpochCache[_Line] = EpochCache()
+        self._lines: LastValues[int, _Line] = LastValues()
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 import shardwise as sw
 from shardwise.errors import MissingShardError, StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
+from shardwise.storage.requests import retry
 from shardwise.storage.stores.upload import upload
 from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
@@ -130,40 +132,37 @@ def test_a_token_that_is_renewed_in_its_file_goes_unnoticed(cluster, monkeypatch
         upload("ais://bucket/x", b"x", options=options(cluster))
 
 
-def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster):
+def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster, monkeypatch):
+    # At pauses of up to 10 s, ten attempts in a row take 20 s.
+    monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
     urls = put_shards(cluster, "train", [40, 40])
     data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
-    batches = iter(loader(data, batch_size=4, shuffle="full", num_threads=1))
-    seen = [next(batches)]
+    # Opened now; nothing is prefetched before the first batch is asked for.
+    batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
     gateway = cluster.nodes[0]
     gateway.leave()
 
     def come_back():
         gateway.come()
-        asked = len(cluster.asked)
-        cluster.refusal = (400, "ErrNoNodes", "no storage targets in the cluster")
-        while len(cluster.asked) < asked + 3:
-            time.sleep(0.01)
-        cluster.refusal = (503, "ErrStarting", "starting up")
-        while len(cluster.asked) < asked + 6:
-            time.sleep(0.01)
-        cluster.refusal = (404, "ErrBckNotFound", "no such bucket yet")
-        while len(cluster.asked) < asked + 9:
-            time.sleep(0.01)
+        for refusal in (
+            (400, "ErrNoNodes", "no storage targets in the cluster"),
+            (503, "ErrStarting", "starting up"),
+            (404, "ErrBckNotFound", "no such bucket yet"),
+        ):
+            cluster.refusal = refusal
+            wait_for_requests(cluster, node=0, num_more=3)
         cluster.refusal = None
 
-    back = threading.Timer(1, come_back)
-    back.start()
-    seen += batches
-    back.join()
-    check_epoch(seen, 80)
+    with in_a_second(come_back):
+        check_epoch(batches, 80)
 
 
-def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(cluster):
+def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(cluster, monkeypatch):
+    monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
     urls = put_shards(cluster, "train", [40, 40])
     data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
-    batches = iter(loader(data, batch_size=4, shuffle="full", num_threads=1))
-    seen = [next(batches)]
+    # Opened now; nothing is prefetched before the first batch is asked for.
+    batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
     # Dead for good: the gateway sends readers to it until it notices.
     cluster.chosen = 0
     cluster.nodes[1].leave()
@@ -172,16 +171,31 @@ def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(clus
         cluster.chosen = 1
         # The new one has nothing yet.
         cluster.absent |= set(cluster.objects["bucket"])
-        asked = cluster.count()
-        while cluster.count() < asked + 4:
-            time.sleep(0.01)
+        wait_for_requests(cluster, node=None, num_more=4)
         cluster.absent.clear()
 
-    noticed = threading.Timer(1, notice)
-    noticed.start()
-    seen += batches
-    noticed.join()
-    check_epoch(seen, 80)
+    with in_a_second(notice):
+        check_epoch(batches, 80)
+
+
+@contextmanager
+def in_a_second(change):
+    """Call a function a second from now, in a thread; raise what it raised."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        changed = pool.submit(lambda: (time.sleep(1), change()))
+        yield
+        changed.result(timeout=120)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def wait_for_requests(cluster, *, node, num_more):
+    """Wait until a node, or any target (None), was asked so many times more; 60 s at the most."""
+    enough, deadline = cluster.count(node=node) + num_more, time.monotonic() + 60
+    while cluster.count(node=node) < enough:
+        assert time.monotonic() < deadline, f"{cluster.count(node=node)} of {enough} requests"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("setting", ["endpoint", "token", "headers"])

@@ -59,17 +59,9 @@ class TarSource:
     opened when they are first read, and held against their entries then. One key may stand in two
     shards, as two samples; within a shard that is an error.
 
-    Args:
-        urls: what `shardwise.storage.expand` takes, or a shard list in JSON of wids, open_clip or
-            timm (`"index.json"`, `"info.json#train"`), whose counts must be those of the shards.
-            Manifest files and shards may stand in one list: their shards stand in its order.
-        index: the directory of the index files; None for beside the shards. Indexes of remote
-            shards have a copy on this machine; see `IndexStore`.
-        storage: how remote shards are reached; None for the defaults.
-        accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
-            are; they may have been cut between two samples.
-        check_all: whether the first use of the manifest looks at every shard that a manifest file
-            lists, too.
+    `shardwise.tar` says what the arguments are; `check_all` is its `check="all"`. `urls` may also
+    be a shard list in JSON of wids, open_clip or timm (`"index.json"`, `"info.json#train"`), whose
+    counts must be those of the shards. Manifest files and shards may stand in one list.
 
     Raises:
         MissingShardError: a pattern finds nothing, or an index without its shard.

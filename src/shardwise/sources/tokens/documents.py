@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.errors import DataError
 from shardwise.plan import Permutation, mix
-from shardwise.plan.epoch_cache import EpochCache
+from shardwise.plan.last_values import LastValues
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import EpochReads
 from shardwise.sources.tokens.source import TokenSource
@@ -66,8 +66,8 @@ class JoinedDocuments(EpochReads, TokenSource):
         return np.cumsum([file.num_tokens for file in self.files])
 
     @cached_property
-    def _epochs(self) -> EpochCache[_Joined]:
-        return EpochCache()
+    def _epochs(self) -> LastValues[int, _Joined]:
+        return LastValues()
 
     @property
     def num_documents(self) -> int:

@@ -103,7 +103,7 @@ def test_a_childs_child_reads_too(table):
 
 def helpers_of(pid):
     return [
-        p for p in psutil.Process(pid).children() if "lance.reader_process" in " ".join(p.cmdline())
+        p for p in psutil.Process(pid).children() if "lance.forked" in " ".join(p.cmdline())
     ]
 
 

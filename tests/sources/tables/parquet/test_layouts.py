@@ -9,8 +9,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import DataError
-from shardwise.sources.tables.parquet.partitions import partitions_of
 from shardwise.sources.tables.parquet.source import ParquetSource
+from shardwise.sources.tables.parquet.urls import partitions_of
 from shardwise.testing import check_source
 from tests.support.worlds import check_worlds
 

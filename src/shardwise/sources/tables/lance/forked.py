@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["ForkedTable"]
+__all__ = ["ForkedTable", "main"]
 
 _PROGRAM = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from shardwise.sources.tables.lance.reader_process import main
+from shardwise.sources.tables.lance.forked import main
 main(int(sys.argv[2]))
 """
 
@@ -126,3 +127,33 @@ def _end(owner: int, process: subprocess.Popen[bytes], pipe: Connection[Any, Any
     if os.getpid() == owner:  # a fork of the owner has only a copy of the handle
         process.kill()
         process.wait()
+
+
+def main(descriptor: int) -> None:
+    """The reader process: answer `(method, arguments)` with `(True, result)` or `(False, error)`.
+
+    One question at a time, on a socket that only the owner has; it ends when the owner does (I8).
+    """
+    from shardwise.sources.tables.lance.table import LanceTable
+
+    # Ctrl-C goes to every process of the terminal; the owner decides when to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    table: LanceTable | None = None
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            if method == "open":
+                table, answer = LanceTable(*arguments), None
+            else:
+                answer = getattr(table, method)(*arguments)
+            reply: tuple[bool, Any] = True, answer
+        except ShardwiseError as error:
+            reply = False, error
+        try:
+            pipe.send(reply)
+        except (BrokenPipeError, ConnectionResetError):
+            return

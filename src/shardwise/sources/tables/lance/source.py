@@ -44,10 +44,7 @@ class LanceSource:
 
     The first use of the manifest looks up the version, and with a filter reads the columns that
     it names. From then on the version stays the same, whatever is added to the table, also in
-    pickled copies.
-
-    Args:
-        condition: its `filter`.
+    pickled copies. `condition` is the `filter` of `shardwise.lance`.
     """
 
     default_shuffle: Literal["window"] = "window"

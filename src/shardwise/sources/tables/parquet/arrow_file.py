@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardwise.errors import DataError
-from shardwise.sources.tables.parquet.parquet_file import check_version
-from shardwise.sources.tables.parquet.table_file import FileInfo
+from shardwise.sources.tables.parquet.parquet_file import FileInfo, check_version
 from shardwise.storage import File, FileStat, local_path
 
 __all__ = ["ArrowFile"]
@@ -22,11 +21,7 @@ _MAGIC = b"ARROW1"
 
 
 class ArrowFile:
-    """One file, mapped at the first use.
-
-    Args:
-        file: where it lies.
-        stat: the version to read; None for the present one.
+    """One file, mapped at the first use; `stat` is as for `open_table`.
 
     Raises:
         StorageError: it is not a local file.

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardwise.errors import DataError
 from shardwise.sources.tables.arrow.types import expand_names, field_types, no_values, plain_type
-from shardwise.sources.tables.parquet.table_file import FileInfo
+from shardwise.sources.tables.parquet.parquet_file import FileInfo
 
 __all__ = ["KEY", "ColumnOptions", "TableFields", "cast_column", "fields_of"]
 

@@ -15,18 +15,19 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from shardwise.errors import DataError, ShardwiseError, StaleIndexError
 from shardwise.sources.tables.arrow.types import field_types
-from shardwise.sources.tables.parquet.table_file import FileInfo
 from shardwise.storage import File, FileStat
 
-__all__ = ["ParquetFile", "check_version"]
+__all__ = ["FileInfo", "ParquetFile", "check_version"]
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 # The first read at the end of a file; longer footers take a second one.
@@ -37,13 +38,27 @@ _NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
-class ParquetFile:
-    """One file; makes no request before it must.
+@dataclass(frozen=True)
+class FileInfo:
+    """The facts in a file's footer.
 
-    Args:
-        file: its bytes.
-        stat: the version to read; None for the present one.
+    Attributes:
+        url: where it lies.
+        stat: which version of it this is.
+        schema: its Arrow schema.
+        rows: int64 `[groups]`, rows a row group.
+        sizes: int64 `[groups]`, its bytes before compression, all columns together.
     """
+
+    url: str
+    stat: FileStat
+    schema: pa.Schema
+    rows: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+class ParquetFile:
+    """One file; makes no request before it must. `stat` is as for `open_table`."""
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
         self._file = file
@@ -85,7 +100,9 @@ class ParquetFile:
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
-        """Decode a row group; columns that the file does not have are left out.
+        """A row group with these fields (of structs, "a.b"), and the bytes read for it.
+
+        Columns that the file does not have are left out.
 
         Raises:
             DataError: it is damaged.

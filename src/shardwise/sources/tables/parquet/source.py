@@ -26,8 +26,7 @@ from shardwise.sources.tables.arrow.fill import fill_nulls
 from shardwise.sources.tables.arrow.types import check_names, expand_names
 from shardwise.sources.tables.arrow.views import ArrowColumn
 from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, cast_column
-from shardwise.sources.tables.parquet.table_file import TableFile
-from shardwise.sources.tables.parquet.tables import Tables, open_table, open_tables
+from shardwise.sources.tables.parquet.tables import TableFile, Tables, open_table, open_tables
 from shardwise.sources.tables.parquet.urls import find_tables
 from shardwise.storage import FilePool, StorageOptions
 

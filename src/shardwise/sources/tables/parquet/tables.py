@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +26,13 @@ from shardwise.sources.tables.arrow.types import layouts, number_dtype, value_fi
 from shardwise.sources.tables.parquet.arrow_file import ArrowFile
 from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, TableFields, fields_of
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
-from shardwise.sources.tables.parquet.partitions import Partition, partitions_of
-from shardwise.sources.tables.parquet.table_file import TableFile
+from shardwise.sources.tables.parquet.urls import Partition, partitions_of
 from shardwise.storage import FilePool, FileStat
 
-__all__ = ["Tables", "open_table", "open_tables"]
+__all__ = ["TableFile", "Tables", "open_table", "open_tables"]
 
+# An open file of a table; any thread may read from it.
+TableFile: TypeAlias = ParquetFile | ArrowFile
 # Reading a footer is mostly waiting for storage.
 _OPEN_THREADS = 16
 # Uncompressed bytes of the row groups that a window shuffle has in use at a time. A constant: the
@@ -84,10 +85,7 @@ class Tables:
 def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
     """Open one file: an Arrow file if its name ends in ".arrow", else Parquet.
 
-    Args:
-        url: where it lies.
-        pool: has the open files.
-        stat: the version to read; None for the present one.
+    `stat` is the version to read; None for the present one.
     """
     kind = ArrowFile if url.endswith(".arrow") else ParquetFile
     return kind(pool.get(url), stat)

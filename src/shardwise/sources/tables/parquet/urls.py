@@ -10,15 +10,21 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
+from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
-from shardwise.shown import base_name
+from shardwise.shown import base_name, without_query
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 
-__all__ = ["SUFFIXES", "find_tables"]
+__all__ = ["Partition", "SUFFIXES", "find_tables", "partitions_of"]
 
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow")
 # The hub's names: train-00000-of-00002.parquet, with a hash behind it at times.
@@ -133,3 +139,67 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"it holds {type(value).__name__}, not an object", url=str(path))
     return value
+
+
+_PART = re.compile(r"(?P<name>[^=/]+)=(?P<value>[^/]*)")
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+# What Hive writes for a null.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A column that the directories' names make.
+
+    Attributes:
+        name: its name.
+        values: one a file: ints if all are whole numbers, else str; None for a null.
+        dtype: of the column, if the values are numbers.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+    dtype: np.dtype[Any] | None = None
+
+    def take(self, files: NDArray[np.int64]) -> Column:
+        """The values for rows of these files: an array if they are numbers, and none is null."""
+        values = [self.values[i] for i in files.tolist()]
+        return values if self.dtype is None or None in values else np.array(values, self.dtype)
+
+
+def partitions_of(urls: Sequence[str]) -> list[Partition]:
+    """The columns in the directories of some files.
+
+    Values that are all whole numbers, written as Python writes them, are ints; "01" is not.
+
+    Raises:
+        DataError: the files lie under different columns.
+
+    Examples:
+        >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
+        [Partition(name='year', values=(2024, 2025), dtype=None)]
+    """
+    columns = [
+        {
+            unquote(match["name"]): unquote(match["value"])
+            for part in without_query(url).split("/")[:-1]
+            if (match := _PART.fullmatch(part))
+        }
+        for url in urls
+    ]
+    for url, parts in zip(urls, columns, strict=True):
+        if list(parts) != list(columns[0]):
+            raise DataError(
+                f"its directories have the columns {list(parts)}, those of {urls[0]!r} have "
+                f"{list(columns[0])}: the files of a table lie under the same columns",
+                url=url,
+            )
+    names = columns[0] if columns else ()
+    return [Partition(name, _typed([parts[name] for parts in columns])) for name in names]
+
+
+def _typed(texts: Sequence[str]) -> tuple[int | str | None, ...]:
+    values = tuple(None if text == _NULL else text for text in texts)
+    if all(text is None or _WHOLE.fullmatch(text) for text in values):
+        return tuple(None if text is None else int(text) for text in values)
+    return values

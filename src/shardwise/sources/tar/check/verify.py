@@ -15,8 +15,7 @@ import numpy as np
 from shardwise.arguments import directory_text
 from shardwise.errors import ShardwiseError
 from shardwise.shown import shown
-from shardwise.sources.tar.check.oddities import Oddities
-from shardwise.sources.tar.check.problem import Problem, problem_of
+from shardwise.sources.tar.check.problems import Oddities, Problem, problem_of
 from shardwise.sources.tar.index.acceptance import changed
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.digests import payload_digests
@@ -79,10 +78,6 @@ def examine_shard(url: str, *, store: IndexStore) -> ShardReport:
     """Scan the headers of a shard and load its index. Payloads are not read, nothing is written.
 
     Damage is reported, and never raised.
-
-    Args:
-        url: the shard.
-        store: where its index is kept.
     """
     report = ShardReport(url, Oddities(url))
     try:
@@ -105,18 +100,10 @@ def verify_shard(
 ) -> ShardReport:
     """Read a shard and its index whole and compare them.
 
-    The headers with their checksums, the end, what the index says of each sample and, where the
-    index has digests, every payload.
-
-    Args:
-        url: the shard.
-        index: the directory of the index files; None for beside the shards.
-        options: how a remote shard is reached; None for the defaults.
-        accept_unfinished: whether it is no problem that a shard has no end.
-        progress: called with the bytes of payloads read since its last call.
-
-    Returns:
-        The report; its `problems` are empty for a sound shard.
+    The headers with their checksums, the end (no problem if there is none and that is accepted),
+    what the index says of each sample and, where the index has digests, every payload. `progress`
+    is called with the bytes of payloads read since its last call. The report's `problems` are empty
+    for a sound shard.
     """
     store = IndexStore(None if index is None else directory_text("index", index), options)
     report = examine_shard(url, store=store)

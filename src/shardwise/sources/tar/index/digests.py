@@ -26,12 +26,7 @@ _REMOTE_READS = 8
 def payload_digests(
     file: File, index: ShardIndex, *, progress: Callable[[int], object] | None = None
 ) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint32]]]:
-    """Read all payloads of a shard.
-
-    Args:
-        file: the shard.
-        index: its index.
-        progress: called with the bytes read since its last call.
+    """Read all payloads of a shard; `progress` is called with the bytes read since its last call.
 
     Yields:
         `(field, rows, digests)`: for some rows of the index (int64 `[k]`, those that have the

@@ -35,13 +35,7 @@ _logger = logging.getLogger("shardwise")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a manifest file has of one shard.
-
-    Attributes:
-        url: the shard.
-        index: its index.
-        stat: the shard.
-    """
+    """What a manifest file has of one shard."""
 
     url: str
     index: ShardIndex
@@ -185,11 +179,6 @@ def _is_placed(name: str, base: str, path: str) -> bool:
 
 def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manifest:
     """Write a manifest file of shards whose indexes are there.
-
-    Args:
-        path: the manifest file, "train.swm", or its URL.
-        urls: the shards, in order.
-        store: where the indexes are.
 
     Raises:
         DataError: a shard has no index that fits it, or is missing.

@@ -30,14 +30,7 @@ _MAX_SIDECARS, _MAX_FRAMES = 64, 1_000_000
 
 
 class TarMedia:
-    """The media files of one field of tar shards.
-
-    Args:
-        shards: gives the shards with their indexes.
-        store: where the sidecars lie.
-        pool: opens the shards.
-        field: the field that has them.
-    """
+    """The media files of one field of tar shards; sidecars lie beside the indexes of `store`."""
 
     def __init__(
         self, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool, field: str

@@ -11,7 +11,7 @@ from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.media_files.media_index import index_media, with_checksums
 from shardwise.media_files.sound import PacketSound
-from shardwise.sources.tar.check.problem import Problem, problem_of
+from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.media.build import (
     fresh_index,

@@ -69,22 +69,9 @@ class SidecarHeader:
 
 
 def encode_sidecar(header: SidecarHeader, blocks: Sequence[bytes]) -> bytes:
-    """A sidecar's bytes.
-
-    Args:
-        header: the shard.
-        blocks: by sample, and of each sample by field.
-    """
+    """A sidecar's bytes; the blocks are by sample, and of each sample by field."""
     assert len(blocks) == header.num_samples * len(header.fields)
-    text = json.dumps(
-        {
-            "num_bytes": header.num_bytes,
-            "num_samples": header.num_samples,
-            "fields": header.fields,
-            "layout": header.layout,
-        },
-        separators=(",", ":"),
-    ).encode()
+    text = json.dumps(vars(header), separators=(",", ":")).encode()
     begin = _FIXED + len(text) + 8 * (len(blocks) + 1)
     table = np.full(len(blocks) + 1, begin, "<u8")
     table[1:] += np.cumsum([len(block) for block in blocks], dtype=np.uint64)

@@ -27,13 +27,7 @@ _APART_ROWS, _APART_BYTES = 1024, 4 << 20
 
 
 def read_run(reader: Reader, start: int, stop: int, names: tuple[str, ...]) -> Iterator[Columns]:
-    """Yield samples `[start, stop)` as columns of at least one row, in order.
-
-    Args:
-        reader: of local shards without digests.
-        start: the first sample's id.
-        stop: behind the last one's.
-        names: the fields.
+    """Yield samples `[start, stop)` of local shards without digests, as columns in order.
 
     Raises:
         DataError: a payload can't be read whole.

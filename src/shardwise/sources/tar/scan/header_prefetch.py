@@ -68,14 +68,7 @@ class _Lane:
 
 
 class HeaderPrefetch(FileBytes):
-    """A remote shard's bytes, as a scan reads them: headers only, or everything.
-
-    Used by one thread.
-
-    Args:
-        file: the shard.
-        num_bytes: its length.
-    """
+    """A remote shard's bytes, as a scan reads them: headers only, or everything. For one thread."""
 
     first_read_bytes = 16 << 10
     sparse_headers = 64

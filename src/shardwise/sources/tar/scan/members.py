@@ -99,13 +99,7 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
 
 
 def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes]) -> Members:
-    """The members of some rows of a run, with their full names.
-
-    Args:
-        run: the run.
-        rows: the rows that are members.
-        long_names: names that replace those in the headers, by the run's row.
-    """
+    """The members of some rows of a run; `long_names`, by row, replace names in the headers."""
     blocks = run.blocks if len(rows) == len(run.blocks) else run.blocks[rows]
     names, lengths, prefixed = stored_names(blocks)
     # Names that are not, or not only, in the headers' name field, by row of the result.

@@ -310,14 +310,7 @@ class HeaderScan:
 
 
 class Scan(HeaderScan):
-    """The walk through the headers of a file; those of a remote one are prefetched.
-
-    Args:
-        file: the shard.
-        num_bytes: its length.
-        url: its name, for messages.
-        start: the byte where the walk begins, which must be a header's place.
-    """
+    """The walk through the headers of a file; those of a remote one are prefetched."""
 
     def __init__(self, file: File, num_bytes: int, *, url: str, start: int = 0) -> None:
         source = (HeaderPrefetch if file.is_remote else FileBytes)(file, num_bytes)

@@ -4,16 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.sources.tar.check.problem import Problem
+from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.index.acceptance import unfinished
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import split_names
 
-__all__ = ["Oddities"]
+__all__ = ["Oddities", "Problem", "problem_of"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A defect or oddity.
+
+    Attributes:
+        url: the shard or its index.
+        message: what it is, with the values.
+        hint: what to do about it; "" where the message says so.
+        key: the sample, if it is about one.
+        field: its field.
+        offset: the byte in the shard.
+    """
+
+    url: str
+    message: str
+    hint: str = ""
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None
+
+
+def problem_of(error: ShardwiseError, url: str) -> Problem:
+    """An error as a problem of a shard."""
+    if isinstance(error, DataError):
+        return Problem(
+            error.url or url, error.reason, key=error.key, field=error.field, offset=error.offset
+        )
+    return Problem(url, str(error))
+
 
 # Below 4 MiB, opening shards takes longer than reading them.
 _SMALL_BYTES = 4 << 20
