@@ -135,26 +135,28 @@ def test_a_token_that_is_renewed_in_its_file_goes_unnoticed(cluster, monkeypatch
 def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster, monkeypatch):
     # At pauses of up to 10 s, ten attempts in a row take 20 s.
     monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
-    urls = put_shards(cluster, "train", [40, 40])
+    urls = put_shards(cluster, "train", [12, 12])
     data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
     # Opened now; nothing is prefetched before the first batch is asked for.
     batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
     gateway = cluster.nodes[0]
     gateway.leave()
 
+    refusals = [
+        (400, "ErrNoNodes", "no storage targets in the cluster"),
+        (503, "ErrStarting", "starting up"),
+        (404, "ErrBckNotFound", "no such bucket yet"),
+    ]
+
     def come_back():
+        cluster.refusal = refusals[0]
         gateway.come()
-        for refusal in (
-            (400, "ErrNoNodes", "no storage targets in the cluster"),
-            (503, "ErrStarting", "starting up"),
-            (404, "ErrBckNotFound", "no such bucket yet"),
-        ):
-            cluster.refusal = refusal
+        for cluster.refusal in refusals:
             wait_for_requests(cluster, node=0, num_more=3)
         cluster.refusal = None
 
     with in_a_second(come_back):
-        check_epoch(batches, 80)
+        check_epoch(batches, 24)
 
 
 def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(cluster, monkeypatch):
