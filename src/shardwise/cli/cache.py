@@ -81,6 +81,10 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
 def _describe(directory: Path) -> dict[str, Any]:
     """What the cache holds, as JSON."""
     contents = inspect(directory)
+    files = [asdict(file) for file in contents.files]
+    for file in files:
+        last_used = datetime.fromtimestamp(file.pop("used_ns") / 1e9, UTC)
+        file["last_used"] = last_used.isoformat(timespec="seconds")
     return {
         "directory": str(directory),
         **asdict(contents.usage),
@@ -88,13 +92,8 @@ def _describe(directory: Path) -> dict[str, Any]:
         "num_blocks": contents.num_blocks,
         "num_unreadable": contents.num_unreadable,
         "num_parts": contents.num_parts,
-        "files": [_describe_file(asdict(file)) for file in contents.files],
+        "files": files,
     }
-
-
-def _describe_file(file: dict[str, Any]) -> dict[str, Any]:
-    last_used = datetime.fromtimestamp(file.pop("used_ns") / 1e9, UTC)
-    return {**file, "last_used": last_used.isoformat(timespec="seconds")}
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def certify(
     """
     found = read_coverage(Path(directory))
     faults, notes = found.faults, found.notes
-    name_samples: NameSamples = _no_names
+    name_samples: NameSamples | None = None
     fingerprint = None
     if urls:
         from shardwise.cli.lost_samples import SampleNames
@@ -84,12 +84,6 @@ def certify(
         _show("note", notes)
     if not is_ok:
         click.get_current_context().exit(1)
-
-
-def _no_names(line: CoverageLine) -> list[str]:
-    """Without the data."""
-    del line
-    return ["    give the data's URLS to see which samples"]
 
 
 def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:

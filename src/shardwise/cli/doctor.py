@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -30,14 +29,6 @@ _INDEX_HINTS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A problem, and whether reading refuses the shard for it."""
-
-    problem: Problem
-    is_error: bool
-
-
 @click.command()
 @urls_argument
 @shard_options
@@ -54,48 +45,49 @@ def doctor(
         shards = list_shards(urls)
     store = IndexStore(index)
     complete: list[Oddities] = []
-    findings: list[Finding] = []
+    # What reading refuses, and what is only odd.
+    errors: list[Problem] = []
+    odd: list[Problem] = []
     with progress("examining", len(shards)) as show_done:
         for done, url in enumerate(shards, 1):
             report = examine_shard(url, store=store)
-            findings += _findings(report, accept_unfinished=accept_unfinished)
+            refusal = _refusal(report, accept_unfinished=accept_unfinished)
+            errors += [] if refusal is None else [refusal]
+            odd += _oddities(report, refusal)
             # Counts up to a damaged header say nothing of the shard.
             if report.oddities.is_complete:
                 complete.append(report.oddities)
             show_done(done)
-    findings += [Finding(problem, is_error=False) for problem in _compare(complete)]
-    known = {finding.problem.url for finding in findings if finding.is_error}
-    findings += [Finding(p, is_error=True) for p in wrong_entries(urls, index, known)]
-    findings.sort(key=lambda finding: not finding.is_error)
-    num_errors = sum(finding.is_error for finding in findings)
+    odd += _compare(complete)
+    errors += wrong_entries(urls, index, {problem.url for problem in errors})
     document = {
         "num_shards": len(shards),
         "num_samples": sum(shard.num_samples for shard in complete),
-        "num_errors": num_errors,
-        "num_oddities": len(findings) - num_errors,
+        "num_errors": len(errors),
+        "num_oddities": len(odd),
         "findings": [
-            {"level": "error" if finding.is_error else "odd", **describe_problem(finding.problem)}
-            for finding in findings
+            {"level": level, **describe_problem(problem)}
+            for level, problems in (("error", errors), ("odd", odd))
+            for problem in problems
         ],
     }
     if as_json:
         write_document(document)
     else:
-        _show(findings, document)
-    if num_errors:
+        _show("error: ", errors)
+        _show("odd: ", odd)
+        _show_counts(document)
+    if errors:
         click.get_current_context().exit(1)
 
 
-def _findings(report: ShardReport, *, accept_unfinished: bool) -> Iterator[Finding]:
-    """Why reading refuses a shard, if it does, then what is odd about it and its index."""
-    refusal = _refusal(report, accept_unfinished=accept_unfinished)
-    if refusal is not None:
-        yield Finding(refusal, is_error=True)
+def _oddities(report: ShardReport, refusal: Problem | None) -> Iterator[Problem]:
+    """What is odd about a shard and its index, beside why reading refuses it."""
     for problem in report.findings:
         if refusal is None or problem.message != refusal.message:
-            yield Finding(problem, is_error=False)
+            yield problem
     if refusal is None and report.saved is not None and report.saved.state == "missing":
-        yield Finding(_index_problem(report.url, "missing"), is_error=False)
+        yield _index_problem(report.url, "missing")
 
 
 def _refusal(report: ShardReport, *, accept_unfinished: bool) -> Problem | None:
@@ -139,17 +131,18 @@ def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:
         )
 
 
-def _show(findings: Sequence[Finding], document: dict[str, Any]) -> None:
-    """Write each kind of finding once, with the first shard that has it."""
-    kinds: dict[tuple[bool, str], list[Problem]] = {}
-    for finding in findings:
-        problem = finding.problem
-        kind = finding.is_error, problem.hint or problem.message
-        kinds.setdefault(kind, []).append(problem)
-    for (is_error, _), problems in kinds.items():
+def _show(mark: str, found: Sequence[Problem]) -> None:
+    """Write each kind of problem once, with the first shard that has it."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in found:
+        kinds.setdefault(problem.hint or problem.message, []).append(problem)
+    for problems in kinds.values():
         num_more = len({problem.url for problem in problems[1:]} - {problems[0].url})
         more = f" (and {plural(num_more, 'more shard')})" if num_more else ""
-        write_problem(problems[0], mark="error: " if is_error else "odd: ", more=more)
+        write_problem(problems[0], mark=mark, more=more)
+
+
+def _show_counts(document: dict[str, Any]) -> None:
     errors = plural(document["num_errors"], "error")
     oddities = plural(document["num_oddities"], "oddity", "oddities")
     samples = plural(document["num_samples"], "sample")

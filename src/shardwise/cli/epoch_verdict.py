@@ -20,25 +20,14 @@ NameSamples = Callable[[CoverageLine], list[str]]
 
 @dataclass(slots=True)
 class EpochVerdict:
-    """What the lines say of an epoch.
+    """What the lines say of an epoch; counts of samples are named as in `CoverageLine`.
 
     Attributes:
-        epoch: its number.
-        num_samples: its positions.
-        begin: the position from which it was read in this order: another than 0 where it goes on
-            from another order.
-        reached: the position up to which it was read.
+        begin, reached: the positions from and up to which it was read in this order; `begin` is
+            not 0 where it goes on from another order.
         is_once: whether its samples are the data's, each once.
-        handed_out: samples that the loops got.
-        skipped: damaged ones that were left out.
-        replaced: damaged ones that have a substitute.
-        planned: samples that the plan gives.
-        num_padded: rows of padding.
-        num_dropped: samples that the plan leaves out at the end.
-        runs: the runs that count.
-        world_sizes: their numbers of ranks.
-        faults: what does not fit, in words.
-        notes: facts that explain it, in words.
+        runs, world_sizes: the runs that count, and their numbers of ranks.
+        faults, notes: what does not fit, and facts that explain it, in words.
         used: the lines that count.
     """
 
@@ -113,7 +102,9 @@ class EpochVerdict:
         }
 
 
-def verdict_of(epoch: int, stretches: list[Stretch], name_samples: NameSamples) -> EpochVerdict:
+def verdict_of(
+    epoch: int, stretches: list[Stretch], name_samples: NameSamples | None
+) -> EpochVerdict:
     """Add up the lines of an epoch's stretches."""
     verdict = EpochVerdict(epoch, reached=stretches[-1].last)
     ends: list[CoverageLine] = []
@@ -124,11 +115,11 @@ def verdict_of(epoch: int, stretches: list[Stretch], name_samples: NameSamples) 
         if leg is None:
             verdict.begin = stretch.last
             continue
-        verdict.num_samples = leg.line.line.num_samples
-        verdict.is_once = leg.line.line.is_whole
+        verdict.num_samples = leg.line.num_samples
+        verdict.is_once = leg.line.is_whole
         verdict.runs.append(leg.run)
-        verdict.world_sizes.append(leg.world_size)
-        for rank in range(leg.world_size):
+        verdict.world_sizes.append(leg.line.world_size)
+        for rank in range(leg.line.world_size):
             for placed in _counting(stretch, rank):
                 _add(verdict, placed, name_samples)
                 if placed.line.is_end:
@@ -156,7 +147,7 @@ def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
     return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
 
 
-def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples) -> None:
+def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples | None) -> None:
     """Count a line, and hold it against its part of the plan."""
     line = placed.line
     verdict.used.append(placed)
@@ -174,7 +165,8 @@ def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples) -
     )
     if got.count == line.planned.count:
         fault += ", but not the same ones"
-    verdict.faults += [fault, *name_samples(line)]
+    without = ["    give the data's URLS to see which samples"]
+    verdict.faults += [fault, *(name_samples(line) if name_samples else without)]
 
 
 def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:

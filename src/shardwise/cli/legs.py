@@ -140,24 +140,9 @@ class Leg:
     passes: dict[int, list[RankPass]]
 
     @property
-    def line(self) -> PlacedLine:
-        """Any line: of what they all have in common."""
-        return self._all()[0].lines[0]
-
-    @property
-    def epoch(self) -> int:
-        """The epoch."""
-        return self.line.line.epoch
-
-    @property
-    def begin(self) -> int:
-        """The position that the passes began at."""
-        return self.line.line.begin
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks there are, also such as have no line."""
-        return self.line.line.world_size
+    def line(self) -> CoverageLine:
+        """Any line, for what they all have in common: epoch, begin, world size, data."""
+        return self._all()[0].lines[0].line
 
     @property
     def began(self) -> tuple[float, float]:
@@ -176,8 +161,8 @@ class Leg:
 
     def reached(self) -> int:
         """The last position that all ranks reached; the beginning where there is none."""
-        common = set.intersection(*(self.ends(rank) for rank in range(self.world_size)))
-        return max(common, default=self.begin)
+        common = set.intersection(*(self.ends(rank) for rank in range(self.line.world_size)))
+        return max(common, default=self.line.begin)
 
     def furthest(self) -> int:
         """The last position that any line reaches."""
@@ -190,12 +175,12 @@ class Leg:
 
     def has_gap(self, rank: int) -> bool:
         """Whether a rank has lines behind positions of which it has none."""
-        reached = max(self.ends(rank), default=self.begin)
+        reached = max(self.ends(rank), default=self.line.begin)
         return any(p.line.last > reached for each in self.passes[rank] for p in each.lines)
 
     def lacking(self, position: int) -> list[int]:
         """The ranks without a line that ends at a position."""
-        return [r for r in range(self.world_size) if self.until(r, position) is None]
+        return [r for r in range(self.line.world_size) if self.until(r, position) is None]
 
     def _all(self) -> list[RankPass]:
         return [each for passes in self.passes.values() for each in passes]

@@ -26,10 +26,8 @@ class Stretch:
 
     Attributes:
         leg: the leg; None where no line says who read these positions.
-        first: the position it begins at.
-        last: the position it counts up to.
-        faults: why it is not complete, in words.
-        notes: facts that explain it, in words.
+        first, last: the positions that it begins at, and counts up to.
+        faults, notes: why it is not complete, and facts that explain it, in words.
     """
 
     leg: Leg | None
@@ -61,9 +59,9 @@ def lineage_of(
             stretches.insert(0, before)
             if before.leg is not None:
                 rest = _before(rest, before.leg)
-        epoch, later = stretch.leg.epoch, stretch.leg
+        epoch, later = stretch.leg.line.epoch, stretch.leg
         lineage[epoch] = stretches
-        rest = [leg for leg in rest if leg.epoch < epoch]
+        rest = [leg for leg in rest if leg.line.epoch < epoch]
     return dict(sorted(lineage.items()))
 
 
@@ -74,19 +72,19 @@ def _before(legs: Iterable[Leg], child: Leg) -> list[Leg]:
 
 def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
     """How far the newest leg counts in its epoch: it is the last one of that epoch."""
-    epoch = legs[0].epoch if later is None else max(leg.epoch for leg in legs)
-    of_epoch = [leg for leg in legs if leg.epoch == epoch]
-    num_samples = of_epoch[0].line.line.num_samples
+    epoch = legs[0].line.epoch if later is None else max(leg.line.epoch for leg in legs)
+    of_epoch = [leg for leg in legs if leg.line.epoch == epoch]
+    num_samples = of_epoch[0].line.num_samples
     # Where the training went on with the next epoch, this one was ended.
     whole = [leg for leg in of_epoch if not leg.lacking(num_samples)]
-    begun = [leg for leg in of_epoch if leg.reached() > leg.begin]
+    begun = [leg for leg in of_epoch if leg.reached() > leg.line.begin]
     leg = (whole if later is not None and whole else begun or of_epoch)[0]
     reached, furthest = leg.reached(), leg.furthest()
-    stretch = Stretch(leg, leg.begin, reached)
+    stretch = Stretch(leg, leg.line.begin, reached)
     if later is not None and reached < num_samples:
         stretch.faults.append(
             f"it was left at position {reached} of {num_samples}, and the training went on with "
-            f"epoch {later.epoch}"
+            f"epoch {later.line.epoch}"
         )
     lacking = leg.lacking(furthest)
     if lacking and furthest == num_samples:
@@ -102,8 +100,8 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
         )
     skipped = [other for other in of_epoch[: of_epoch.index(leg)] if later is None]
     stretch.notes += [
-        f"run {other.run} has lines from position {other.begin} on of some ranks only, and counts "
-        "for nothing"
+        f"run {other.run} has lines from position {other.line.begin} on of some ranks only, and "
+        "counts for nothing"
         for other in skipped
     ]
     return stretch
@@ -112,12 +110,12 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
 def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> Stretch:
     """What counts before a stretch that began in the middle of an epoch."""
     assert child.leg is not None
-    position, epoch = child.first, child.leg.epoch
-    candidates = [leg for leg in legs if leg.epoch == epoch and leg.begin < position]
+    position, epoch = child.first, child.leg.line.epoch
+    candidates = [leg for leg in legs if leg.line.epoch == epoch and leg.line.begin < position]
     for leg in candidates:
         if not leg.lacking(position):
-            return Stretch(leg, leg.begin, position)
-    if child.leg.line.line.begin_past in joined:
+            return Stretch(leg, leg.line.begin, position)
+    if child.leg.line.begin_past in joined:
         return Stretch(None, 0, position)
     goes_on = f"run {child.leg.run} goes on from position {position}"
     candidates = [leg for leg in candidates if leg.furthest() >= position]
@@ -132,7 +130,7 @@ def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> 
         faults[-1] += f", where {goes_on}"
     else:
         faults[-1] += f", where {goes_on}: call state_dict() on every rank at a checkpoint"
-    return Stretch(leg, leg.begin, position, faults)
+    return Stretch(leg, leg.line.begin, position, faults)
 
 
 def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
@@ -143,12 +141,14 @@ def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
         if rank not in leg.passes:
             text = "has no line at all"
         elif not ends:
-            text = f"has no line from position {leg.begin} on{_next(leg, rank, leg.begin)}"
+            text = (
+                f"has no line from position {leg.line.begin} on{_next(leg, rank, leg.line.begin)}"
+            )
         else:
-            before = max((end for end in ends if end < position), default=leg.begin)
+            before = max((end for end in ends if end < position), default=leg.line.begin)
             text = f"has lines up to position {before}{_next(leg, rank, before)}"
             text += f", and none that ends at {position}"
-        faults.append(f"run {leg.run}, rank {rank} of {leg.world_size} {text}")
+        faults.append(f"run {leg.run}, rank {rank} of {leg.line.world_size} {text}")
     if len(ranks) > 8:
         faults.append(f"run {leg.run}: neither do those of {_ranks(ranks[8:])}")
     return faults

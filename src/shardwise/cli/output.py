@@ -141,7 +141,7 @@ def bar(shares: Sequence[float]) -> str:
     >>> len(bar([0.0, 0.01, 1.0]))
     3
     """
-    blocks = BLOCKS if _draws_blocks() else ASCII_BLOCKS
+    blocks = _blocks()
     return "".join(_block(share, blocks) for share in shares)
 
 
@@ -156,8 +156,7 @@ def _block(share: float, blocks: str) -> str:
 
 def bar_legend() -> tuple[str, str]:
     """The characters for the smallest and for the whole share."""
-    blocks = BLOCKS if _draws_blocks() else ASCII_BLOCKS
-    return blocks[0], blocks[-1]
+    return _blocks()[0], _blocks()[-1]
 
 
 def bar_width(beside: int) -> int:
@@ -167,6 +166,7 @@ def bar_width(beside: int) -> int:
     return max(8, min(PLAIN_WIDTH, get_terminal_size().columns - beside))
 
 
-def _draws_blocks() -> bool:
-    """Whether standard output can show more than ASCII."""
-    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+def _blocks() -> str:
+    """The characters of bars that standard output can show."""
+    is_utf = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    return BLOCKS if is_utf else ASCII_BLOCKS

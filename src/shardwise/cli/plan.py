@@ -28,7 +28,7 @@ from shardwise.cli.output import (
 from shardwise.plan import Plan, Sampler
 
 if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
+    pass
 
 __all__ = ["plan"]
 
@@ -103,7 +103,10 @@ def plan(
     if num_samples is not None:
         sizes = _equal_sizes(num_samples, num_shards or 1)
     else:
-        data = _opened(urls, num_shards, index, accept_unfinished=accept_unfinished)
+        if num_shards is not None:
+            raise click.UsageError("--shards goes with --num-samples; URLS have their own")
+        with usage_errors():
+            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         sizes, own = data.shard_sizes, getattr(data, "sampler", None)
     num_ids = int(sizes.sum())
     if remainder is None:
@@ -171,16 +174,6 @@ def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
     sizes = np.full(num_shards, num_samples // num_shards, dtype=np.int64)
     sizes[: num_samples % num_shards] += 1
     return sizes
-
-
-def _opened(
-    urls: tuple[str, ...], num_shards: int | None, index: str | None, *, accept_unfinished: bool
-) -> Dataset:
-    """The dataset of data."""
-    if num_shards is not None:
-        raise click.UsageError("--shards goes with --num-samples; URLS have their own")
-    with usage_errors():
-        return open_data(urls, index=index, accept_unfinished=accept_unfinished)
 
 
 def _sources(plan: Plan, epoch: int) -> dict[str, dict[str, float]] | None:

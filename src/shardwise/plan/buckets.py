@@ -27,13 +27,8 @@ _OVERSIZED = ("warn", "error")
 class Buckets:
     """Batches of neighbours in length, for `batch_by=`; `sw.buckets` makes them and documents them.
 
-    Attributes:
-        lengths: float64 `[n]`, or the name of a field; None for samples that are all alike.
-        batch_size: samples a rank in each batch; None for the loader's.
-        budget: the largest rows x longest of a rank's batch; None for a fixed number of rows.
-        window: samples that are sorted by length together.
-        shape: an array `[n]` or `[n, k]` of what must not mix, or the name of a field; None.
-        oversized: what a sample above the budget does, "warn" or "error".
+    Lengths are float64 `[n]`, or the name of a field; what must not mix (`shape`) is an array `[n]`
+    or `[n, k]`, or the name of a field.
     """
 
     lengths: Any
@@ -78,13 +73,10 @@ class Buckets:
     def over(
         self, sampler: Sampler, num_samples: int, *, rows: int, seed: int | None
     ) -> BucketSampler:
-        """The order of these buckets over another order.
+        """The order of these buckets over another order, of a dataset of `num_samples`.
 
-        Args:
-            sampler: the order to walk through.
-            num_samples: samples in the dataset.
-            rows: of a global batch; no matter under a budget.
-            seed: permutes the batches of a window; None keeps them by length.
+        `rows` are those of a global batch. The seed permutes the batches of a window; None keeps
+        them by length.
 
         Raises:
             ValueError: a column has another number of values than the dataset has samples, or a

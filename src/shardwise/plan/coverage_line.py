@@ -133,11 +133,7 @@ class CoverageLine:
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:
-    """A value of the kind that the field has.
-
-    Raises:
-        ValueError: it is of another kind.
-    """
+    """The value, if it is of the kind that the field has."""
     if kind.startswith("Tallied"):
         if value is None and kind.endswith("None"):
             return None

@@ -86,7 +86,7 @@ class VirtualEpochs:
     """Epochs of another length, which walk on through the inner sampler's epochs.
 
     Args:
-        sampler: the order to walk through; not empty.
+        sampler: the order to walk through, `inner`; not empty.
         epoch_size: positions in a virtual epoch; less or more than the inner epoch has.
 
     Position p of virtual epoch e is position `e * epoch_size + p` of all inner epochs in a row.
@@ -99,7 +99,7 @@ class VirtualEpochs:
         self.num_samples = whole("epoch_size", epoch_size, least=1)
         if self.num_samples >= 2**63:
             raise ValueError(f"epoch_size={self.num_samples} does not fit into 64 bits")
-        self._sampler = sampler
+        self.inner = sampler
         self.lanes = lanes_of(sampler)
         if not sampler.num_samples:
             raise ValueError(f"epoch_size={self.num_samples} of no samples: {sampler!r} is empty")
@@ -107,20 +107,15 @@ class VirtualEpochs:
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of virtual epoch `epoch`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
-        size = self._sampler.num_samples
+        size = self.inner.num_samples
         # In Python's ints: the position since training began may pass any width.
         first, offset = divmod(operator.index(epoch) * self.num_samples, size)
         inner, places = np.divmod(places + offset, size)
         ids = np.empty(len(places), dtype=np.int64)
         for step in np.unique(inner).tolist():
             here = np.flatnonzero(inner == step)
-            ids[here] = self._sampler.indices(first + step, places[here])
+            ids[here] = self.inner.indices(first + step, places[here])
         return ids
-
-    @property
-    def inner(self) -> Sampler:
-        """The order to walk through."""
-        return self._sampler
 
     def first_lane(self, epoch: int) -> int:
         """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).
@@ -132,13 +127,13 @@ class VirtualEpochs:
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]] | None:
         """The ids of the inner epochs, where a virtual epoch is made of whole ones; else None."""
-        size = self._sampler.num_samples
+        size = self.inner.num_samples
         first, offset = divmod(operator.index(epoch) * self.num_samples, size)
         if offset or self.num_samples % size:
             return None
         parts: list[range | NDArray[np.int64]] = []
         for inner in range(first, first + self.num_samples // size):
-            more = epoch_parts(self._sampler, inner)
+            more = epoch_parts(self.inner, inner)
             if more is None:
                 return None
             parts += more
@@ -149,8 +144,8 @@ class VirtualEpochs:
         return {
             "sampler": "virtual epochs",
             "epoch_size": self.num_samples,
-            "inner": self._sampler.spec(),
+            "inner": self.inner.spec(),
         }
 
     def __repr__(self) -> str:
-        return f"VirtualEpochs({self._sampler!r}, {self.num_samples})"
+        return f"VirtualEpochs({self.inner!r}, {self.num_samples})"

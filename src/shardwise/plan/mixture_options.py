@@ -177,14 +177,7 @@ class MixturePart:
 
 @dataclass(frozen=True)
 class MixtureOptions:
-    """How datasets are mixed; `shardwise.mix` documents them.
-
-    Attributes:
-        changes: weights, from positions on.
-        until: "first", "all", `{name: epochs}`, or a number of samples.
-        block: positions that are permuted among each other.
-        seed: makes another order.
-    """
+    """How datasets are mixed; `shardwise.mix` says what each is, its `schedule` being `changes`."""
 
     changes: tuple[WeightChange, ...]
     until: Until = "first"

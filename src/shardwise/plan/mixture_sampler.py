@@ -35,6 +35,9 @@ class MixtureSampler:
         parts: the datasets by name; their ids follow one another in this order.
         options: weights, length and seed.
 
+    Attributes:
+        schedule: which dataset each draw is of.
+
     Of any whole blocks each dataset has its weight's share, up to 2.4 samples, and each rank sees
     the same shares. 0.15 to 0.4 µs a position in blocks of 4,096.
     """
@@ -48,7 +51,7 @@ class MixtureSampler:
         self.options = options
         self.seed = options.seed
         names = self.names = tuple(self.parts)
-        self._schedule = MixtureSchedule(
+        self.schedule = MixtureSchedule(
             names, options.changes, options.seed, self._unit, self._block
         )
         sizes = [part.num_ids for part in self.parts.values()]
@@ -64,11 +67,6 @@ class MixtureSampler:
     @property
     def _block(self) -> int:
         return self.options.block
-
-    @property
-    def schedule(self) -> MixtureSchedule:
-        """Which dataset each draw is of."""
-        return self._schedule
 
     def indices(self, epoch: int, positions: Ints) -> Ints:
         """The sample ids at `positions` of `epoch`, int64 `[k]`."""
@@ -103,7 +101,7 @@ class MixtureSampler:
 
     def _split(self, positions: Ints) -> tuple[Ints, Ints]:
         """For each position since the beginning its dataset, and the samples of that before."""
-        return self._schedule.split(positions)
+        return self.schedule.split(positions)
 
     def _since_begin(self, epoch: int) -> int:
         """The position, since the beginning, of an epoch's position 0.
@@ -127,7 +125,7 @@ class MixtureSampler:
         return dict(zip(self.names, counts, strict=True))
 
     def _counts(self, position: int) -> list[int]:
-        return self._schedule.counts(position)
+        return self.schedule.counts(position)
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]]:
         """Samples and epochs of each dataset up to a position of an epoch, since the beginning.
@@ -158,7 +156,7 @@ class MixtureSampler:
             return length
         if not isinstance(until, str):
             return -(-until // self._unit) * self._unit
-        drawn = [k for k, is_drawn in enumerate(self._schedule.is_drawn()) if is_drawn]
+        drawn = [k for k, is_drawn in enumerate(self.schedule.is_drawn()) if is_drawn]
         ends = {k: self._samples_until(k, int(self._sizes[k])) for k in drawn}
         whole_ones = [end for end in ends.values() if end is not None]
         if until == "first" and whole_ones:
@@ -173,7 +171,7 @@ class MixtureSampler:
 
     def _samples_until(self, number: int, num_samples: int) -> int | None:
         """Positions until a dataset's first samples have all come."""
-        draws = self._schedule.draws_until(number, -(-num_samples // self._unit))
+        draws = self.schedule.draws_until(number, -(-num_samples // self._unit))
         return None if draws is None else draws * self._unit
 
     def spec(self) -> dict[str, Any]:
@@ -185,7 +183,7 @@ class MixtureSampler:
 
         The data are among it. Later changes of weights, and datasets that come with them, are not.
         """
-        segments = [s for s in self._schedule.segments if s.start * self._unit < position]
+        segments = [s for s in self.schedule.segments if s.start * self._unit < position]
         sorted_names = sorted(self.names)
         counts = dict(zip(self.names, self._counts(position), strict=True))
         changes = {
@@ -245,14 +243,14 @@ class BatchMixtureSampler(MixtureSampler):
 
     def _split(self, positions: Ints) -> tuple[Ints, Ints]:
         batches = positions // self._unit
-        which, numbers = self._schedule.split(batches)
+        which, numbers = self.schedule.split(batches)
         return which, (numbers - batches) * self._unit + positions
 
     def _counts(self, position: int) -> list[int]:
         batch, rest = divmod(position, self._unit)
-        counts = [count * self._unit for count in self._schedule.counts(batch)]
+        counts = [count * self._unit for count in self.schedule.counts(batch)]
         if rest:
-            which, _ = self._schedule.split(np.array([batch], dtype=np.int64))
+            which, _ = self.schedule.split(np.array([batch], dtype=np.int64))
             counts[int(which[0])] += rest
         return counts
 

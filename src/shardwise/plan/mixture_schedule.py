@@ -92,12 +92,10 @@ class MixtureSchedule:
     def weights(self) -> list[float]:
         """The weights of the last segment, in the order of `names`; their sum is 1."""
         weights = [0.0] * len(self.names)
-        for place, weight in zip(self._to_names.tolist(), self._last(), strict=True):
+        last = self.segments[-1].last_weights()
+        for place, weight in zip(self._to_names.tolist(), last, strict=True):
             weights[place] = float(weight)
         return weights
-
-    def _last(self) -> tuple[Fraction, ...]:
-        return self.segments[-1].last_weights()
 
     def is_drawn(self) -> list[bool]:
         """Whether each dataset is ever drawn, in the order of `names`."""

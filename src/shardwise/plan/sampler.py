@@ -75,10 +75,10 @@ class FullSampler:
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""
-        return self._permutations.get(epoch, self._permutation)(positions)
-
-    def _permutation(self, epoch: int) -> Permutation:
-        return Permutation(self.num_samples, mix(self.seed, epoch))
+        permutation = self._permutations.get(
+            epoch, lambda e: Permutation(self.num_samples, mix(self.seed, e))
+        )
+        return permutation(positions)
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
         """Each sample once, in every epoch."""
@@ -183,10 +183,6 @@ def make_sampler(
 
 def sampler_from_spec(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
     """The sampler that has this `spec()`; None where that does not say enough to make it.
-
-    Args:
-        order: the description, as states and coverage lines have it.
-        shard_sizes: int64 `[shards]`, of the data.
 
     >>> spec = FullSampler(10, seed=3).spec()
     >>> sampler_from_spec(spec, np.array([4, 6]))

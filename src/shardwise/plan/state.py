@@ -8,7 +8,7 @@ reads the states of its data.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
@@ -86,33 +86,31 @@ class LoaderState:
         its = {"fingerprint": fingerprint, "num_samples": num_samples}
         # Apart: an order has a num_samples of its own.
         differing = dict.fromkeys([*_differences(mine, its), *_differences(self.order, order)])
-        if differing:
-            lines = "\n".join(f"  {line}" for line in differing)
-            raise StateError(
-                "the state belongs to other data, another seed or another order:\n"
-                f"{lines}\n"
-                f"{_remedy(self.order, order)}"
-            )
+        what = "the state belongs to other data, another seed or another order"
+        _refuse(differing, what, _remedy(self.order, order))
 
     def check_past(self, num_samples: int, past: Mapping[str, Any]) -> None:
         """Return if the order up to this state is the one of a loader, whatever comes after.
 
-        Args:
-            num_samples: samples up to the state, since the beginning of the first epoch.
-            past: what the order of the loader up to there depends on.
+        `past` is what the order of the loader depends on up to the state, which was taken after
+        `num_samples` since the beginning of the first epoch.
 
         Raises:
             StateError: it isn't; the message has a line for each entry that differs.
         """
-        differing = list(_differences(self.order, past))
-        if differing:
-            lines = "\n".join(f"  {line}" for line in differing)
-            raise StateError(
-                f"the state was taken after {num_samples} samples, and the order of these is not "
-                f"this loader's:\n{lines}\n"
-                "a change of the order must begin behind the state: load it into a loader with the "
-                "state's values up to there, or start without it"
-            )
+        _refuse(
+            _differences(self.order, past),
+            f"the state was taken after {num_samples} samples, and the order of these is not this "
+            "loader's",
+            "a change of the order must begin behind the state: load it into a loader with the "
+            "state's values up to there, or start without it",
+        )
+
+
+def _refuse(differing: Iterable[str], what: str, remedy: str) -> None:
+    lines = "".join(f"  {line}\n" for line in differing)
+    if lines:
+        raise StateError(f"{what}:\n{lines}{remedy}")
 
 
 def _remedy(mine: Mapping[str, Any], its: Mapping[str, Any]) -> str:

@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess
-from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow.columns import empty_columns, gather
 from shardwise.sources.tables.arrow.convert import convert
-from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, value_fields
+from shardwise.sources.tables.arrow.types import KEY, check_names, field_types, traits_of
 from shardwise.sources.tables.arrow.views import ArrowColumn
 
 __all__ = ["HuggingFaceSource", "is_columnar", "undecoded"]
-
-_KEY = "__key__"
 
 
 def is_columnar(dataset: Any) -> bool:
@@ -120,11 +117,9 @@ class HuggingFaceSource:
         shards = [Shard(f"wrap:{kind}", len(dataset), 0)]
         self.manifest = Manifest(f"wrap {dataset._fingerprint}", shards)
         schema = dataset.data.schema
-        self.fields = tuple(name for name in field_types(schema) if name != _KEY)
-        self.traits = SourceTraits(
-            value_fields=value_fields(schema) - {_KEY}, layouts=layouts(schema)
-        )
-        self._has_keys = _KEY in schema.names
+        self.fields = tuple(name for name in field_types(schema) if name != KEY)
+        self.traits = traits_of(schema)
+        self._has_keys = KEY in schema.names
         self._table: PerProcess[_Table] = PerProcess()
 
     def __repr__(self) -> str:
@@ -140,7 +135,7 @@ class HuggingFaceSource:
         url = self.manifest.shards[0].url
         check_names(names, self.fields, url=url)
         if self._has_keys:
-            names += (_KEY,)
+            names += (KEY,)
 
         if len(ids):
             table = self._table.get(lambda: _Table(self.dataset))
@@ -155,7 +150,7 @@ class HuggingFaceSource:
             )
         else:
             columns = empty_columns(field_types(self.dataset.data.schema), names)
-        keys = columns.pop(_KEY) if self._has_keys else ids.tolist()
+        keys = columns.pop(KEY) if self._has_keys else ids.tolist()
         return Columns(ids, list(map(str, keys)), columns)
 
 

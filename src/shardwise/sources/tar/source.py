@@ -188,15 +188,10 @@ class TarSource:
     def read_sample(
         self, sample: int, fields: tuple[str, ...] | None = None
     ) -> tuple[str, list[bytes | None]] | None:
-        """Read one sample, in a third of the time that `read` takes for it.
+        """The key of one sample, and the payload of each field, in a third of the time of `read`.
 
-        Args:
-            sample: its id, in [0, N).
-            fields: as `read` takes them.
-
-        Returns:
-            Its key, and the payload of each field in that order; None where its fields lie too far
-            apart for one read, or something is wrong: `read` says what.
+        None where its fields lie too far apart for one read, or something is wrong: `read` says
+        what.
         """
         reader = self._opened()
         return reader.read_one(sample, reader.shards.fields if fields is None else fields)
@@ -220,18 +215,10 @@ class TarSource:
         return stored_runs(reader, start, stop)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples, and of these the requested fields only.
-
-        Payloads that lie close together are read by one call, in the order of their offsets. All
-        columns share one buffer. Any thread may call this.
-
-        Args:
-            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields`; None for all.
+        """Read samples; see the protocol. Payloads that lie close together are read by one call.
 
         Raises:
-            DataError: a shard is damaged, missing, cut short, or not the one indexed.
-            StorageError: bytes could not be read.
+            DataError, StorageError: as the protocol says.
             IndexError: an id is out of range.
             ValueError: a field is not there.
         """

@@ -10,8 +10,11 @@ import pyarrow as pa
 
 from shardwise.columns import Layout
 from shardwise.errors import DataError
+from shardwise.plan import WindowShape
+from shardwise.sources.protocol import SourceTraits
 
 __all__ = [
+    "KEY",
     "check_names",
     "expand_names",
     "field_types",
@@ -21,8 +24,13 @@ __all__ = [
     "no_values",
     "number_dtype",
     "plain_type",
-    "value_fields",
+    "refuse_reserved",
+    "traits_of",
 ]
+
+# The column that has the samples' keys, where there is one; and names that a batch needs itself.
+KEY = "__key__"
+_RESERVED = ("__index__", "__valid__")
 
 
 def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataType]:
@@ -66,10 +74,31 @@ def _is_media(kind: pa.StructType) -> bool:
     return is_text(types["path"]) or pa.types.is_null(types["path"])
 
 
-def value_fields(schema: pa.Schema) -> frozenset[str]:
-    """The fields whose columns are values; the other ones hold bytes."""
+def traits_of(
+    schema: pa.Schema, *, parts: tuple[str, ...] = (), window_shape: WindowShape | None = None
+) -> SourceTraits:
+    """The traits of a table's source: all fields but the binary ones are values."""
     types = field_types(schema, parts=True)
-    return frozenset(name for name, kind in types.items() if not is_bytes(kind))
+    return SourceTraits(
+        value_fields=frozenset(n for n, kind in types.items() if n != KEY and not is_bytes(kind)),
+        layouts={name: form for name, form in layouts(schema).items() if name != KEY},
+        parts=parts,
+        window_shape=window_shape,
+    )
+
+
+def refuse_reserved(names: Collection[str], url: str) -> None:
+    """Refuse a column that is called what a batch calls something of its own.
+
+    Raises:
+        DataError: there is one.
+    """
+    for name in filter(names.__contains__, _RESERVED):
+        raise DataError(
+            f"the table has a column {name!r}, which is a name of batches: rename it",
+            url=url,
+            field=name,
+        )
 
 
 def layouts(schema: pa.Schema) -> dict[str, Layout]:

@@ -7,6 +7,7 @@ goes through pyarrow's Python objects.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,18 +47,13 @@ class RowError(Exception):
         self.row = row
 
 
+@dataclass(frozen=True, eq=False)
 class Numbers:
     """Numbers of one shape: `values` `[rows, ...]`; `valid` and `broken` bool `[rows]` or None."""
 
-    def __init__(
-        self,
-        values: NDArray[Any],
-        valid: NDArray[np.bool_] | None = None,
-        broken: NDArray[np.bool_] | None = None,
-    ) -> None:
-        self.values = values
-        self.valid = valid
-        self.broken = broken
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None = None
+    broken: NDArray[np.bool_] | None = None
 
     def take(self, rows: Rows) -> Column:
         """An array, or a list where a row is missing."""
@@ -113,12 +109,12 @@ class Text(Bytes):
             raise RowError(row, f"a text is no UTF-8, so the column is damaged: {error}") from error
 
 
+@dataclass(frozen=True, eq=False)
 class DictionaryColumn:
     """A dictionary column: the codes, -1 where a row is missing, and what they stand for."""
 
-    def __init__(self, codes: NDArray[np.int64], words: ArrowColumn) -> None:
-        self.codes = codes
-        self.words = words
+    codes: NDArray[np.int64]
+    words: ArrowColumn
 
     def take(self, rows: Rows) -> Column:
         """What the dictionary's own column gives for the codes."""
@@ -133,20 +129,14 @@ class DictionaryColumn:
         return [next(words) if known else None for known in there.tolist()]
 
 
+@dataclass(frozen=True, eq=False)
 class Lists:
     """Lists of any length: where they begin in `items`, and their lengths, -1 for missing."""
 
-    def __init__(
-        self,
-        items: ArrowColumn,
-        starts: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        broken: NDArray[np.bool_] | None,
-    ) -> None:
-        self.items = items
-        self.starts = starts
-        self.lengths = lengths
-        self.broken = broken
+    items: ArrowColumn
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    broken: NDArray[np.bool_] | None
 
     def take(self, rows: Rows) -> Column:
         """A list of arrays or lists; of numbers in equal counts an array `[rows, count]`."""
@@ -176,11 +166,11 @@ class Lists:
         ]
 
 
+@dataclass(frozen=True, eq=False)
 class Objects:
     """Whatever has no form in numpy: pyarrow makes a Python object of each."""
 
-    def __init__(self, array: pa.Array) -> None:
-        self.array = array
+    array: pa.Array
 
     def take(self, rows: Rows) -> Column:
         """A list of Python objects."""

@@ -125,7 +125,7 @@ class BlockCache:
     Args:
         take: reads rows by ids that ascend without repeats.
         num_rows: how many ids there are.
-        max_bytes: memory of all blocks together.
+        max_bytes: memory of all blocks together; `num_bytes` is what they take now.
     """
 
     def __init__(self, take: Take, *, num_rows: int, max_bytes: int) -> None:
@@ -139,13 +139,8 @@ class BlockCache:
         self._num_seen: dict[Key, int] = {}
         self._damaged: set[Key] = set()
         self._block_rows: dict[Names, int] = {}
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._use = 1.0
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the blocks now."""
-        return self._num_bytes
 
     def read(self, ids: NDArray[np.int64], names: Names) -> BatchRows:
         """Rows in the order of `ids`, repeats allowed.
@@ -210,12 +205,7 @@ class BlockCache:
     def _look_up(
         self, names: Names, num_rows: Mapping[int, int]
     ) -> tuple[dict[int, RowBatch], set[int], dict[int, Future[RowBatch | None]]]:
-        """Blocks in the cache, those to be fetched here, and those that other threads fetch now.
-
-        Args:
-            names: the columns.
-            num_rows: rows to read of each block.
-        """
+        """Blocks in the cache, those to be fetched here, and those that other threads fetch now."""
         blocks: dict[int, RowBatch] = {}
         missing: set[int] = set()
         in_flight: dict[int, Future[RowBatch | None]] = {}
@@ -265,10 +255,10 @@ class BlockCache:
         with self._lock:
             future = self._in_flight.pop(key)
             block = self._blocks[key] = _Block(rows)
-            self._num_bytes += rows.num_bytes
+            self.num_bytes += rows.num_bytes
             self._count(key, block, count)
             # The oldest go first: they are nearly used up.
-            while self._num_bytes > self._max_bytes:
+            while self.num_bytes > self._max_bytes:
                 self._evict(next(iter(self._blocks)))
         future.set_result(rows)
 
@@ -296,6 +286,6 @@ class BlockCache:
 
     def _evict(self, key: Key) -> None:
         block = self._blocks.pop(key)
-        self._num_bytes -= block.rows.num_bytes
+        self.num_bytes -= block.rows.num_bytes
         share = min(1.0, block.num_used / block.rows.num_rows)
         self._use += (share - self._use) / 64

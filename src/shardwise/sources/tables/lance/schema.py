@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.tables.arrow.types import field_types, layouts, value_fields
+from shardwise.sources.tables.arrow.types import KEY, field_types, refuse_reserved, traits_of
 
 if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["KEY", "TableSchema"]
+__all__ = ["TableSchema"]
 
-# The column that has the samples' keys, where there is one; and names that a batch needs itself.
-KEY = "__key__"
-_RESERVED = ("__index__", "__valid__")
 # What Lance knows of a row beside its columns.
 _ROW_FIELDS = (pa.field("_rowid", pa.uint64()), pa.field("_rowaddr", pa.uint64()))
 # A lane's window is a run of rows, which Lance reads at once; 128 lanes mix a batch well.
@@ -40,25 +35,14 @@ class TableSchema:
     def __init__(self, description: Description, uri: str) -> None:
         schema = pa.schema([*description.schema, *_ROW_FIELDS])
         stored = field_types(description.schema)
-        for name in stored:
-            if name in _RESERVED:
-                raise DataError(
-                    f"the column {name!r} is called what a batch calls something of its own: "
-                    "rename it",
-                    url=uri,
-                    field=name,
-                )
+        refuse_reserved(stored, uri)
         self.has_keys = KEY in stored
         self.fields = tuple(name for name in stored if name != KEY)
         self.types = field_types(schema, parts=True)
         self.names = tuple(name for name in self.types if name != KEY)
         self.blobs = description.blobs
-        self.traits = SourceTraits(
-            value_fields=value_fields(schema) - {KEY},
-            layouts={name: form for name, form in layouts(schema).items() if name != KEY},
-            parts=tuple(name for name in self.names if name not in stored),
-            window_shape=_WINDOW,
-        )
+        parts = tuple(name for name in self.names if name not in stored)
+        self.traits = traits_of(schema, parts=parts, window_shape=_WINDOW)
         # Lance separates the parts of a struct by dots: where a name has one itself, all are read.
         whole = {field.name for field in description.schema if _has_dots(field.type)}
         tops = {name: name.partition(".")[0] for name in self.names}

@@ -137,15 +137,13 @@ class LanceSource:
         """Read samples; see the protocol. Fields may be `traits.parts`, too.
 
         Raises:
-            DataError: rows do not decode, or a file of the table is missing.
-            StorageError: the version or the table is gone, or could not be read.
+            DataError, StorageError: as the protocol says; also where the version is gone.
             IndexError: an id is out of range.
             ValueError: a field is not there.
         """
         from shardwise.sources.tables.arrow.columns import empty_columns
         from shardwise.sources.tables.arrow.fill import fill_nulls
-        from shardwise.sources.tables.arrow.types import check_names
-        from shardwise.sources.tables.lance.schema import KEY
+        from shardwise.sources.tables.arrow.types import KEY, check_names
 
         selection, schema = self.selection, self._schema
         ids = np.asarray(ids, dtype=np.int64)
@@ -195,11 +193,11 @@ class LanceSource:
     # Opening, once a process.
 
     def _open(self) -> _Here:
-        return self._here.get(self._open_here)
+        def open_here() -> _Here:
+            table = self._table()
+            return _Here(table, self._cache(table))
 
-    def _open_here(self) -> _Here:
-        table = self._table()
-        return _Here(table, self._cache(table))
+        return self._here.get(open_here)
 
     def _table(self) -> LanceTable | ForkedTable:
         from shardwise.sources.tables.lance.table import LanceTable, is_usable_here

@@ -13,14 +13,17 @@ from typing import Any
 import pyarrow as pa
 
 from shardwise.errors import DataError
-from shardwise.sources.tables.arrow.types import expand_names, field_types, no_values, plain_type
+from shardwise.sources.tables.arrow.types import (
+    KEY,
+    expand_names,
+    field_types,
+    no_values,
+    plain_type,
+    refuse_reserved,
+)
 from shardwise.sources.tables.parquet.parquet_file import FileInfo
 
-__all__ = ["KEY", "ColumnOptions", "TableFields", "cast_column", "fields_of"]
-
-KEY = "__key__"
-# Names of a batch's own entries.
-_TAKEN = ("__index__", "__valid__")
+__all__ = ["ColumnOptions", "TableFields", "cast_column", "fields_of"]
 
 
 @dataclass(frozen=True)
@@ -146,13 +149,7 @@ def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str)
 
 
 class _FileSchema:
-    """Files that have one schema.
-
-    Attributes:
-        url: of the first of them.
-        fields: their fields.
-        types: the types of these, and of the parts of images and audio.
-    """
+    """Files that have one schema: the first one's url, their fields, types, and parts of media."""
 
     def __init__(self, info: FileInfo) -> None:
         self.url = info.url
@@ -163,13 +160,7 @@ class _FileSchema:
             error.url = info.url
             raise
         self.parts = [name for name in self.types if name not in self.fields]
-        for name in _TAKEN:
-            if name in self.types:
-                raise DataError(
-                    f"the table has a column {name!r}, which is a name of batches: rename it",
-                    url=info.url,
-                    field=name,
-                )
+        refuse_reserved(self.types, info.url)
 
 
 def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:

@@ -23,9 +23,9 @@ from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
 from shardwise.sources.tables.arrow.convert import convert
 from shardwise.sources.tables.arrow.fill import fill_nulls
-from shardwise.sources.tables.arrow.types import check_names, expand_names
+from shardwise.sources.tables.arrow.types import KEY, check_names, expand_names
 from shardwise.sources.tables.arrow.views import ArrowColumn
-from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, cast_column
+from shardwise.sources.tables.parquet.fields import ColumnOptions, cast_column
 from shardwise.sources.tables.parquet.tables import TableFile, Tables, open_table, open_tables
 from shardwise.sources.tables.parquet.urls import find_tables
 from shardwise.storage import FilePool, StorageOptions

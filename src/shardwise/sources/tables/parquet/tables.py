@@ -22,9 +22,9 @@ from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tables.arrow.fill import fills_of
-from shardwise.sources.tables.arrow.types import layouts, number_dtype, value_fields
+from shardwise.sources.tables.arrow.types import KEY, number_dtype, traits_of
 from shardwise.sources.tables.parquet.arrow_file import ArrowFile
-from shardwise.sources.tables.parquet.fields import KEY, ColumnOptions, TableFields, fields_of
+from shardwise.sources.tables.parquet.fields import ColumnOptions, TableFields, fields_of
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
 from shardwise.sources.tables.parquet.urls import Partition, partitions_of
 from shardwise.storage import FilePool, FileStat
@@ -125,12 +125,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         columns=fields,
         fills=fills_of(options.fill, {k: v for k, v in fields.types.items() if k != KEY}),
         partitions=tuple(_cast(dirs[name], fields.types[name]) for name in fields.partitions),
-        traits=SourceTraits(
-            value_fields=value_fields(schema) - {KEY},
-            layouts={k: v for k, v in layouts(schema).items() if k != KEY},
-            parts=fields.parts,
-            window_shape=_window_shape(shards),
-        ),
+        traits=traits_of(schema, parts=fields.parts, window_shape=_window_shape(shards)),
         mapped=mapped == {True},
     )
 

@@ -81,6 +81,8 @@ class ShardIndex:
         self, header: IndexHeader, columns: Mapping[str, NDArray[Any]], *, path: str = ""
     ) -> None:
         self.header = header
+        self.num_samples, self.num_bytes = header.num_samples, header.num_bytes
+        self.fields = header.fields
         self.path = path
         self._columns = dict(columns)
         try:
@@ -114,21 +116,6 @@ class ShardIndex:
 
     def _spread(self, name: str) -> NDArray[Any]:
         return spread(self._columns, name, self.header.num_samples)
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in the shard."""
-        return self.header.num_samples
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of all fields that any sample has, in storage order."""
-        return self.header.fields
-
-    @property
-    def num_bytes(self) -> int:
-        """The shard's size when it was indexed."""
-        return self.header.num_bytes
 
     def locate(
         self, field: str, rows: NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,41 +12,13 @@ from shardwise.storage import File
 __all__ = ["ByteSource", "FileBytes", "Readable", "StreamBytes"]
 
 
-class ByteSource(Protocol):
-    """Bytes by offset, asked for in ascending order.
+class FileBytes:
+    """The bytes of a file by offset, asked for in ascending order; read without prefetch.
 
     Attributes:
         first_read_bytes: length of the scan's first read.
         sparse_headers: headers that the scan reads one by one before it tries a block again.
     """
-
-    first_read_bytes: int
-    sparse_headers: int
-
-    def available(self, offset: int, length: int) -> int:
-        """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
-        ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` available bytes."""
-        ...
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with available bytes."""
-        ...
-
-    def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
-        """Whether reading all bytes costs less than reading header by header.
-
-        Args:
-            positions: int64 `[n]`, n > 0, where the last headers begin.
-            end: where the next header begins.
-        """
-        ...
-
-
-class FileBytes:
-    """A file of `num_bytes` bytes, read without prefetch."""
 
     first_read_bytes = 64 << 10
     sparse_headers = 256
@@ -58,19 +30,22 @@ class FileBytes:
         self._num_bytes = num_bytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource`."""
+        """Exactly `length` available bytes."""
         return self._file.read(offset, length)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """See `ByteSource`."""
+        """Fill a buffer with available bytes."""
         self._file.read_into(offset, buffer)
 
     def available(self, offset: int, length: int) -> int:
-        """See `ByteSource`."""
+        """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
         return max(0, min(length, self._num_bytes - offset))
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
-        """See `ByteSource`."""
+        """Whether reading all bytes costs less than reading header by header.
+
+        `positions` are int64 `[n]`, n > 0: where the last headers begin. The next begins at `end`.
+        """
         return (end - int(positions[0])) // len(positions) < self.sparse_stride
 
 
@@ -107,7 +82,7 @@ class StreamBytes:
         self._is_at_end = False
 
     def available(self, offset: int, length: int) -> int:
-        """See `ByteSource`; reads on in the stream."""
+        """See `FileBytes`; reads on in the stream."""
         num_missing = offset + length - self._base - len(self._data)
         parts = [self._data]
         while num_missing > 0 and not self._is_at_end:
@@ -120,7 +95,7 @@ class StreamBytes:
         return max(0, min(length, self._base + len(self._data) - offset))
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource`."""
+        """See `FileBytes`."""
         self.available(offset, length)
         start = offset - self._base
         return self._data[start : start + length]
@@ -136,7 +111,7 @@ class StreamBytes:
         ]
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """See `ByteSource`."""
+        """See `FileBytes`."""
         buffer[:] = self.read(offset, len(buffer))
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002
@@ -148,3 +123,6 @@ class StreamBytes:
         num_bytes = max(0, min(offset - self._base, len(self._data)))
         self._data = self._data[num_bytes:]
         self._base += num_bytes
+
+
+ByteSource: TypeAlias = FileBytes | StreamBytes

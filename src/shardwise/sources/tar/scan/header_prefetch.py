@@ -89,7 +89,7 @@ class HeaderPrefetch(FileBytes):
         self._dense_start = 0
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
-        """See `ByteSource`; lanes become as long as 128 of the groups of headers seen last."""
+        """See `FileBytes`; lanes become as long as 128 of the groups of headers seen last."""
         num_groups = int(np.count_nonzero(np.diff(positions, append=end) > _GROUP_BYTES))
         if not num_groups:
             return True
