@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +23,13 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.shards import IndexedShard, list_shards, open_shard
+from shardwise.cli.shards import list_shards
 from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.tar.index.acceptance import require_end
+from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.storage import is_local
 from shardwise.storage.user_dirs import user_cache_dir
 
 if TYPE_CHECKING:
@@ -63,12 +69,12 @@ def info(
     with progress("looking", len(names)) as report:
         for done, url in enumerate(names, 1):
             # One index at a time: each may hold a file open.
-            shard = open_shard(url, index, accept_unfinished=accept_unfinished)
-            shards.append(_describe_shard(shard))
-            rows = np.arange(shard.index.num_samples)
-            for field in shard.index.fields:
-                sizes.setdefault(field, []).append(shard.index.locate(field, rows)[1])
-            ignored.update(shard.index.header.ignored)
+            shard, its_index = _describe_shard(url, index, accept_unfinished=accept_unfinished)
+            shards.append(shard)
+            rows = np.arange(its_index.num_samples)
+            for field in its_index.fields:
+                sizes.setdefault(field, []).append(its_index.locate(field, rows)[1])
+            ignored.update(its_index.header.ignored)
             report(done)
     manifest = Manifest(
         "tar", [Shard(shard["url"], shard["num_samples"], shard["num_bytes"]) for shard in shards]
@@ -122,19 +128,43 @@ def _show_data(data: Dataset, *, as_json: bool) -> None:
     write_table(["parts", format_count(document["num_shards"])], rows)
 
 
-def _describe_shard(shard: IndexedShard) -> dict[str, Any]:
-    """One shard as JSON."""
-    index = shard.index
-    return {
-        "url": shard.url,
+def _describe_shard(
+    url: str, index_dir: str | None, *, accept_unfinished: bool
+) -> tuple[dict[str, Any], ShardIndex]:
+    """One shard as JSON, and its index: the kept one if it is fresh, else one built in memory.
+
+    Raises:
+        DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
+            and that is not accepted.
+        StorageError: it could not be read.
+    """
+    store = IndexStore(index_dir)
+    saved = store.look(url)
+    index = saved.index
+    path = store.published_path(url) if index is None else index.path
+    num_bytes = None if saved.state == "missing" else _num_bytes(path, index)
+    if index is None or saved.state == "stale":
+        index = build_index(url, accept_unfinished=accept_unfinished)
+    elif not accept_unfinished:
+        require_end(index.header, url)
+    document = {
+        "url": url,
         "num_samples": index.num_samples,
         "num_bytes": index.num_bytes,
         "fields": list(index.fields),
-        "index": shard.index_path,
-        "index_state": shard.state,
-        "index_bytes": shard.index_bytes,
-        "has_digests": shard.state == "fresh" and index.header.has_digests,
+        "index": path,
+        "index_state": saved.state,
+        "index_bytes": num_bytes,
+        "has_digests": saved.state == "fresh" and index.header.has_digests,
     }
+    return document, index
+
+
+def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
+    """The size of a kept index."""
+    if index is None:
+        return Path(path).stat().st_size if is_local(path) else None
+    return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())
 
 
 def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:

@@ -1,56 +1,26 @@
-"""URLS to shards, a shard with the state of its index, and how its problems are shown.
-
-Nothing is changed: an index that is missing or does not fit is built in memory and not saved.
-"""
+"""URLS to shards, and the problems of shards: those that manifests show, and how all are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import clean, write_line
 from shardwise.errors import ShardwiseError
 from shardwise.shown import shown
 from shardwise.sources.tar.check.problems import Problem, problem_of
-from shardwise.sources.tar.index.acceptance import require_end
-from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file
 from shardwise.sources.tar.index.lost_shards import expand_shards
-from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
-from shardwise.storage import is_local
 
 __all__ = [
-    "IndexedShard",
     "describe_problem",
     "list_shards",
-    "open_shard",
     "write_problem",
     "wrong_entries",
 ]
-
-
-@dataclass(frozen=True)
-class IndexedShard:
-    """One shard with its index.
-
-    Attributes:
-        url: the shard.
-        index_path: where its index lies, or would be published.
-        state: "fresh"; "missing", "stale" or "damaged" if the index can't be used as it is.
-        index: the kept index if it is fresh, else one built in memory.
-        index_bytes: the size of the kept index; None if it is missing.
-    """
-
-    url: str
-    index_path: str
-    state: str
-    index: ShardIndex
-    index_bytes: int | None
 
 
 def list_shards(urls: Sequence[str]) -> list[str]:
@@ -68,26 +38,6 @@ def list_shards(urls: Sequence[str]) -> list[str]:
     return list(TarSource(urls, accept_unfinished=True).urls)
 
 
-def open_shard(url: str, index_dir: str | None, *, accept_unfinished: bool) -> IndexedShard:
-    """One shard with its index, which is built in memory unless the kept one is fresh.
-
-    Raises:
-        DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
-            and that is not accepted.
-        StorageError: it could not be read.
-    """
-    store = IndexStore(index_dir)
-    saved = store.look(url)
-    index = saved.index
-    path = store.published_path(url) if index is None else index.path
-    num_bytes = None if saved.state == "missing" else _num_bytes(path, index)
-    if index is None or saved.state == "stale":
-        index = build_index(url, accept_unfinished=accept_unfinished)
-    elif not accept_unfinished:
-        require_end(index.header, url)
-    return IndexedShard(url, path, saved.state, index, num_bytes)
-
-
 def wrong_entries(
     urls: Sequence[str], index_dir: str | None, known: Collection[str | None]
 ) -> Iterator[Problem]:
@@ -102,13 +52,6 @@ def wrong_entries(
                 listed.check(number, save=False)
             except ShardwiseError as error:
                 yield problem_of(error, url)
-
-
-def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
-    """The size of a kept index."""
-    if index is None:
-        return Path(path).stat().st_size if is_local(path) else None
-    return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:

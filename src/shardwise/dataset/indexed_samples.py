@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.columns import Columns
+from shardwise.dataset.decoding import decode_row, decode_rows
 from shardwise.dataset.display import Sample
-from shardwise.dataset.fields import decode_row, decode_rows
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples

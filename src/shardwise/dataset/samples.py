@@ -14,15 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.dataset.fields import (
-    Field,
-    Layout,
-    copied,
-    decode_columns,
-    decode_rows,
-    in_place,
-    is_plain_function,
-)
+from shardwise.columns import Layout
+from shardwise.dataset.decoding import copied, decode_columns, decode_rows
+from shardwise.dataset.fields import Field, in_place, is_plain_function
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.map_function import columns_of
 from shardwise.dataset.raw_rows import RawRows

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,35 +61,17 @@ def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
     return places
 
 
-class _Slots(NamedTuple):
-    """What depends on the batch's size, the lanes and the slots alone, and on no step.
-
-    Attributes:
-        d: gcd of size and lanes.
-        num_lanes: lanes of a class.
-        num_slots: positions of a class.
-        extra: lanes of a class that have one position more.
-        classes: int64 `[k]`, each slot's class.
-        slot: int64 `[k]`, each slot within its class.
-        ahead: int64 `[k]`, (slot + 1) * num_lanes - 1.
-    """
-
-    d: int
-    num_lanes: int
-    num_slots: int
-    extra: int
-    classes: Ints
-    slot: Ints
-    ahead: Ints
-
-
 @lru_cache(maxsize=64)
-def _slots(slots: range, size: int, lanes: int) -> _Slots:
-    """Made once for a rank: 10 us, half of what a step costs."""
+def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Ints, Ints, Ints]:
+    """What depends on no step, made once for a rank: 10 us, half of what a step costs.
+
+    For d = gcd(size, lanes) classes of lanes: d; lanes, positions and extra positions of a class;
+    int64 `[k]` each slot's class, its number within that, and (number + 1) * lanes of a class - 1.
+    """
     d = gcd(size, lanes)
     num_lanes, num_slots, extra = lanes // d, size // d, size % lanes // d
     classes, slot = np.divmod(np.arange(slots.start, slots.stop), num_slots)
-    return _Slots(d, num_lanes, num_slots, extra, classes, slot, (slot + 1) * num_lanes - 1)
+    return d, num_lanes, num_slots, extra, classes, slot, (slot + 1) * num_lanes - 1
 
 
 def _computed(first: Ints, slots: range, size: int, lanes: int) -> Ints:

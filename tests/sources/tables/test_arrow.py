@@ -13,7 +13,7 @@ from shardwise.columns import BytesColumn, merge_columns, values_of
 from shardwise.errors import DataError
 from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
 from shardwise.sources.tables.arrow.convert import convert
-from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, value_fields
+from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, traits_of
 
 
 def plain(value):
@@ -231,7 +231,7 @@ def test_the_schema_says_which_columns_are_values_and_of_which_form():
             ("tokens", pa.list_(pa.int32())),
         ]
     )
-    assert value_fields(schema) == {"text", "label", "vec", "tokens"}
+    assert traits_of(schema).value_fields == {"text", "label", "vec", "tokens"}
     assert layouts(schema) == {
         "label": ((), np.dtype(np.int64)),
         "vec": ((3,), np.dtype(np.float32)),

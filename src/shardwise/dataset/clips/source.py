@@ -15,7 +15,7 @@ from shardwise.dataset.clips.clip import Clip, HeldRanges
 from shardwise.dataset.clips.files import MediaFiles
 from shardwise.dataset.clips.options import ClipOptions
 from shardwise.dataset.clips.table import ClipCounts, cut_rows
-from shardwise.dataset.fields import copied
+from shardwise.dataset.decoding import copied
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.media_files.coded_frames import joined_ranges
 from shardwise.media_files.timeline import Span

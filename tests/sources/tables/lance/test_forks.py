@@ -102,9 +102,7 @@ def test_a_childs_child_reads_too(table):
 
 
 def helpers_of(pid):
-    return [
-        p for p in psutil.Process(pid).children() if "lance.forked" in " ".join(p.cmdline())
-    ]
+    return [p for p in psutil.Process(pid).children() if "lance.forked" in " ".join(p.cmdline())]
 
 
 def test_a_reading_process_that_was_killed_is_an_error_and_the_next_read_gets_a_new_one(table):
