@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -76,7 +75,17 @@ def certify(
     faults += _gaps_between_orders(found.lines)
     is_ok = not faults and not any(v.faults for _, verdicts, _ in orders for v in verdicts)
     if as_json:
-        write_document(_document(orders, faults, notes, is_ok=is_ok))
+        described = [
+            {
+                "fingerprint": some.fingerprint,
+                "order": some.order,
+                "num_samples": some.num_samples,
+                "epochs": [verdict.to_dict() for verdict in verdicts],
+                "num_undone_lines": num_undone,
+            }
+            for some, verdicts, num_undone in orders
+        ]
+        write_document({"ok": is_ok, "orders": described, "faults": faults, "notes": notes})
     else:
         for some, verdicts, num_undone in orders:
             _show_order(some, verdicts, num_undone)
@@ -107,31 +116,6 @@ def _gaps_between_orders(lines: list[PlacedLine]) -> list[str]:
         for file, kinds in sorted(orders.items())
         if len(kinds) > 1
     ]
-
-
-def _document(
-    orders: list[tuple[CoverageLine, list[EpochVerdict], int]],
-    faults: list[str],
-    notes: list[str],
-    *,
-    is_ok: bool,
-) -> dict[str, Any]:
-    """The result as JSON."""
-    return {
-        "ok": is_ok,
-        "orders": [
-            {
-                "fingerprint": some.fingerprint,
-                "order": some.order,
-                "num_samples": some.num_samples,
-                "epochs": [verdict.to_dict() for verdict in verdicts],
-                "num_undone_lines": num_undone,
-            }
-            for some, verdicts, num_undone in orders
-        ],
-        "faults": faults,
-        "notes": notes,
-    }
 
 
 def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: int) -> None:

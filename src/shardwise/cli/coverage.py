@@ -27,12 +27,10 @@ class Coverage:
 
     Attributes:
         num_read: reads over all ranks and steps, without padding.
-        num_distinct: samples that were read at least once.
-        num_repeats: reads of a sample that was read before.
-        num_never: samples that no rank reads.
+        num_distinct, num_never: samples that were read at least once, and not at all.
+        num_repeats, num_foreign: reads of a sample that was read before, and outside [0, N).
         num_padded: reads that are marked as padding.
         num_short_batches: batches with fewer than `batch_size` samples.
-        num_foreign: reads of ids outside [0, N).
         padded: int64 `[ranks]`, padding by rank.
         reads: int64 `[ranks, groups]`, reads by rank and group of shards.
     """

@@ -186,7 +186,8 @@ def _show(document: dict[str, Any]) -> None:
     index = document["index"]
     states = ", ".join(f"{count} {state}" for state, count in index["states"].items())
     digests = f", {index['num_with_digests']} with digests" if index["num_with_digests"] else ""
-    where = _default_directory(document["shards"])
+    own = str(user_cache_dir())
+    where = f"in {own}" if document["shards"][0]["index"].startswith(own) else "beside the shards"
     if index["directory"]:
         where = f"in {clean(index['directory'])}"
     rows = [
@@ -231,12 +232,6 @@ def _show(document: dict[str, Any]) -> None:
 def _num_unfit(states: Mapping[str, int]) -> int:
     """The number of shards with an index that reading refuses."""
     return states.get("stale", 0) + states.get("damaged", 0)
-
-
-def _default_directory(shards: Sequence[dict[str, Any]]) -> str:
-    """Where indexes lie without `--index`."""
-    own = str(user_cache_dir())
-    return f"in {own}" if shards[0]["index"].startswith(own) else "beside the shards"
 
 
 def _show_shards(shards: Sequence[dict[str, Any]]) -> None:

@@ -15,12 +15,7 @@ from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 
-__all__ = [
-    "describe_problem",
-    "list_shards",
-    "write_problem",
-    "wrong_entries",
-]
+__all__ = ["describe_problem", "list_shards", "write_problem", "wrong_entries"]
 
 
 def list_shards(urls: Sequence[str]) -> list[str]:

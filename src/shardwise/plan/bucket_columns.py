@@ -43,19 +43,13 @@ class BucketColumns:
         """What a group is called, for messages."""
         return "" if self.names is None else repr(self.names[group].tolist())
 
+    @cached_property
     def spec(self) -> dict[str, Any]:
-        """What an order that is made by these depends on, as JSON."""
-        spec = {"lengths": self._lengths_digest}
-        return spec if self.groups is None else {**spec, "shape": self._groups_digest}
-
-    @cached_property
-    def _lengths_digest(self) -> str:
-        return hashlib.sha256(self.lengths.astype("<f8").tobytes()).hexdigest()[:16]
-
-    @cached_property
-    def _groups_digest(self) -> str:
-        groups = np.zeros(0) if self.groups is None else self.groups
-        return hashlib.sha256(groups.astype("<u8").tobytes()).hexdigest()[:16]
+        """What an order that is made by these depends on, as JSON: digests."""
+        spec = {"lengths": hashlib.sha256(self.lengths.astype("<f8").tobytes()).hexdigest()[:16]}
+        if self.groups is not None:
+            spec["shape"] = hashlib.sha256(self.groups.astype("<u8").tobytes()).hexdigest()[:16]
+        return spec
 
 
 def as_lengths(value: Any) -> NDArray[np.float64]:

@@ -179,7 +179,7 @@ class BucketSampler:
         """What the order depends on, as JSON: lengths and groups are named by a digest."""
         spec: dict[str, Any] = {
             "sampler": "buckets",
-            **self._columns.spec(),
+            **self._columns.spec,
             "window": self._window,
             "seed": self._seed,
         }

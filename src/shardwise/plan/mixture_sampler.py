@@ -212,10 +212,9 @@ class MixtureSampler:
 class BatchMixtureSampler(MixtureSampler):
     """Global batches of one dataset each, in the ratio of the weights.
 
-    Args:
-        parts: as in `MixtureSampler`.
-        options: as in `MixtureSampler`; `block` means nothing here.
-        batch_size: samples of all ranks in a step. A plan asks for its own by `for_global_batch`.
+    `batch_size` are the samples of all ranks in a step; a plan asks for its own by
+    `for_global_batch`. The other arguments are those of `MixtureSampler`; `options.block` means
+    nothing here.
 
     An epoch is a whole number of batches. Of any n batches each dataset has its weight's share, up
     to 2.4.

@@ -17,11 +17,12 @@ from shardwise.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
-from shardwise.plan.chosen_sampler import Shuffle, bucketed, check_ids, chosen_sampler
 from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.protocol import Sampler, batch_ends, for_global_batch, global_batch_of
+from shardwise.plan.sampler import Shuffle, is_in_order, make_sampler
+from shardwise.plan.user_sampler import check_ids, check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
 
 __all__ = ["Plan", "Rows", "Shuffle"]
@@ -77,28 +78,30 @@ class Plan:
     ) -> None:
         self._num_ids = whole("num_samples", num_samples, least=0)
         self._is_own = sampler is not None
-        sampler = chosen_sampler(
-            self._num_ids,
-            sampler=sampler,
-            shuffle=shuffle,
-            seed=seed,
-            shard_sizes=shard_sizes,
-            window_shape=window_shape,
-            epoch_size=epoch_size,
-        )
+        if sampler is None:
+            sampler = make_sampler(
+                self._num_ids,
+                shuffle=shuffle,
+                seed=seed,
+                shard_sizes=shard_sizes,
+                window_shape=window_shape,
+                epoch_size=epoch_size,
+            )
+        else:
+            check_sampler(sampler, self._num_ids)
+            options = {"shuffle": shuffle or None, "seed": seed or None, "epoch_size": epoch_size}
+            refuse_options(sampler, has_sizes=shard_sizes is not None, **options)
+            seed = getattr(sampler, "seed", 0)
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:
             if not isinstance(batch_by, Buckets):
                 raise TypeError(f"batch_by={batch_by!r:.80}: use sw.buckets(...)")
             batch_size = batch_by.rows(batch_size)
-            sampler = bucketed(
-                sampler,
-                batch_by,
-                num_ids=self._num_ids,
-                rows=batch_size * world_size,
-                seed=getattr(sampler, "seed", 0) if self._is_own else seed,
-            )
+            # Without a shuffle the batches keep the order of their samples.
+            own_seed = None if is_in_order(sampler) else whole("seed", seed)
+            rows = batch_size * world_size
+            sampler = batch_by.over(sampler, self._num_ids, rows=rows, seed=own_seed)
         # As it was made, and as it is for the global batches of this plan, or for those of the
         # state that it was resumed from.
         self._made = sampler

@@ -25,6 +25,7 @@ __all__ = [
     "ResamplingSampler",
     "Sampler",
     "SequentialSampler",
+    "Shuffle",
     "SubsetSampler",
     "VirtualEpochs",
     "WindowSampler",
@@ -32,6 +33,9 @@ __all__ = [
     "make_sampler",
     "sampler_from_spec",
 ]
+
+
+Shuffle = bool | Literal["full", "window"]
 
 
 class SequentialSampler:
@@ -147,7 +151,7 @@ def is_in_order(sampler: Sampler) -> bool:
 def make_sampler(
     num_samples: SupportsIndex,
     *,
-    shuffle: Literal[False, "full", "window"],
+    shuffle: Shuffle,
     seed: SupportsIndex,
     shard_sizes: Sequence[int] | NDArray[np.int64] | SizesView | None = None,
     window_shape: WindowShape | None = None,
@@ -166,6 +170,8 @@ def make_sampler(
             raise TypeError("shard_sizes must be whole numbers that fit into 64 bits") from None
         if total != count:
             raise ValueError(f"shard_sizes sum up to {total}, but num_samples={count}")
+    if shuffle is True:
+        shuffle = "full" if shard_sizes is None else "window"
     sampler: Sampler
     if shuffle is False:
         sampler = SequentialSampler(count)
@@ -183,6 +189,8 @@ def make_sampler(
 
 def sampler_from_spec(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
     """The sampler that has this `spec()`; None where that does not say enough to make it.
+
+    States and coverage lines have such specs; the sizes of the data's shards are int64 `[shards]`.
 
     >>> spec = FullSampler(10, seed=3).spec()
     >>> sampler_from_spec(spec, np.array([4, 6]))

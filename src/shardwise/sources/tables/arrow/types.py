@@ -37,11 +37,7 @@ def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataT
     """The fields of a table, in order, with their Arrow types: structs are taken apart.
 
     A struct of `bytes` and `path`, as Hugging Face datasets keep images and audio, is one field:
-    its bytes.
-
-    Args:
-        schema: the table's.
-        parts: name the two parts of such structs too, "image.bytes" and "image.path".
+    its bytes; with `parts` its two parts are fields, too, "image.bytes" and "image.path".
 
     Raises:
         DataError: two fields have one name.
@@ -187,7 +183,8 @@ def _layout(kind: pa.DataType) -> Layout | None:
     shape: tuple[int, ...] = ()
     while True:
         if isinstance(kind, pa.FixedShapeTensorType):
-            shape += _tensor_shape(kind)
+            axes = kind.permutation or range(len(kind.shape))
+            shape += tuple(kind.shape[axis] for axis in axes)
             kind = kind.value_type
             break
         kind = plain_type(kind)
@@ -197,9 +194,3 @@ def _layout(kind: pa.DataType) -> Layout | None:
         kind = kind.value_type
     dtype = number_dtype(kind)
     return None if dtype is None else (shape, dtype)
-
-
-def _tensor_shape(kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
-    shape = tuple(kind.shape)
-    order = kind.permutation
-    return shape if order is None else tuple(shape[axis] for axis in order)

@@ -5,6 +5,7 @@ ten times as fast as the same number of single ones. So the first row of a block
 the whole block, and its last row evicts it. A full shuffle of a large table would use next to
 nothing of a block: the share of the last blocks that was used before they were evicted decides
 whether new ones are still read at the first row. Only speed depends on it. Any thread may call.
+A batch's columns are converted once, and rows are gathered batch by batch, never one by one.
 """
 
 from __future__ import annotations
@@ -31,14 +32,7 @@ _ROW_BYTES = 16
 
 
 class RowBatch:
-    """Rows that were read together.
-
-    Attributes:
-        batch: the rows.
-        num_rows: how many there are.
-        row_bytes: the mean bytes of a row.
-        num_bytes: the memory of all, at most.
-    """
+    """Rows that were read together; `row_bytes` is a row's mean, `num_bytes` the memory of all."""
 
     __slots__ = ("_columns", "batch", "num_bytes", "num_rows", "row_bytes")
 

@@ -24,11 +24,8 @@ __all__ = ["RowSelection"]
 class RowSelection:
     """The samples of a version of a table: fragments are shards, empty ones among them.
 
-    Args:
-        uri: where the table lies, for messages.
-        description: what the version holds.
-        condition: the filter in SQL, or None.
-        selected: int64, ascending: the places among the live rows that the filter keeps.
+    `selected`, int64 and ascending, are the places of the live rows that the filter `condition`
+    keeps.
 
     Attributes:
         description: what the version holds.

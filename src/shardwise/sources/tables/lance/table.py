@@ -70,12 +70,9 @@ class Description:
 
 
 class LanceTable:
-    """A version of a table.
+    """A version of a table, by its number or tag; None for the latest.
 
-    Args:
-        uri: where it lies, as Lance takes it.
-        version: its number or tag; None for the latest.
-        settings: of the object store, by Lance's names.
+    The uri is as Lance takes it, and so are the names of the object store's settings.
 
     Raises:
         MissingShardError: there is no table, or no such version: the message has those there are.

@@ -89,12 +89,7 @@ class TableFields:
 def fields_of(
     infos: Sequence[FileInfo], partitions: Mapping[str, pa.DataType], options: ColumnOptions
 ) -> TableFields:
-    """Find the fields of a table's files.
-
-    Args:
-        infos: what the files say, one or more.
-        partitions: the fields that the directories make.
-        options: what the program says.
+    """Find the fields of a table's files, one or more, and of their directories.
 
     Raises:
         DataError: the files do not agree, or a column is not there.
@@ -123,13 +118,9 @@ def fields_of(
 
 
 def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str) -> Any:
-    """A column of a file as the table has it.
+    """A column of a file as the table has it: cast to `kind`, unless that is None.
 
-    Args:
-        column: as the file has it; None if it has no such column.
-        kind: the type to cast to; None for the file's own.
-        num_rows: of a column that is not there.
-        name: the field.
+    One that the file does not have (None) is nulls.
 
     Raises:
         DataError: a value can't be had in that type.

@@ -281,12 +281,7 @@ class _RangeRecorder(_PyarrowFile):
 
 
 class _BufferedFile(_PyarrowFile):
-    """A file of which some segments are in memory already.
-
-    Args:
-        file: where everything else is read.
-        num_bytes: its length.
-        segments: (place in the file, bytes), ascending.
+    """A file of which some segments, (place in the file, bytes), are in memory already.
 
     Attributes:
         num_read: bytes of the file that were read, those segments among them.

@@ -1,7 +1,8 @@
 """From what a user writes to the files of one table: directories are searched, layouts known.
 
 Keeps a part of I6: a directory that holds several tables (the splits of a Hugging Face dataset) is
-an error, never their sum.
+an error, never their sum. Of partitioned directories, `year=2024/month=01/part-0.parquet`, the
+names are columns.
 """
 
 from __future__ import annotations
@@ -42,10 +43,6 @@ def find_tables(
     and those whose names begin with "_". What `save_to_disk` of Hugging Face datasets wrote is the
     files that it lists, in its order. Everything else is as `shardwise.storage.expand` has it:
     a remote directory stands for the files in it, without those below.
-
-    Args:
-        urls: files, patterns, directories.
-        options: how stores are listed; None for the defaults.
 
     Raises:
         MissingShardError: nothing is there under a name.

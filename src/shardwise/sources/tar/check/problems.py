@@ -1,4 +1,4 @@
-"""What is odd about a shard, counted while its headers are scanned: reading may still take it."""
+"""What is wrong or odd about a shard; oddities, which reading may take, are counted by a scan."""
 
 from __future__ import annotations
 

@@ -78,9 +78,7 @@ def decode_columns(
 ) -> tuple[Any, dict[str, NDArray[Any]]]:
     """A file's metadata, unchecked, and its columns, which are views of `data`.
 
-    Args:
-        data: the whole file.
-        check: whether to verify the checksum, which reads all of `data`.
+    `check` verifies the checksum, which reads all of `data`.
 
     Raises:
         ColumnFileError: the file is damaged or cut short.
@@ -130,9 +128,7 @@ def read_start(path: str) -> bytes:
 def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], int]:
     """The metadata, the description of the columns, and where these begin.
 
-    Args:
-        first: the first bytes of the file.
-        whole: all of it, or as much as the header takes.
+    `whole` is all of the file, or as much as the header takes; `first` its first bytes.
 
     Raises:
         ColumnFileError: there is no header.

@@ -133,12 +133,7 @@ def encode(header: IndexHeader, columns: Mapping[str, NDArray[Any]]) -> bytes:
 def decode(
     data: bytes | memoryview | mmap.mmap, *, path: str, check: bool = True
 ) -> tuple[IndexHeader, dict[str, NDArray[Any]]]:
-    """An index file's header and columns; the columns are views of `data`.
-
-    Args:
-        data: the whole file.
-        path: its name, for messages.
-        check: whether to verify the checksum, which reads all of `data`.
+    """An index file's header and columns, as of `decode_columns`; the path is for messages.
 
     Raises:
         DataError: the file is damaged, cut short, or of another version.

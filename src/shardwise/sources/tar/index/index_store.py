@@ -103,10 +103,6 @@ class IndexStore:
     def find(self, url: str, stat: FileStat) -> IndexHeader | None:
         """The header of a shard's index, a copy of which is kept then; None if there is no index.
 
-        Args:
-            url: the shard.
-            stat: the shard as it is now.
-
         Raises:
             StaleIndexError: the index is of another version of the shard.
             DataError: the index is damaged.
@@ -158,12 +154,9 @@ class IndexStore:
             index = self._as_copied(ShardIndex.load(self.path(url), check=check), url, stat)
         except StorageError:
             raise
-        except OSError as error:
+        except (OSError, DataError) as error:
             # A damaged index in the user's cache counts as none.
             if isinstance(error, DataError) and not self._is_own(url):
-                raise
-        except DataError:
-            if not self._is_own(url):
                 raise
         if index is not None and (self.origin(url) is None or fits(index.header, url, stat)):
             return index

@@ -145,9 +145,7 @@ class ListedShards:
     def check(self, shard: int, *, save: bool = True) -> FileStat:
         """Hold a shard against its entry; `stat` does that once.
 
-        Args:
-            shard: its number.
-            save: whether an index that had to be made or fetched is kept on this machine.
+        With `save`, an index that had to be made or fetched is kept on this machine.
 
         Raises:
             MissingShardError, StaleIndexError, DataError, StorageError: as `stat` says.

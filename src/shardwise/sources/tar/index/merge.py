@@ -43,11 +43,7 @@ class Entry:
 
 
 class ManifestBuilder:
-    """Collects shards and writes the file. Keeps numbers, and no index.
-
-    Args:
-        path: where the manifest will be, a path or a URL.
-        options: how a store is reached.
+    """Collects shards and writes the file, to a path or a URL. Keeps numbers, and no index.
 
     Raises:
         ValueError: the name does not end in ".swm".

@@ -141,10 +141,6 @@ class _Columns:
 def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
     """Load the indexes of shards, compare them with the shards, and build the missing ones.
 
-    Args:
-        urls: the shards.
-        store: where the indexes are.
-
     Raises:
         MissingShardError: a shard is not there.
         StaleIndexError: a shard is not the one that its index was made from.

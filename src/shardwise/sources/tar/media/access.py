@@ -100,11 +100,8 @@ class TarMedia:
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """Ranges of the files of some samples; all remote ones are in flight at once.
 
-        Args:
-            wanted: by sample the ranges (start, stop) in its file, in order and apart.
-
-        Returns:
-            By sample, pairs of a range's start and its bytes.
+        By sample the ranges (start, stop) in its file, in order and apart; in the result, pairs of
+        a range's start and its bytes.
 
         Raises:
             DataError: a shard is not the one that was indexed, or ends before a range does.

@@ -30,7 +30,7 @@ _MIN_BYTES = 64 << 10
 
 
 class ReusedBuffer(threading.local):
-    """One buffer a thread.
+    """One buffer a thread: the system zeroes and maps fresh pages, which costs more than reading.
 
     Arrays and memoryviews over a buffer hold a reference to it each. It is reused only when there
     are none, so that columns that a caller keeps do not change.
@@ -88,12 +88,7 @@ class _Request:
 
 
 class Reader:
-    """Reads samples of the opened shards of a dataset. Any thread may call its methods.
-
-    Args:
-        shards: the shards with their indexes.
-        pool: opens the shards' files.
-    """
+    """Reads samples of the opened shards of a dataset. Any thread may call its methods."""
 
     def __init__(self, shards: ShardSet, pool: FilePool) -> None:
         self.shards = shards

@@ -31,7 +31,11 @@ _MAX_KEY_BYTES = 64
 
 
 class OffsetTable:
-    """Offsets and sizes of some fields of all samples. Safe in threads.
+    """Offsets and sizes of some fields of all samples, in flat arrays. Safe in threads.
+
+    A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
+    index costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays
+    are filled shard by shard at first use; data sets where they would exceed 64 MiB have none.
 
     `index` gives a shard's index by its number, and is called once a shard; `key_length` is None
     where keys of the shards differ in length.
@@ -143,10 +147,7 @@ class ShardSet:
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
     does not pickle: the parts do.
 
-    Args:
-        parts: one or more.
-        store: where the indexes are.
-        pin: called with a listed shard's URL and version when it is first used.
+    `pin` is called with a listed shard's URL and version when it is first used.
 
     Attributes:
         manifest: the shards with their counts.

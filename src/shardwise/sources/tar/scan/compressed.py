@@ -10,27 +10,21 @@ from shardwise.shown import shown
 
 __all__ = ["refuse_compressed", "refuse_compressed_start"]
 
-_COMMANDS = {"gzip": "gzip -d", "bzip2": "bzip2 -d", "xz": "xz -d", "zstd": "zstd -d"}
+# By the program that unpacks: its endings.
 _SUFFIXES = {
-    ".gz": "gzip",
-    ".tgz": "gzip",
-    ".bz2": "bzip2",
-    ".tbz2": "bzip2",
-    ".xz": "xz",
-    ".txz": "xz",
-    ".zst": "zstd",
-    ".tzst": "zstd",
+    "gzip": (".gz", ".tgz"),
+    "bzip2": (".bz2", ".tbz2"),
+    "xz": (".xz", ".txz"),
+    "zstd": (".zst", ".tzst"),
 }
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-
-
 _TABLES = (b"PAR1", b"ARROW1")
 
 
 def refuse_compressed(url: str) -> None:
     """Raise `DataError` if the name is that of a compressed tar; the message says what to do."""
-    for suffix, what in _SUFFIXES.items():
-        if url.lower().endswith(suffix):
+    for what, suffixes in _SUFFIXES.items():
+        if url.lower().endswith(suffixes):
             raise _refusal(what, url)
 
 
@@ -46,6 +40,6 @@ def refuse_compressed_start(start: bytes, url: str) -> None:
 def _refusal(what: str, url: str) -> DataError:
     return DataError(
         f"the shard is compressed ({what}): single samples can't be read from it; unpack it with "
-        f"`{_COMMANDS[what]} {shown(url)}` (images and video are compressed already)",
+        f"`{what} -d {shown(url)}` (images and video are compressed already)",
         url=url,
     )

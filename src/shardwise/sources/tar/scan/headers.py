@@ -1,7 +1,8 @@
 """Tar headers: 512-byte blocks to numbers and names, a whole array of them at once.
 
 A header's checksum is verified before its fields are used. Formats: POSIX USTAR and PAX (IEEE Std
-1003.1, "pax - Extended Header"), GNU (base-256 numbers, long names) and the old V7.
+1003.1, "pax - Extended Header"), GNU (base-256 numbers, long names) and the old V7. Each header's
+position follows from the one before: payloads that look like headers do not fool that chain.
 """
 
 from __future__ import annotations

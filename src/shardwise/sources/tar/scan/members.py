@@ -66,9 +66,7 @@ class Members:
 def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
     """The regular files of a shard, in order, many at a time.
 
-    Args:
-        scan: the walk through the headers.
-        ignored: counts what is no regular file, by what it is.
+    What is no regular file is counted in `ignored`, by what it is.
 
     Raises:
         DataError: the shard is damaged or cut short.

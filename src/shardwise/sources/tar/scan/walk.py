@@ -79,8 +79,6 @@ class HeaderScan:
         start: the byte where the walk begins, which must be a header's place.
 
     Attributes:
-        source: the tar's bytes.
-        url: its name.
         position: where the next header begins.
         num_bytes_read: what was read of headers and blocks so far.
         has_end: after the walk: whether the shard ended in a block of zeros. Without one it may
@@ -106,7 +104,10 @@ class HeaderScan:
         Raises:
             DataError: the shard is damaged or cut short. All headers before that were yielded.
         """
-        self._refuse_other_formats()
+        num_bytes = self.source.available(0, 6)
+        if not num_bytes:
+            raise DataError("an empty file: not a tar, not even one without members", url=self.url)
+        refuse_compressed_start(self._read(0, num_bytes), self.url)
         is_dense, length = True, self.source.first_read_bytes
         num_headers = min(_FIRST_SPARSE_HEADERS, self.source.sparse_headers)
         while not self._is_done:
@@ -120,12 +121,6 @@ class HeaderScan:
                 length, num_headers = _DENSE_READ_BYTES, self.source.sparse_headers
             if self._problem is not None:
                 raise self._problem
-
-    def _refuse_other_formats(self) -> None:
-        num_bytes = self.source.available(0, 6)
-        if not num_bytes:
-            raise DataError("an empty file: not a tar, not even one without members", url=self.url)
-        refuse_compressed_start(self._read(0, num_bytes), self.url)
 
     def _read(self, position: int, length: int) -> bytes:
         self.num_bytes_read += length
