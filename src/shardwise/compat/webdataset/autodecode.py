@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import tenbin, utils
-from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.images import (
     IMAGE_EXTENSIONS,
     ImageHandler,

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset.cached_files import (
+    LRUCleanup,
     candidates,
     claim,
     holds,
@@ -29,20 +31,17 @@ from shardwise.compat.webdataset.cached_files import (
     sweep,
     temporary_file,
 )
-from shardwise.compat.webdataset.environment import is_on, variable
-from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.lru_cleanup import LRUCleanup
 from shardwise.compat.webdataset.mapping import each_result
-from shardwise.compat.webdataset.tar_check import (
+from shardwise.compat.webdataset.tar_stream import (
     check_tar_format,
     get_filetype,
     magic_filetype,
     why_no_tar,
 )
 from shardwise.compat.webdataset.tariterators import expand_samples
-from shardwise.compat.webdataset.utils import obsolete
+from shardwise.compat.webdataset.utils import obsolete, pipelinefilter
 from shardwise.shown import shown
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")

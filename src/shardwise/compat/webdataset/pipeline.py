@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Self
 
-from shardwise.compat.webdataset.division import division_warning, is_steered
-from shardwise.compat.webdataset.epoch_counter import EpochCounter
 from shardwise.compat.webdataset.positions import (
     PASSES_APART,
     VERSION,
+    EpochCounter,
     EpochEnds,
     OpenPasses,
     Position,
@@ -39,7 +38,7 @@ from shardwise.compat.webdataset.readers import (
     in_worker,
 )
 from shardwise.compat.webdataset.shardlists import ResampledShards
-from shardwise.compat.webdataset.stages import StageList
+from shardwise.compat.webdataset.stages import StageList, division_warning, is_steered
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks

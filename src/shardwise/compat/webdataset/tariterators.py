@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.grouping import (
     SKIPPED,
     ShardSamples,
@@ -28,6 +27,7 @@ from shardwise.compat.webdataset.grouping import (
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
+from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 
 Handler = Callable[[Exception], Any]

@@ -22,10 +22,9 @@ from typing import IO, Any, Self, TypeVar, cast
 import numpy as np
 import torch.utils.data
 
-from shardwise.compat.wids.environment import default_cache_dir
-from shardwise.compat.wids.local_shards import LocalShards
-from shardwise.compat.wids.localname import CacheLocalname
-from shardwise.compat.wids.shards import IndexedTarSamples, LRUShards, open_copy
+from shardwise.compat.environment import wids_cache_dir
+from shardwise.compat.wids.names import CacheLocalname
+from shardwise.compat.wids.shards import IndexedTarSamples, LocalShards, LRUShards, open_copy
 from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, rebase_shardlist
 from shardwise.formats import tar
@@ -115,7 +114,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         self.cache_dir = cache_dir if localname is None else None
         self.cache_size = cache_size
         self.keep = keep
-        self.localname = localname or CacheLocalname(cache_dir or default_cache_dir())
+        self.localname = localname or CacheLocalname(cache_dir or wids_cache_dir())
         self._copies = localname is not None
         self.transformations = interpret_transformations(transformations)
         self._urls = {shard["url"]: shard for shard in self.shards}
@@ -220,7 +219,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
             path = self.localname(url)
             return open_copy(url, path, num_bytes=num_bytes, num_samples=desc["nsamples"])
         cache = CacheSettings(
-            self.cache_dir or default_cache_dir(),
+            self.cache_dir or wids_cache_dir(),
             max_bytes=_UNBOUNDED if self.keep else int(self.cache_size),
         )
         source = tar([url], cache=cache).source

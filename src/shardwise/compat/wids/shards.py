@@ -6,24 +6,42 @@ opened (I6). Any thread may read; after a fork the child opens its own.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import operator
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from shardwise.compat.wids.localname import DefaultLocalname
-from shardwise.compat.wids.md5 import compute_file_md5sum
+from shardwise.compat.wids.names import DefaultLocalname
 from shardwise.compat.wids.wids_dl import fetch
 from shardwise.compat.wids.wids_lru import LRUCache
-from shardwise.errors import DataError
+from shardwise.errors import DataError, MissingShardError
 from shardwise.sources.tar.index.build import build_indexes
+from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
+
+
+def compute_file_md5sum(fname: str | Path | BinaryIO, chunksize: int = 1 << 20) -> str:
+    """The MD5 of a file or open stream as 32 hex digits; a stream is read from its beginning."""
+    if not isinstance(fname, str | Path):
+        fname.seek(0)
+        return _digest(fname, chunksize)
+    with open(fname, "rb") as file:
+        return _digest(file, chunksize)
+
+
+def _digest(file: BinaryIO, chunksize: int) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    while chunk := file.read(chunksize):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
@@ -250,3 +268,55 @@ class _Locks:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.openings: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+class LocalShards:
+    """The shards of a list that lie on this machine: one source, opened at the first use."""
+
+    def __init__(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        self.shards = shards
+        self._urls = frozenset(shard["url"] for shard in shards)
+        self._parts: dict[str, IndexedTarSamples] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_parts": None}
+
+    def holds(self, url: str) -> bool:
+        """Whether a URL is one of them."""
+        return url in self._urls
+
+    def ready(self, url: str) -> IndexedTarSamples | None:
+        """The shard of a URL, if they are open."""
+        return None if self._parts is None else self._parts.get(url)
+
+    def open(self, url: str) -> IndexedTarSamples:
+        """The shard of a URL; opens all of them."""
+        return self._opened()[url]
+
+    def read(self, places: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        """Samples by (url, row), read together."""
+        parts = self._opened()
+        source = next(iter(parts.values())).source
+        return samples_of(source, [parts[url].first + row for url, row in places])
+
+    def close(self) -> None:
+        """Let go of them; they are opened again when they are used."""
+        self._parts = None
+
+    def _opened(self) -> dict[str, IndexedTarSamples]:
+        # Two threads may both open them: one set stays, and what it costs is kept in the indexes.
+        parts = self._parts
+        if parts is None:
+            paths = [local_path(shard["url"]) for shard in self.shards]
+            source = TarSource(paths, accept_unfinished=True)
+            if source.urls != paths:
+                missing = next(p for p in paths if p not in source.urls)
+                raise MissingShardError("the list names a shard that is not there", url=missing)
+            claims = [
+                ListedShard(path, shard["nsamples"], shard.get("filesize"))
+                for path, shard in zip(paths, self.shards, strict=True)
+            ]
+            check_counts(claims, source.manifest.shards)
+            urls = [shard["url"] for shard in self.shards]
+            parts = self._parts = dict(zip(urls, IndexedTarSamples.all_of(source), strict=True))
+        return parts
