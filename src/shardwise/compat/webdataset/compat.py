@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -226,7 +227,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
     def __init__(self, initial: Any, *, seed: Any = None) -> None:
         super().__init__(seed=seed)
         is_stage = callable(initial) or isinstance(initial, IterableDataset | DataLoader | list)
-        self.append(initial if is_stage else _Iterable(initial))
+        self.append(initial if is_stage else partial(iter, initial))
 
 
 class WebLoader(LoaderPipeline, FluidInterface):
@@ -240,16 +241,6 @@ class WebLoader(LoaderPipeline, FluidInterface):
 
 
 _expander = pipelinefilter(expand_samples)
-
-
-class _Iterable:
-    """An iterable as a stage."""
-
-    def __init__(self, initial: Iterable[Any]) -> None:
-        self.initial = initial
-
-    def __call__(self) -> Iterator[Any]:
-        return iter(self.initial)
 
 
 def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:

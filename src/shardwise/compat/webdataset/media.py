@@ -28,25 +28,6 @@ from shardwise.media_files.media_index import MediaIndex, index_media
 from shardwise.media_files.sound_window import open_sound, read_window
 from shardwise.media_files.track import Track
 
-__all__ = ["Span", "check_bytes", "first_frames"]
-
-
-@dataclass(frozen=True)
-class Span:
-    """Some frames and their sound.
-
-    Attributes:
-        frames: uint8 `[T, H, W, 3]` RGB.
-        fps: the video's frames a second, on average.
-        sound: float32 `[channels, samples]` at `rate`; None where the file has none.
-        rate: samples a second.
-    """
-
-    frames: torch.Tensor
-    fps: float
-    sound: torch.Tensor | None = None
-    rate: int = 0
-
 
 def check_bytes(num_bytes: int, max_bytes: int, what: str) -> None:
     """Refuse tensors that are larger than the caller allows.
@@ -68,8 +49,13 @@ def average_fps(track: Track) -> float:
     return track.num_frames * denominator / (ticks * numerator)
 
 
-def first_frames(data: bytes, *, frames: int, stride: int, max_bytes: int) -> Span:
+def first_frames(
+    data: bytes, *, frames: int, stride: int, max_bytes: int
+) -> tuple[Any, float, Any]:
     """Decode `frames` frames, each `stride`-th one from the first on, and the sound meanwhile.
+
+    Returns:
+        Frames uint8 `[T, H, W, 3]` RGB, frames a second, and (sound, samples a second) or None.
 
     Raises:
         DataError: the video is damaged, or has fewer; or the tensors would be too large.
@@ -83,14 +69,14 @@ def first_frames(data: bytes, *, frames: int, stride: int, max_bytes: int) -> Sp
     pictures = torch.from_numpy(decode_frames(reader, index, numbers, form=form))
     fps = average_fps(track)
     if not any(each.kind == "audio" for each in index.tracks):
-        return Span(pictures, fps)
-    sound, rate = _sound_of(reader, index, track, int(numbers[-1]) + stride, max_bytes)
-    return Span(pictures, fps, sound, rate)
+        return pictures, fps, None
+    sound = _sound_of(reader, index, track, int(numbers[-1]) + stride, max_bytes)
+    return pictures, fps, sound
 
 
 def _sound_of(
     reader: BytesReader, index: MediaIndex, track: Track, stop: int, max_bytes: int
-) -> tuple[Any, int]:
+) -> tuple[torch.Tensor, int]:
     """The sound from the first frame until the frame `stop` would be shown."""
     numerator, denominator = track.time_base
     end = int(track.pts[stop]) if stop < track.num_frames else track.end_pts
@@ -154,9 +140,9 @@ def torch_video(
     decode, decode_sound = _decoders(by_pyav=extension in _WITHOUT_TIMES)
     if frames is not None:
         with _naming("video", data, DataError):
-            span = first_frames(data, frames=frames, stride=stride, max_bytes=max_bytes)
-        pictures, fps = span.frames, span.fps
-        sound = None if span.sound is None else (span.sound, span.rate)
+            pictures, fps, sound = first_frames(
+                data, frames=frames, stride=stride, max_bytes=max_bytes
+            )
     else:
         pictures, fps = decode(data, max_bytes)
         sound = decode_sound(data, max_bytes)
@@ -205,33 +191,24 @@ def _extension(key: str) -> str:
 
 def _decoders(*, by_pyav: bool) -> tuple[Any, Any]:
     """The functions that decode video and audio; PyAV's if asked for and installed."""
-    torchcodec = (_video_by_torchcodec, _audio_by_torchcodec) if _has_torchcodec() else None
-    pyav = (_video_by_pyav, _audio_by_pyav) if _has_pyav() else None
-    functions = (pyav or torchcodec) if by_pyav else (torchcodec or pyav)
-    if functions is None:
-        message = "neither torchcodec nor PyAV is installed to decode video and audio"
-        raise MissingExtraError(message, extra="video")
-    return functions
+    torchcodec = "torchcodec.decoders", (_video_by_torchcodec, _audio_by_torchcodec)
+    pyav = "av", (_video_by_pyav, _audio_by_pyav)
+    for name, functions in (pyav, torchcodec) if by_pyav else (torchcodec, pyav):
+        if _can_import(name):
+            return functions
+    message = "neither torchcodec nor PyAV is installed to decode video and audio"
+    raise MissingExtraError(message, extra="video")
 
 
 @functools.cache
-def _has_torchcodec() -> bool:
+def _can_import(name: str) -> bool:
     try:
-        importlib.import_module("torchcodec.decoders")
+        importlib.import_module(name)
     except ImportError:
         return False
     except (RuntimeError, OSError) as error:
-        # Installed, but its libraries (FFmpeg's, or CUDA's) are not: it raises RuntimeError.
-        logging.getLogger("shardwise").info("torchcodec can't be loaded: %s", error)
-        return False
-    return True
-
-
-@functools.cache
-def _has_pyav() -> bool:
-    try:
-        importlib.import_module("av")
-    except ImportError:
+        # Installed, but its libraries (FFmpeg's, or CUDA's) are not: torchcodec raises these.
+        logging.getLogger("shardwise").info("%s can't be loaded: %s", name, error)
         return False
     return True
 

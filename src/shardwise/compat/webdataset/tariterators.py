@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -256,13 +255,9 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 def _about(error: Exception, shard: dict[str, Any]) -> Exception:
     """Say which shard an error is about, where it does not say so itself."""
     url = shown(str(shard["url"]))
-    if url not in str(error) and not re.search(re.escape(url), "".join(_notes(error))):
+    if not any(url in text for text in (str(error), *getattr(error, "__notes__", ()))):
         error.add_note(f"in the shard {url}")
     return error
-
-
-def _notes(error: Exception) -> list[str]:
-    return getattr(error, "__notes__", [])
 
 
 def _close(stream: Any) -> None:

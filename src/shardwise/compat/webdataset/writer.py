@@ -16,22 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwise.compat.webdataset import utils
-from shardwise.compat.webdataset.encoders import (
-    add_handlers,
-    bytestr,
-    cbor_dumps,
-    default_handlers,
-    encode_based_on_extension,
-    encode_based_on_extension1,
-    imageencoder,
-    make_encoder,
-    make_handlers,
-    mp_dumps,
-    numpy_dumps,
-    numpy_npz_dumps,
-    tenbin_dumps,
-    torch_dumps,
-)
+from shardwise.compat.webdataset.encoders import *  # noqa: F403 - its names are this module's
+from shardwise.compat.webdataset.encoders import make_encoder
 from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
 from shardwise.storage import atomic_write
 from shardwise.storage.streams import Upload
