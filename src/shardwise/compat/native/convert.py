@@ -31,7 +31,7 @@ from shardwise.compat.native.stages import (
     tuple_names,
 )
 from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
-from shardwise.compat.webdataset.batches import default_collation_fn
+from shardwise.compat.webdataset.filters import default_collation_fn
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader
 from shardwise.compat.webdataset.readers import as_seed

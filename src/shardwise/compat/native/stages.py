@@ -9,7 +9,6 @@ from typing import Any
 
 from shardwise.compat.webdataset import (
     autodecode,
-    batches,
     filters,
     handlers,
     mapping,
@@ -34,9 +33,9 @@ _KINDS: dict[Any, str] = {
     mapping._select: "select",
     mapping._info: "nothing",
     order._shuffle: "shuffle",
-    batches._batched: "batched",
-    batches._unbatched: "unbatched",
-    batches._unlisted: "unbatched",
+    filters._batched: "batched",
+    filters._unbatched: "unbatched",
+    filters._unlisted: "unbatched",
 }
 _CLASSES: tuple[tuple[Any, str], ...] = (
     (order.detshuffle, "shuffle"),
@@ -156,9 +155,9 @@ def is_function(stage: Any) -> bool:
     if not isinstance(stage, FilterFunction):
         return False
     kind = kind_of(stage)
-    collate = argument(stage, 1, "collation_fn", batches.default_collation_fn)
+    collate = argument(stage, 1, "collation_fn", filters.default_collation_fn)
     if kind == "batched":
-        return collate is not batches.default_collation_fn
+        return collate is not filters.default_collation_fn
     return kind not in ("shuffle", "nothing", "to_tuple", "unbatched")
 
 

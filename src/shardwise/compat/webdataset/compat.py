@@ -198,14 +198,13 @@ class WebDataset(DataPipeline, FluidInterface):
         if cache_dir is None or cache_size == 0:
             self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
         else:
-            named: dict[str, Any] = {} if url_to_name is None else {"url_to_name": url_to_name}
             self.append(
                 cache.FileCache(
-                    cache_dir=os.fspath(cache_dir),
+                    os.fspath(cache_dir),
+                    url_to_name=url_to_name or cache.url_to_cache_name,
                     cache_size=cache_size,
                     handler=handler,
                     verbose=verbose,
-                    **named,
                 )
             )
         self.append(_expander(handler, select_files=select_files, rename_files=rename_files))

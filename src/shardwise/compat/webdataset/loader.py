@@ -8,12 +8,13 @@ the user sees the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.positions import VERSION, Position, Start, check_state, drawn_seeds
+from shardwise.compat.webdataset.positions import VERSION, Position, check_state, drawn_seeds
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
@@ -240,26 +241,11 @@ class LoaderPipeline(DataPipeline):
     def __init__(self, loader: StatefulLoader) -> None:
         super().__init__(loader, seed=getattr(loader.dataset, "seed", None))
 
-    @property
-    def loader(self) -> StatefulLoader:
-        """The loader."""
-        loader: StatefulLoader = self.pipeline[0]
-        return loader
-
-    @property
-    def num_workers(self) -> int:
-        """The loader's."""
-        return self.loader.num_workers
-
-    @property
-    def batch_size(self) -> int | None:
-        """The loader's."""
-        return self.loader.batch_size
-
-    @property
-    def dataset(self) -> Any:
-        """The loader's."""
-        return self.loader.dataset
+    loader: Any = property(lambda self: self.pipeline[0])
+    # As the loader says.
+    num_workers = property(attrgetter("loader.num_workers"))
+    batch_size = property(attrgetter("loader.batch_size"))
+    dataset = property(attrgetter("loader.dataset"))
 
     def set_epoch(self, epoch: int) -> None:
         """Have this epoch begin next; the epoch that was just loaded keeps its position."""
@@ -272,14 +258,6 @@ class LoaderPipeline(DataPipeline):
         if self.loader.has_state:
             position.loader_state = self.loader.start_state()
         return super()._pass(position, skip)
-
-    def _is_where_loader_is(self) -> bool:
-        """Whether the loader's position is also this pipeline's.
-
-        Where stages behind the loader keep items back, the pass is run through again. A pass
-        without an end can't be: what those stages held is drawn anew.
-        """
-        return self.loader.is_endless or all(map(is_stateless, self.pipeline[1:]))
 
     def state_dict(self) -> dict[str, Any]:
         """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
@@ -295,7 +273,9 @@ class LoaderPipeline(DataPipeline):
         number, num_prefix = None, 0
         if position is not None and (not position.is_done or self.goes_on):
             number = position.number
-            if not self._is_where_loader_is():
+            # Where stages behind the loader keep items back, the pass is run through again. A pass
+            # without an end can't be: what those stages held is drawn anew.
+            if not self.loader.is_endless and not all(map(is_stateless, self.pipeline[1:])):
                 assert position.loader_state is not None
                 loader_state, num_prefix = position.loader_state, position.num_prefix
         is_inside = position is not None and not position.is_done
@@ -320,8 +300,10 @@ class LoaderPipeline(DataPipeline):
         self.loader.load_state_dict(state["loader"])
         self._resume_from(state)
 
-    def _start(self, epoch: int, reader: Reader) -> Start | None:  # noqa: ARG002
+    def _resume(self, position: Position) -> None:
         state, self._loaded = self._loaded, None
-        if state is None or state["epoch"] != epoch or state["pass"] is None:
-            return None
-        return Start(state["pass"], state["taken"], state["yielded"], is_resumed=True)
+        if state is None or state["epoch"] != position.epoch or state["pass"] is None:
+            return
+        position.is_resumed = True
+        position.number, position.num_prefix = state["pass"], state["taken"]
+        position.num_yielded = state["yielded"]

@@ -184,20 +184,15 @@ def _to_tuple(
             result = tuple(
                 getfirst(sample, name, missing_is_error=missing_is_error) for name in fields
             )
-        if none_is_error:
-            _refuse_none(result, fields, sample)
+        for name, value in zip(fields, result, strict=True) if none_is_error else ():
+            if value is None:
+                raise ValueError(
+                    f"{name!r} is None in the sample {sample.get('__key__')!r} of "
+                    f"{sample.get('__url__')}; none_is_error=False permits that"
+                )
         return result
 
     return (result for _, result in each_result(data, choose, handler))
-
-
-def _refuse_none(result: tuple[Any, ...], fields: Any, sample: Mapping[str, Any]) -> None:
-    for name, value in zip(fields, result, strict=True):
-        if value is None:
-            raise ValueError(
-                f"{name!r} is None in the sample {sample.get('__key__')!r} of "
-                f"{sample.get('__url__')}; none_is_error=False permits that"
-            )
 
 
 def _map_tuple(

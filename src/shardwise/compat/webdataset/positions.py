@@ -33,8 +33,8 @@ _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
 class SharedIntegers:
     """Integers of 64 bits that worker processes share; any other copy has its own."""
 
-    def __init__(self, values: list[int]) -> None:
-        self._cells: Any = RawArray("q", values)
+    def __init__(self, values: list[int], cells: Any = None) -> None:
+        self._cells: Any = RawArray("q", values) if cells is None else cells
 
     def __getitem__(self, place: int) -> int:
         return int(self._cells[place])
@@ -45,14 +45,8 @@ class SharedIntegers:
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is not None:
             # A worker process is being started: the memory itself goes along.
-            return _shared, (self._cells,)
+            return SharedIntegers, ([], self._cells)
         return SharedIntegers, (list(self._cells),)
-
-
-def _shared(cells: Any) -> SharedIntegers:
-    shared = SharedIntegers.__new__(SharedIntegers)
-    shared._cells = cells
-    return shared
 
 
 class EpochCounter:
@@ -141,6 +135,8 @@ class Position:
         number: the pass.
         num_prefix: items that the pass's prefix has given.
         num_yielded: items of the epoch that have come out.
+        num_discarded: whole items to leave out first, where `num_prefix` is not known.
+        is_resumed: whether a state gave the place: the pass may be at its end then.
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
         loader_state: the state of the loader at the beginning of the pass, where there is one.
@@ -151,33 +147,11 @@ class Position:
     number: int = 0
     num_prefix: int = 0
     num_yielded: int = 0
+    num_discarded: int = 0
+    is_resumed: bool = False
     is_done: bool = False
     rotation: int = 0
     loader_state: dict[str, Any] | None = None
-
-    def begin(self, start: Start) -> None:
-        """Be at the start of an epoch, or where it is resumed."""
-        self.number, self.num_prefix = start.number, start.num_prefix
-        self.num_yielded = start.num_yielded
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where an epoch starts or is resumed.
-
-    Attributes:
-        number: the pass.
-        num_prefix: items of its prefix to leave out.
-        num_yielded: items that the epoch has given already.
-        num_discarded: whole items to leave out, where `num_prefix` is not known.
-        is_resumed: whether a state says so: the pass may be at its end then.
-    """
-
-    number: int
-    num_prefix: int = 0
-    num_yielded: int = 0
-    num_discarded: int = 0
-    is_resumed: bool = False
 
 
 @dataclass
@@ -210,17 +184,15 @@ class EpochEnds:
             # The epoch is written last: the other cells are whole then.
             self._cells[first] = position.epoch + 1
 
-    def get(self, reader: Reader, epoch: int) -> Start | None:
-        """Where the epochs before this one ended, if the same workers read them."""
+    def restore(self, position: Position) -> None:
+        """Put a position where the epochs before its own ended, if the same workers read them."""
+        reader = position.reader
         if reader.worker >= _MAX_WORKERS:
-            return None
+            return
         first = _NUM_CELLS * reader.worker
-        behind, num_workers, number, num_prefix = (
-            self._cells[first + i] for i in range(_NUM_CELLS)
-        )
-        if not 0 < behind <= epoch or num_workers != reader.num_workers:
-            return None
-        return Start(number, num_prefix)
+        behind, num_workers, *place = (self._cells[first + i] for i in range(_NUM_CELLS))
+        if 0 < behind <= position.epoch and num_workers == reader.num_workers:
+            position.number, position.num_prefix = place
 
 
 def fingerprint(stages: list[Any]) -> str | None:

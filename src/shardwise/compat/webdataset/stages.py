@@ -1,4 +1,4 @@
-"""A list of stages, and one pass through it.
+"""A list of stages, the length of its epochs, and one pass through it.
 
 A pass depends on (seed, number of the pass, rank, worker) alone: each stage that draws random
 numbers gets its key while the pass is built.
@@ -6,13 +6,14 @@ numbers gets its key while the pass is built.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, Self
 
 from shardwise.compat.environment import variable
-from shardwise.compat.webdataset import batches, mapping
+from shardwise.compat.webdataset import filters, mapping
 from shardwise.compat.webdataset.positions import PASSES_APART, Position
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
@@ -26,10 +27,12 @@ from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks, unused_world_size
 
+ENDLESS = sys.maxsize
+
 # Functions of stages that keep no samples back.
 _STATELESS = frozenset(
     {
-        batches._batched, mapping._associate, mapping._decode, mapping._extract_keys,
+        filters._batched, mapping._associate, mapping._decode, mapping._extract_keys,
         mapping._info, mapping._log_keys, mapping._map, mapping._map_dict, mapping._map_tuple,
         mapping._rename, mapping._rename_keys, mapping._select, mapping._to_tuple,
         mapping._xdecode,
@@ -51,12 +54,16 @@ class StageList(IterableDataset[Any], PipelineStage):
         pipeline: the stages, as a list that may be changed.
         seed: what all random stages draw from.
         length: what `len()` says; below 0 it says nothing.
+        repetitions: passes an epoch.
+        nsamples: the most items an epoch; below 1 for no limit.
     """
 
     def __init__(self, *args: Any, seed: Any = None) -> None:
         super().__init__()
         self.pipeline: list[Any] = []
         self.length = -1
+        self.repetitions = 1
+        self.nsamples = -1
         self.seed = (variable("WDS_SEED") or 0) if seed is None else seed
         for arg in args:
             if isinstance(arg, list):
@@ -107,6 +114,30 @@ class StageList(IterableDataset[Any], PipelineStage):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
 
+    @property
+    def _num_passes(self) -> int:
+        """Passes an epoch; shards without end make passes without end."""
+        return ENDLESS if self._is_resampled else self.repetitions
+
+    @property
+    def _is_resampled(self) -> bool:
+        source = self.pipeline[0] if self.pipeline else None
+        return isinstance(source, ResampledShards) and source.in_passes
+
+    @property
+    def _has_limit(self) -> bool:
+        return self.repetitions != 1 and self.nsamples > 0
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether epochs are cut from an endless line of passes."""
+        return self.repetitions == ENDLESS and self.nsamples > 0
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch has no end."""
+        return self._num_passes == ENDLESS and not self._has_limit
+
     def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
         """One pass, without the first `skip` items of its prefix."""
         num = self._prefix_length()
@@ -114,9 +145,10 @@ class StageList(IterableDataset[Any], PipelineStage):
         items: Iterator[Any] = self._run(position, prefix, self.pipeline[num:])
         return items
 
-    def _joined_passes(self, position: Position, first: int, skip: int) -> Iterator[Any]:
+    def _joined_passes(self, position: Position) -> Iterator[Any]:
         """Passes as one stream: what the last stages gather continues behind the end of a pass."""
         num = self._prefix_length()
+        first, skip = position.number, position.num_prefix
 
         def prefixes() -> Iterator[Any]:
             for position.rotation in count(first % PASSES_APART):

@@ -26,10 +26,10 @@ from shardwise.storage import LocalFile
 # The bytes, and the members in them: names, and where each payload begins and ends.
 Block = tuple[bytes, list[bytes], list[int], list[int]]
 
-_UNPACKERS: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\0": lzma.LZMAFile,
+_COMPRESSIONS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
+    b"\x1f\x8b": ("gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\0": ("XZ", lzma.LZMAFile),
 }
 _MAGIC_BYTES = 6
 _UNPACK_ERRORS = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
@@ -100,7 +100,7 @@ class Unpacked:
         while 0 < len(start) < _MAGIC_BYTES and (more := stream.read(_MAGIC_BYTES - len(start))):
             start += more
         self._stream: Any = _Rest(start, stream)
-        for magic, unpack in _UNPACKERS.items():
+        for magic, (_, unpack) in _COMPRESSIONS.items():
             if start.startswith(magic):
                 self._stream = unpack(self._stream)
 
@@ -136,13 +136,14 @@ class _Rest(io.RawIOBase):
 
 
 _CHUNK_BYTES = 1 << 20
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "XZ"}
 
 
 def _compression(fname: str) -> str | None:
     with open(fname, "rb") as file:
         head = file.read(8)
-    return next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None)
+    return next(
+        (name for magic, (name, _) in _COMPRESSIONS.items() if head.startswith(magic)), None
+    )
 
 
 def magic_filetype(fname: str) -> str:

@@ -35,7 +35,7 @@ class TarWriter:
         user: the owner in the headers.
         group: the group in the headers.
         mode: the permissions in the headers.
-        compress: True or "gz", "bz2" or "xz", False for none; None: as the name's ending says.
+        compress: True or "gz", "bz2" or "xz"; False for none; None for what the name ends in.
         encoder: True encodes values by the extensions of their fields; False or None takes bytes
             only; a dict of encoders by extension; or a function of a sample.
         keep_meta: write entries that begin with `_`, too.
@@ -70,6 +70,7 @@ class TarWriter:
         self.mode = mode
         self.compress = compress
         self._may_use_pax = format is None
+        tar_format = getattr(tarfile, format) if isinstance(format, str) else format
         # The key of the last sample, and its fields.
         self._last_key: str | None = None
         self._last_fields: set[str] = set()
@@ -84,7 +85,7 @@ class TarWriter:
             self.stream = fileobj
             packed = stack.enter_context(_compressed(fileobj, tarmode.removeprefix("w|")))
             self.tarstream = stack.enter_context(
-                tarfile.open(fileobj=packed, mode="w|", format=_tar_format(format))
+                tarfile.open(fileobj=packed, mode="w|", format=tar_format or tarfile.USTAR_FORMAT)
             )
             self._closing = stack.pop_all()
 
@@ -192,17 +193,10 @@ class TarWriter:
             return "w|"
         wanted = "gz" if compress is True else compress
         for ending, mode in _COMPRESSIONS.items():
-            if wanted == ending:
-                return mode
-            if wanted is None and isinstance(fileobj, str) and fileobj.endswith(ending):
+            is_named = isinstance(fileobj, str) and fileobj.endswith(ending)
+            if wanted == ending or (wanted is None and is_named):
                 return mode
         return "w|"
-
-
-def _tar_format(given: Any) -> Any:
-    if isinstance(given, str):
-        return getattr(tarfile, given)
-    return tarfile.USTAR_FORMAT if given is None else given
 
 
 def _open_target(url: str) -> contextlib.AbstractContextManager[Any]:
@@ -233,11 +227,8 @@ def _compressed(stream: Any, how: str) -> contextlib.AbstractContextManager[Any]
     """A stream that compresses into another one, without a time in its header."""
     if how == "gz":
         return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
-    if how == "bz2":
-        return bz2.BZ2File(stream, "wb")
-    if how == "xz":
-        return lzma.LZMAFile(stream, "wb")
-    return contextlib.nullcontext(stream)
+    packers = {"bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
+    return packers[how](stream, "wb") if how in packers else contextlib.nullcontext(stream)
 
 
 class ShardWriter:

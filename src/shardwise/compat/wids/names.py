@@ -65,6 +65,5 @@ class DefaultLocalname(CacheLocalname):
         super().__init__(wids_cache_dir() if dldir is None else dldir)
 
 
-def hash_localname(dldir: str | None = None) -> Callable[[str], str]:
-    """The same, under the name that older programs call."""
-    return DefaultLocalname(dldir)
+# The name that older programs call.
+hash_localname = DefaultLocalname
