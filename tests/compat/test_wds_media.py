@@ -84,8 +84,7 @@ def backend(request, monkeypatch):
 
 def forget():
     """Look again at what is installed."""
-    media._has_torchcodec.cache_clear()
-    media._has_pyav.cache_clear()
+    media._can_import.cache_clear()
 
 
 def hide(monkeypatch, name, error):

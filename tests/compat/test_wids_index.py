@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import shardwise as sw
 from shardwise.compat import wids
-from shardwise.compat.wids.md5 import compute_file_md5sum
+from shardwise.compat.wids.shards import compute_file_md5sum
 from shardwise.compat.wids.wids_index import widsindex
 from tests.support.python_code import printed_by
 from tests.support.tars import make_shards, payload, sample_key

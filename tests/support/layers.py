@@ -85,8 +85,7 @@ READS_ENVIRONMENT = {
     # UCX is told not to write on the standard output about a variable that ucxx sets.
     "shardwise.serving.ucx_worker",
     # What programs written for WebDataset and wids set.
-    "shardwise.compat.webdataset.environment",
-    "shardwise.compat.wids.environment",
+    "shardwise.compat.environment",
 }
 
 

@@ -31,12 +31,11 @@ from shardwise.compat.native.stages import (
     tuple_names,
 )
 from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
-from shardwise.compat.webdataset.batches import default_collation_fn
-from shardwise.compat.webdataset.filter_functions import FilterFunction
+from shardwise.compat.webdataset.filters import default_collation_fn
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader
 from shardwise.compat.webdataset.readers import as_seed
-from shardwise.compat.webdataset.utils import identity
+from shardwise.compat.webdataset.utils import FilterFunction, identity
 from shardwise.dataset import Dataset
 from shardwise.formats import tar
 from shardwise.ranks import discover

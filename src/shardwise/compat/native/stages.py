@@ -9,15 +9,13 @@ from typing import Any
 
 from shardwise.compat.webdataset import (
     autodecode,
-    batches,
+    filters,
     handlers,
-    keys,
     mapping,
     order,
-    sample_cache,
 )
 from shardwise.compat.webdataset.autodecode import Decoder
-from shardwise.compat.webdataset.filter_functions import FilterFunction
+from shardwise.compat.webdataset.utils import FilterFunction
 from shardwise.errors import DataError
 
 # Stages by what they are here. "sample": one sample for each, run as they are.
@@ -28,23 +26,23 @@ _KINDS: dict[Any, str] = {
     mapping._to_tuple: "to_tuple",
     mapping._decode: "decode",
     mapping._associate: "sample",
-    keys._extract_keys: "sample",
-    keys._rename: "sample",
-    keys._rename_keys: "sample",
-    keys._xdecode: "sample",
+    mapping._extract_keys: "sample",
+    mapping._rename: "sample",
+    mapping._rename_keys: "sample",
+    mapping._xdecode: "sample",
     mapping._select: "select",
     mapping._info: "nothing",
     order._shuffle: "shuffle",
-    batches._batched: "batched",
-    batches._unbatched: "unbatched",
-    batches._unlisted: "unbatched",
+    filters._batched: "batched",
+    filters._unbatched: "unbatched",
+    filters._unlisted: "unbatched",
 }
 _CLASSES: tuple[tuple[Any, str], ...] = (
     (order.detshuffle, "shuffle"),
     (order.ShardShuffle, "shuffle"),
     # What is kept is what would come again: a dataset reads it again.
-    (sample_cache.Cached, "nothing"),
-    (sample_cache.LMDBCached, "nothing"),
+    (filters.Cached, "nothing"),
+    (filters.LMDBCached, "nothing"),
 )
 _ADVICE: dict[Any, tuple[str, str]] = {
     order._rsample: (
@@ -157,9 +155,9 @@ def is_function(stage: Any) -> bool:
     if not isinstance(stage, FilterFunction):
         return False
     kind = kind_of(stage)
-    collate = argument(stage, 1, "collation_fn", batches.default_collation_fn)
+    collate = argument(stage, 1, "collation_fn", filters.default_collation_fn)
     if kind == "batched":
-        return collate is not batches.default_collation_fn
+        return collate is not filters.default_collation_fn
     return kind not in ("shuffle", "nothing", "to_tuple", "unbatched")
 
 

@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwise.compat.video2dataset.pictures import PictureSize
-from shardwise.compat.webdataset.media import MAX_BYTES
-from shardwise.compat.webdataset.media_span import average_fps, check_bytes
+from shardwise.compat.webdataset.media import MAX_BYTES, average_fps, check_bytes
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.frames import decode_frames, form_of

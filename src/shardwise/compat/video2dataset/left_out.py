@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data import get_worker_info
 
-from shardwise.compat.webdataset.epoch_counter import SharedIntegers
+from shardwise.compat.webdataset.positions import SharedIntegers
 
 __all__ = ["REASONS", "LeftOut"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from shardwise.compat.video2dataset.clips import UnfitVideoError
 from shardwise.compat.video2dataset.left_out import LeftOut
 from shardwise.compat.video2dataset.sample_maker import DRAW, UnwantedError
-from shardwise.compat.webdataset.batches import combine_values
+from shardwise.compat.webdataset.filters import combine_values
 from shardwise.compat.webdataset.readers import CURRENT_PASS
 
 __all__ = ["Batches", "MadeSamples", "collate", "with_draws"]

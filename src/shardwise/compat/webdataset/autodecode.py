@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import tenbin, utils
-from shardwise.compat.webdataset.environment import variable
 from shardwise.compat.webdataset.images import (
     IMAGE_EXTENSIONS,
     ImageHandler,
@@ -56,9 +56,7 @@ def unpickle_loads(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301 - what WebDataset does, and its switch forbids
 
 
-def tenbin_loads(data: bytes) -> Any:
-    """Decode a list of arrays in tenbin format."""
-    return tenbin.decode_buffer(data)
+tenbin_loads = tenbin.decode_buffer
 
 
 def msgpack_loads(data: bytes) -> Any:
@@ -82,13 +80,9 @@ def cbor_loads(data: bytes) -> Any:
     return importlib.import_module("cbor").loads(data)
 
 
-def _text(data: bytes) -> str:
-    return str(data, "utf-8")
-
-
 # Decoders by extension. Users may change it.
 decoders: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("txt", "text", "transcript"), partial(str, encoding="utf-8")),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("pkl", "pickle", "pyd"), unpickle_loads),
@@ -215,7 +209,10 @@ class Decoder:
 
     def _value(self, k: str, v: Any) -> Any:
         if k.startswith("__"):
-            return _metadata(v)
+            try:
+                return str(v, "utf-8") if isinstance(v, bytes) else v
+            except UnicodeDecodeError:
+                return v
         if self.only is not None and k not in self.only:
             return v
         if not isinstance(v, bytes):
@@ -230,14 +227,6 @@ class Decoder:
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Decode a sample."""
         return self.decode(sample)
-
-
-def _metadata(value: Any) -> Any:
-    """An entry such as `__key__`: text where it is UTF-8."""
-    try:
-        return str(value, "utf-8") if isinstance(value, bytes) else value
-    except UnicodeDecodeError:
-        return value
 
 
 default_decoder = Decoder([*default_pre_handlers, *default_post_handlers])

@@ -18,9 +18,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
+from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset.cached_files import (
+    LRUCleanup,
     candidates,
     claim,
     holds,
@@ -29,21 +31,19 @@ from shardwise.compat.webdataset.cached_files import (
     sweep,
     temporary_file,
 )
-from shardwise.compat.webdataset.environment import is_on, variable
-from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.lru_cleanup import LRUCleanup
 from shardwise.compat.webdataset.mapping import each_result
-from shardwise.compat.webdataset.tar_check import (
+from shardwise.compat.webdataset.tar_stream import (
     check_tar_format,
     get_filetype,
     magic_filetype,
     why_no_tar,
 )
 from shardwise.compat.webdataset.tariterators import expand_samples
-from shardwise.compat.webdataset.utils import obsolete
+from shardwise.compat.webdataset.utils import obsolete, pipelinefilter
 from shardwise.shown import shown
+from shardwise.storage import atomic_write
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
 default_cache_size = float(variable("WDS_CACHE_SIZE") or 1e18)
@@ -84,24 +84,18 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
 
 def download(url: str, dest: str, chunk_size: int = _CHUNK_BYTES, verbose: bool = False) -> None:
     """Read a URL into a file, which gets its name when all of it is there."""
-    path = Path(dest)
     if verbose:
         sys.stderr.write(f"# downloading {shown(url)} to {dest}\n")
-    with temporary_file(path.parent, path.name) as file:
+    with atomic_write(dest) as file:
         _copy(url, file, chunk_size)
-        Path(file.name).replace(path)
 
 
-def _copy(url: str, file: BinaryIO, chunk_size: int = _CHUNK_BYTES) -> None:
+def _copy(url: str, file: IO[bytes], chunk_size: int = _CHUNK_BYTES) -> None:
     """Read all of a URL into a file, down to the disk."""
     with gopen(url) as stream:
         shutil.copyfileobj(stream, file, chunk_size)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _url_of(item: Any) -> str:
-    return str(item["url"]) if isinstance(item, dict) else os.fspath(item)
 
 
 def _each_opened(
@@ -110,7 +104,8 @@ def _each_opened(
     handler: Callable[[Exception], bool],
 ) -> Iterator[dict[str, Any]]:
     """Open one URL after the other; the handler says whether to continue behind a failure."""
-    return (opened for _, opened in each_result(map(_url_of, urls), open_url, handler))
+    named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
+    return (opened for _, opened in each_result(named, open_url, handler))
 
 
 @dataclass(eq=False, repr=False)

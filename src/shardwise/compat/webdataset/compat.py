@@ -9,25 +9,90 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import autodecode, cache, filters, shardlists, utils
-from shardwise.compat.webdataset.environment import variable
-from shardwise.compat.webdataset.filter_functions import pipelinefilter
-from shardwise.compat.webdataset.fluid import FluidInterface
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.loader import StatefulLoader
-from shardwise.compat.webdataset.loader_pipeline import LoaderPipeline
+from shardwise.compat.webdataset.loader import LoaderPipeline, StatefulLoader
 from shardwise.compat.webdataset.order import ShardShuffle, detshuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.splitters import require_items
+from shardwise.compat.webdataset.readers import find_ranks, require_items
 from shardwise.compat.webdataset.tariterators import (
     expand_samples,
     group_by_keys,
     tar_file_expander,
 )
+from shardwise.compat.webdataset.utils import pipelinefilter
+
+
+def _method(make_stage: Callable[..., Any]) -> Any:
+    """A method with the arguments of `make_stage`, whose stage it adds."""
+
+    def method(self: FluidInterface, *args: Any, **kw: Any) -> Any:
+        return self.compose(make_stage(*args, **kw))
+
+    method.__doc__ = make_stage.__doc__
+    return method
+
+
+class FluidInterface:
+    """Methods for a class with `compose(*stages)`."""
+
+    def compose(self, *args: Any) -> Self:
+        """A new pipeline with more stages."""
+        raise NotImplementedError(f"{type(self).__name__} has no compose(*stages)")
+
+    associate = _method(filters.associate)
+    batched = _method(filters.batched)
+    extract_keys = _method(filters.extract_keys)
+    info = _method(filters.info)
+    lmdb_cached = _method(filters.LMDBCached)
+    log_keys = _method(filters.log_keys)
+    map = _method(filters.map)
+    map_dict = _method(filters.map_dict)
+    map_tuple = _method(filters.map_tuple)
+    mcached = _method(filters.Cached)
+    rename = _method(filters.rename)
+    rename_keys = _method(filters.rename_keys)
+    rsample = _method(filters.rsample)
+    select = _method(filters.select)
+    slice = _method(filters.slice)
+    to_tuple = _method(filters.to_tuple)
+    unbatched = _method(filters.unbatched)
+    unlisted = _method(filters.unlisted)
+    xdecode = _method(filters.xdecode)
+
+    def listed(self, batchsize: int, partial: bool = True) -> Self:
+        """Gather samples into lists of `batchsize`."""
+        return self.compose(filters.batched(batchsize, collation_fn=None, partial=partial))
+
+    def shuffle(self, size: int, **kw: Any) -> Self:
+        """Shuffle through a buffer of `size` samples; below 1 it has no effect."""
+        return self if size < 1 else self.compose(filters.shuffle(size, **kw))
+
+    def decode(self, *args: Any, handler: Any = reraise_exception, **kw: Any) -> Self:
+        """Decode fields by names such as "rgb" and by functions; see `autodecode.Decoder`."""
+        handlers = [autodecode.ImageHandler(x) if isinstance(x, str) else x for x in args]
+        return self.compose(filters.map(autodecode.Decoder(handlers, **kw), handler=handler))
+
+    def ddp_equalize(self, length: int, with_length: bool = True) -> Self:
+        """Give each rank length // world_size items an epoch. Old: use `with_epoch`."""
+        warnings.warn(
+            "ddp_equalize is deprecated: use .with_epoch(length // world_size)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        num = length // find_ranks().world_size
+        if num < 1:
+            raise ValueError(f"ddp_equalize({length}): fewer items than ranks")
+        result: Any = self.compose()
+        result = result.with_epoch(num)
+        return result.with_length(num, silent=True) if with_length else result  # type: ignore[no-any-return]
+
 
 # What is not made here, programs have from here.
 _RECYCLING = ("unlink", "keep", "resample")
@@ -133,14 +198,13 @@ class WebDataset(DataPipeline, FluidInterface):
         if cache_dir is None or cache_size == 0:
             self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
         else:
-            named: dict[str, Any] = {} if url_to_name is None else {"url_to_name": url_to_name}
             self.append(
                 cache.FileCache(
-                    cache_dir=os.fspath(cache_dir),
+                    os.fspath(cache_dir),
+                    url_to_name=url_to_name or cache.url_to_cache_name,
                     cache_size=cache_size,
                     handler=handler,
                     verbose=verbose,
-                    **named,
                 )
             )
         self.append(_expander(handler, select_files=select_files, rename_files=rename_files))
@@ -162,7 +226,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
     def __init__(self, initial: Any, *, seed: Any = None) -> None:
         super().__init__(seed=seed)
         is_stage = callable(initial) or isinstance(initial, IterableDataset | DataLoader | list)
-        self.append(initial if is_stage else _Iterable(initial))
+        self.append(initial if is_stage else partial(iter, initial))
 
 
 class WebLoader(LoaderPipeline, FluidInterface):
@@ -176,16 +240,6 @@ class WebLoader(LoaderPipeline, FluidInterface):
 
 
 _expander = pipelinefilter(expand_samples)
-
-
-class _Iterable:
-    """An iterable as a stage."""
-
-    def __init__(self, initial: Iterable[Any]) -> None:
-        self.initial = initial
-
-    def __call__(self) -> Iterator[Any]:
-        return iter(self.initial)
 
 
 def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:

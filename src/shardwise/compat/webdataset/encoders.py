@@ -11,6 +11,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,22 +113,6 @@ def mp_dumps(x: Any) -> bytes:
     return data
 
 
-def _ascii(x: Any) -> bytes:
-    return str(x).encode("ascii")
-
-
-def _utf8(x: str) -> bytes:
-    return x.encode("utf-8")
-
-
-def _json(x: Any) -> bytes:
-    return json.dumps(x).encode("utf-8")
-
-
-def _image(name: str) -> Callable[[Any], bytes]:
-    return lambda data: imageencoder(data, name)
-
-
 def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Any) -> None:
     """Enter one encoder for several extensions, a list or one str with blanks."""
     d.update(dict.fromkeys(keys.split() if isinstance(keys, str) else keys, value))
@@ -137,24 +122,20 @@ def make_handlers() -> dict[str, Callable[[Any], Any]]:
     """Who encodes which extension."""
     handlers: dict[str, Callable[[Any], Any]] = {}
     for keys, encoder in (
-        ("cls cls2 class count index inx id", _ascii),
-        ("txt text transcript html htm", _utf8),
+        ("cls cls2 class count index inx id", lambda x: str(x).encode("ascii")),
+        ("txt text transcript html htm", str.encode),
         ("pyd pickle", pickle.dumps),
         ("pth", torch_dumps),
         ("npy", numpy_dumps),
         ("npz", numpy_npz_dumps),
         ("ten tenbin tb", tenbin_dumps),
-        ("json jsn", _json),
+        ("json jsn", lambda x: json.dumps(x).encode("utf-8")),
         ("mp msgpack msg", mp_dumps),
         ("cbor", cbor_dumps),
-        ("jpg jpeg img image", _image("jpg")),
-        ("png", _image("png")),
-        ("pbm", _image("pbm")),
-        ("pgm", _image("pgm")),
-        ("ppm", _image("ppm")),
-        ("tiff tif", _image("tiff")),
     ):
         add_handlers(handlers, keys, encoder)
+    for keys in ("jpg jpeg img image", "png", "pbm", "pgm", "ppm", "tiff tif"):
+        add_handlers(handlers, keys, partial(imageencoder, format=keys.split()[0]))
     return handlers
 
 

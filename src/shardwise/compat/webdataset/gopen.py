@@ -19,8 +19,8 @@ from http.client import HTTPException
 from subprocess import PIPE
 from typing import Any
 
+from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset import utils
-from shardwise.compat.webdataset.environment import is_on, variable
 from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.storage.program_pipe import Pipe

@@ -124,6 +124,4 @@ def _pillow_image(data: bytes, colours: str) -> PIL.Image.Image:
         return opened.convert(colours.upper())
 
 
-def imagehandler(imagespec: str, extensions: Iterable[str] = IMAGE_EXTENSIONS) -> ImageHandler:
-    """Make an `ImageHandler`."""
-    return ImageHandler(imagespec, extensions)
+imagehandler = ImageHandler

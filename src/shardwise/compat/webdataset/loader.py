@@ -8,14 +8,16 @@ the user sees the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.positions import VERSION, check_state, drawn_seeds
+from shardwise.compat.webdataset.positions import VERSION, Position, check_state, drawn_seeds
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Reader, find_ranks
+from shardwise.compat.webdataset.stages import is_stateless
 from shardwise.errors import StateError
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
@@ -231,3 +233,77 @@ class StatefulLoader(DataLoader[Any]):
         """Have this epoch begin next; the epoch that was just loaded keeps its position."""
         if isinstance(self.dataset, DataPipeline):
             self.dataset.set_epoch(epoch)
+
+
+class LoaderPipeline(DataPipeline):
+    """A pipeline that begins with a loader."""
+
+    def __init__(self, loader: StatefulLoader) -> None:
+        super().__init__(loader, seed=getattr(loader.dataset, "seed", None))
+
+    loader: Any = property(lambda self: self.pipeline[0])
+    # As the loader says.
+    num_workers = property(attrgetter("loader.num_workers"))
+    batch_size = property(attrgetter("loader.batch_size"))
+    dataset = property(attrgetter("loader.dataset"))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have this epoch begin next; the epoch that was just loaded keeps its position."""
+        if epoch != self.next_epoch:
+            super().set_epoch(epoch)
+            num_passes = 1 if self._num_passes > epoch else self._num_passes
+            self.loader.set_epoch(epoch * num_passes)
+
+    def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
+        if self.loader.has_state:
+            position.loader_state = self.loader.start_state()
+        return super()._pass(position, skip)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
+
+        Stages behind the loader that keep samples back, such as a shuffle, have the epoch read
+        again up to there; in the pipeline of the workers, they cost only reading. With a dataset
+        without end (`resampled`), what such stages held is drawn anew.
+
+        Raises:
+            StateError: the loader's dataset is no pipeline.
+        """
+        position, loader_state = self._position, self.loader.state_dict()
+        number, num_prefix = None, 0
+        if position is not None and (not position.is_done or self.goes_on):
+            number = position.number
+            # Where stages behind the loader keep items back, the pass is run through again. A pass
+            # without an end can't be: what those stages held is drawn anew.
+            if not self.loader.is_endless and not all(map(is_stateless, self.pipeline[1:])):
+                assert position.loader_state is not None
+                loader_state, num_prefix = position.loader_state, position.num_prefix
+        is_inside = position is not None and not position.is_done
+        return {
+            "version": VERSION,
+            "size": self._identity()["size"],
+            "epoch": position.epoch if position is not None and is_inside else self.next_epoch,
+            "pass": number,
+            "taken": num_prefix,
+            "yielded": position.num_yielded if position is not None and is_inside else 0,
+            "loader": loader_state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says, with the next iteration.
+
+        Raises:
+            StateError: it belongs to other shards, another seed or size, another number of workers
+                or ranks.
+        """
+        check_state(state, {"size": self._identity()["size"]})
+        self.loader.load_state_dict(state["loader"])
+        self._resume_from(state)
+
+    def _resume(self, position: Position) -> None:
+        state, self._loaded = self._loaded, None
+        if state is None or state["epoch"] != position.epoch or state["pass"] is None:
+            return
+        position.is_resumed = True
+        position.number, position.num_prefix = state["pass"], state["taken"]
+        position.num_yielded = state["yielded"]

@@ -13,14 +13,81 @@ import importlib
 import io
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
-from shardwise.compat.webdataset.media_span import check_bytes, first_frames
 from shardwise.errors import DataError, MissingExtraError
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.clip_frames import ClipRule
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.media_index import MediaIndex, index_media
+from shardwise.media_files.sound_window import open_sound, read_window
+from shardwise.media_files.track import Track
+
+
+def check_bytes(num_bytes: int, max_bytes: int, what: str) -> None:
+    """Refuse tensors that are larger than the caller allows.
+
+    Raises:
+        DataError: they are.
+    """
+    if num_bytes > max_bytes:
+        raise DataError(
+            f"{what} take {num_bytes} bytes or more, and max_bytes={max_bytes}: take a part of "
+            "them (frames= and stride=, of videos), or raise max_bytes="
+        )
+
+
+def average_fps(track: Track) -> float:
+    """Frames a second of a video over its whole length."""
+    numerator, denominator = track.time_base
+    ticks = track.end_pts - int(track.pts[0])
+    return track.num_frames * denominator / (ticks * numerator)
+
+
+def first_frames(
+    data: bytes, *, frames: int, stride: int, max_bytes: int
+) -> tuple[Any, float, Any]:
+    """Decode `frames` frames, each `stride`-th one from the first on, and the sound meanwhile.
+
+    Returns:
+        Frames uint8 `[T, H, W, 3]` RGB, frames a second, and (sound, samples a second) or None.
+
+    Raises:
+        DataError: the video is damaged, or has fewer; or the tensors would be too large.
+    """
+    reader = BytesReader(data)
+    index = index_media(reader)
+    track = index.first("video")
+    numbers = ClipRule(frames, stride).numbers(track, 0)
+    form = form_of(index, layout="THWC")
+    check_bytes(int(np.prod(form.shape(frames))), max_bytes, f"{frames} frames")
+    pictures = torch.from_numpy(decode_frames(reader, index, numbers, form=form))
+    fps = average_fps(track)
+    if not any(each.kind == "audio" for each in index.tracks):
+        return pictures, fps, None
+    sound = _sound_of(reader, index, track, int(numbers[-1]) + stride, max_bytes)
+    return pictures, fps, sound
+
+
+def _sound_of(
+    reader: BytesReader, index: MediaIndex, track: Track, stop: int, max_bytes: int
+) -> tuple[torch.Tensor, int]:
+    """The sound from the first frame until the frame `stop` would be shown."""
+    numerator, denominator = track.time_base
+    end = int(track.pts[stop]) if stop < track.num_frames else track.end_pts
+    source = open_sound(reader, index=index)
+    seconds = (end - int(track.pts[0])) * numerator / denominator
+    # Sound may end before the pictures do: nothing is put behind it.
+    count = min(round(seconds * source.rate), source.num_samples)
+    check_bytes(4 * source.num_channels * count, max_bytes, f"{count} samples of sound")
+    part = read_window(source, 0, count, rate=source.rate, channels=None)
+    return torch.from_numpy(part), source.rate
+
 
 VIDEO_EXTENSIONS = frozenset(
     ("avi", "h264", "m4v", "mjpeg", "mkv", "mov", "mp4", "mpeg", "mpg", "ogv", "webm", "wmv")
@@ -73,9 +140,9 @@ def torch_video(
     decode, decode_sound = _decoders(by_pyav=extension in _WITHOUT_TIMES)
     if frames is not None:
         with _naming("video", data, DataError):
-            span = first_frames(data, frames=frames, stride=stride, max_bytes=max_bytes)
-        pictures, fps = span.frames, span.fps
-        sound = None if span.sound is None else (span.sound, span.rate)
+            pictures, fps, sound = first_frames(
+                data, frames=frames, stride=stride, max_bytes=max_bytes
+            )
     else:
         pictures, fps = decode(data, max_bytes)
         sound = decode_sound(data, max_bytes)
@@ -124,33 +191,24 @@ def _extension(key: str) -> str:
 
 def _decoders(*, by_pyav: bool) -> tuple[Any, Any]:
     """The functions that decode video and audio; PyAV's if asked for and installed."""
-    torchcodec = (_video_by_torchcodec, _audio_by_torchcodec) if _has_torchcodec() else None
-    pyav = (_video_by_pyav, _audio_by_pyav) if _has_pyav() else None
-    functions = (pyav or torchcodec) if by_pyav else (torchcodec or pyav)
-    if functions is None:
-        message = "neither torchcodec nor PyAV is installed to decode video and audio"
-        raise MissingExtraError(message, extra="video")
-    return functions
+    torchcodec = "torchcodec.decoders", (_video_by_torchcodec, _audio_by_torchcodec)
+    pyav = "av", (_video_by_pyav, _audio_by_pyav)
+    for name, functions in (pyav, torchcodec) if by_pyav else (torchcodec, pyav):
+        if _can_import(name):
+            return functions
+    message = "neither torchcodec nor PyAV is installed to decode video and audio"
+    raise MissingExtraError(message, extra="video")
 
 
 @functools.cache
-def _has_torchcodec() -> bool:
+def _can_import(name: str) -> bool:
     try:
-        importlib.import_module("torchcodec.decoders")
+        importlib.import_module(name)
     except ImportError:
         return False
     except (RuntimeError, OSError) as error:
-        # Installed, but its libraries (FFmpeg's, or CUDA's) are not: it raises RuntimeError.
-        logging.getLogger("shardwise").info("torchcodec can't be loaded: %s", error)
-        return False
-    return True
-
-
-@functools.cache
-def _has_pyav() -> bool:
-    try:
-        importlib.import_module("av")
-    except ImportError:
+        # Installed, but its libraries (FFmpeg's, or CUDA's) are not: torchcodec raises these.
+        logging.getLogger("shardwise").info("%s can't be loaded: %s", name, error)
         return False
     return True
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compat.webdataset.epoch_counter import EpochCounter
+from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader
 from shardwise.plan.permute import mix

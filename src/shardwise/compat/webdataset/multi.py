@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardwise.compat.webdataset.loader import StatefulLoader
+from shardwise.compat.webdataset.utils import identity
 
 
 class MultiLoader:
@@ -22,7 +23,7 @@ class MultiLoader:
         self.dataset = dataset
         self.workers = workers
         self._loader = StatefulLoader(
-            dataset, batch_size=None, num_workers=workers, collate_fn=_as_it_is
+            dataset, batch_size=None, num_workers=workers, collate_fn=identity
         )
 
     def kill(self) -> None:
@@ -31,7 +32,3 @@ class MultiLoader:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._loader)
-
-
-def _as_it_is(item: Any) -> Any:
-    return item

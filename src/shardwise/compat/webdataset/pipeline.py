@@ -15,15 +15,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Self
 
-from shardwise.compat.webdataset.division import division_warning, is_steered
-from shardwise.compat.webdataset.epoch_counter import EpochCounter
 from shardwise.compat.webdataset.positions import (
     PASSES_APART,
     VERSION,
+    EpochCounter,
     EpochEnds,
     OpenPasses,
     Position,
-    Start,
     check_state,
     drawn_seeds,
     fingerprint,
@@ -39,12 +37,11 @@ from shardwise.compat.webdataset.readers import (
     in_worker,
 )
 from shardwise.compat.webdataset.shardlists import ResampledShards
-from shardwise.compat.webdataset.stages import StageList
+from shardwise.compat.webdataset.stages import ENDLESS, StageList, division_warning, is_steered
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
-_ENDLESS = sys.maxsize
 # New workers read at most 20,000 samples of a resampled pass again, to continue behind them.
 _MAX_AGAIN = 20_000
 
@@ -67,8 +64,6 @@ class DataPipeline(StageList):
 
     def __init__(self, *args: Any, seed: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         super().__init__(*args, seed=seed)
-        self.repetitions = 1
-        self.nsamples = -1
         self._epochs = EpochCounter()
         self._epoch_ends: EpochEnds | None = None
         self._inherited_ranks: Ranks | None = None
@@ -96,7 +91,7 @@ class DataPipeline(StageList):
 
     def iterator(self) -> Iterator[Any]:
         """The passes of one epoch, without a limit to the number of samples."""
-        return self._unlimited(Position(self._begin(), self._reader()), None)
+        return self._unlimited(Position(self._begin(), self._reader()))
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
@@ -108,10 +103,10 @@ class DataPipeline(StageList):
         reader = find_reader(inherited=ranks)
         self._warn_of_division(reader, ranks)
         position = self._position = Position(self._begin(), reader)
-        start = self._start(position.epoch, reader)
+        self._resume(position)
         if self.is_sized:
-            return self._sized(position, start)
-        items = self._unlimited(position, start)
+            return self._sized(position)
+        items = self._unlimited(position)
         return islice(items, self.nsamples) if self._has_limit else items
 
     def _reader(self) -> Reader:
@@ -125,25 +120,6 @@ class DataPipeline(StageList):
                 warnings.warn(message, stacklevel=3)
 
     @property
-    def _num_passes(self) -> int:
-        """Passes an epoch; shards without end make passes without end."""
-        return _ENDLESS if self._is_resampled else self.repetitions
-
-    @property
-    def _is_resampled(self) -> bool:
-        source = self.pipeline[0] if self.pipeline else None
-        return isinstance(source, ResampledShards) and source.in_passes
-
-    @property
-    def _has_limit(self) -> bool:
-        return self.repetitions != 1 and self.nsamples > 0
-
-    @property
-    def is_sized(self) -> bool:
-        """Whether epochs are cut from an endless line of passes."""
-        return self.repetitions == _ENDLESS and self.nsamples > 0
-
-    @property
     def goes_on(self) -> bool:
         """Whether such an epoch continues inside the pass where the last one stopped.
 
@@ -151,11 +127,6 @@ class DataPipeline(StageList):
         WebDataset: readers in passes of different epochs would read the same shards.
         """
         return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether an epoch has no end."""
-        return self._num_passes == _ENDLESS and not self._has_limit
 
     def _begin(self) -> int:
         """The epoch that begins; inside another pipeline it is that one's pass."""
@@ -165,41 +136,38 @@ class DataPipeline(StageList):
     def _first_pass(self, epoch: int) -> int:
         """The first pass of an epoch of whole passes."""
         num = self._num_passes
-        return epoch * (PASSES_APART if num == _ENDLESS else num)
+        return epoch * (PASSES_APART if num == ENDLESS else num)
 
-    def _unlimited(self, position: Position, start: Start | None) -> Iterator[Any]:
+    def _unlimited(self, position: Position) -> Iterator[Any]:
         """An epoch of whole passes."""
         first, num = self._first_pass(position.epoch), self._num_passes
-        start = start or Start(first)
-        position.begin(start)
-        items = self._passes(position, start, _ENDLESS if num == _ENDLESS else first + num)
-        return _cut(items, position, _ENDLESS)
+        if not position.is_resumed:
+            position.number = first
+        items = self._passes(position, ENDLESS if num == ENDLESS else first + num)
+        return _cut(items, position, ENDLESS)
 
-    def _sized(self, position: Position, start: Start | None) -> Iterator[Any]:
+    def _sized(self, position: Position) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
-        reader, num = position.reader, self._share(position.reader)
+        num = self._share(position.reader)
         # A copy runs the passes: they must not keep the pipeline alive that keeps them.
         runner = copy.copy(self)
+        if not position.is_resumed:
+            position.number = position.epoch * PASSES_APART
         if not self.goes_on:
-            start = start or Start(position.epoch * PASSES_APART)
-            position.begin(start)
-            items = runner._joined_passes(position, start.number, start.num_prefix)
-            return _cut(islice(items, start.num_discarded, None), position, num)
+            items = runner._joined_passes(position)
+            return _cut(islice(items, position.num_discarded, None), position, num)
         passes = self._open_passes
-        if start is None and passes is not None and passes.is_next(position.epoch):
+        if not position.is_resumed and passes is not None and passes.is_next(position.epoch):
             epoch, position = position.epoch, passes.position
             position.epoch, position.num_yielded, position.is_done = epoch, 0, False
             self._position = position
         else:
-            if start is None and self._epoch_ends is not None:
-                start = self._epoch_ends.get(reader, position.epoch)
-                is_far = start is not None and start.num_prefix > _MAX_AGAIN
-                if start is not None and self._is_resampled and is_far:
+            if not position.is_resumed and self._epoch_ends is not None:
+                self._epoch_ends.restore(position)
+                if self._is_resampled and position.num_prefix > _MAX_AGAIN:
                     # Shards without end promise no sample: new ones cost less than the way back.
-                    start = Start(start.number + 1)
-            start = start or Start(position.epoch * PASSES_APART)
-            position.begin(start)
-            items = runner._passes(position, start, _ENDLESS)
+                    position.number, position.num_prefix = position.number + 1, 0
+            items = runner._passes(position, ENDLESS)
             passes = self._open_passes = OpenPasses(items, position, os.getpid())
             if position.num_yielded >= num and self._epoch_ends is not None:
                 self._epoch_ends.put(position)
@@ -211,11 +179,10 @@ class DataPipeline(StageList):
             return self.nsamples
         return (self.nsamples - reader.worker + reader.num_workers - 1) // reader.num_workers
 
-    def _passes(self, position: Position, start: Start, end: int) -> Iterator[Any]:
+    def _passes(self, position: Position, end: int) -> Iterator[Any]:
         """The items of passes, one pass after the other."""
-        num_discarded = start.num_discarded
-        skip = start.num_prefix
-        for number in range(start.number, end):
+        first, skip, num_discarded = position.number, position.num_prefix, position.num_discarded
+        for number in range(first, end):
             position.number = number
             is_empty = True
             for item in self._pass(position, skip):
@@ -224,7 +191,7 @@ class DataPipeline(StageList):
                     num_discarded -= 1
                     continue
                 yield item
-            if is_empty and not (start.is_resumed and number == start.number):
+            if is_empty and not (position.is_resumed and number == first):
                 # All later passes are empty, too.
                 return
             skip = 0
@@ -248,7 +215,7 @@ class DataPipeline(StageList):
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
         """Make epochs of `nepochs` passes, or without end, and of at most `nbatches` items."""
-        self.repetitions = nepochs if nepochs > 0 else _ENDLESS
+        self.repetitions = nepochs if nepochs > 0 else ENDLESS
         self.nsamples = nbatches
         self._open_passes = None
         self._epoch_ends = EpochEnds() if self.is_sized else None
@@ -268,7 +235,7 @@ class DataPipeline(StageList):
         return self._epochs.next_epoch
 
     def _identity(self) -> dict[str, Any]:
-        passes = self.repetitions if self.repetitions != _ENDLESS else -1
+        passes = self.repetitions if self.repetitions != ENDLESS else -1
         return {
             "seed": as_seed(self.seed),
             "shards": fingerprint(self.pipeline),
@@ -325,11 +292,12 @@ class DataPipeline(StageList):
         self._open_passes = self._position = None
         self._epochs.set(state["epoch"])
 
-    def _start(self, epoch: int, reader: Reader) -> Start | None:
-        """Where a loaded state says that this reader continues in an epoch."""
+    def _resume(self, position: Position) -> None:
+        """Put a position where a loaded state says that its reader continues in its epoch."""
         state, self._loaded = self._loaded, None
-        if state is None or state["epoch"] != epoch:
-            return None
+        reader = position.reader
+        if state is None or state["epoch"] != position.epoch:
+            return
         if state["num_workers"] != reader.num_workers:
             raise StateError(
                 f"the state was taken with {state['num_workers']} workers, and this reader is one "
@@ -338,15 +306,16 @@ class DataPipeline(StageList):
         is_own = "worker" in state
         place = state["places"].get("0" if is_own else str(reader.worker))
         if place is None or (is_own and state["worker"] != reader.worker):
-            return None
-        number, num_prefix, num_yielded = place
-        if state["rank"] == reader.rank:
-            return Start(number, num_prefix, num_yielded, is_resumed=True)
-        # The prefix of another rank is not known: the items that it yielded are read again.
-        number, num_discarded = self._first_pass(epoch), num_yielded
-        if self.goes_on:
-            number, num_discarded = 0, num_yielded + epoch * self._share(reader)
-        return Start(number, 0, num_yielded, num_discarded, is_resumed=True)
+            return
+        position.is_resumed = True
+        position.number, position.num_prefix, position.num_yielded = place
+        if state["rank"] != reader.rank:
+            # The prefix of another rank is not known: the items that it yielded are read again.
+            position.number, position.num_prefix = self._first_pass(position.epoch), 0
+            position.num_discarded = position.num_yielded
+            if self.goes_on:
+                position.number = 0
+                position.num_discarded += position.epoch * self._share(reader)
 
 
 def _cut(

@@ -12,11 +12,110 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
-from shardwise.compat.webdataset.epoch_counter import SharedIntegers
+from torch.utils.data import get_worker_info
+
 from shardwise.compat.webdataset.readers import Reader
 from shardwise.errors import StateError
+from shardwise.plan.permute import mix
+
+_EPOCH_BITS = 32
+_EPOCH_MASK = (1 << _EPOCH_BITS) - 1
+# The cells: the epoch behind the last one and a mark of who began that (0 for the main process,
+# else the workers' common seed); how often the epoch was set, and to which; whether the pipeline
+# has warned.
+_WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
+
+
+class SharedIntegers:
+    """Integers of 64 bits that worker processes share; any other copy has its own."""
+
+    def __init__(self, values: list[int], cells: Any = None) -> None:
+        self._cells: Any = RawArray("q", values) if cells is None else cells
+
+    def __getitem__(self, place: int) -> int:
+        return int(self._cells[place])
+
+    def __setitem__(self, place: int, value: int) -> None:
+        self._cells[place] = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is not None:
+            # A worker process is being started: the memory itself goes along.
+            return SharedIntegers, ([], self._cells)
+        return SharedIntegers, (list(self._cells),)
+
+
+class EpochCounter:
+    """Counts the epochs that have begun, over generations of workers."""
+
+    def __init__(self, next_epoch: int = 0) -> None:
+        self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0])
+        self._begin_here()
+
+    def _begin_here(self) -> None:
+        self._own_mark: tuple[int, int] | None = None
+        self._seen_sets = self._cells[_NUM_SETS]
+        self._epoch = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_cells": self._cells}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._cells = state["_cells"]
+        self._begin_here()
+
+    def copy(self) -> EpochCounter:
+        """A counter of its own with the same count."""
+        return EpochCounter(self.next_epoch)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that begins next, as far as this process can see."""
+        return self._cells[_WORD] & _EPOCH_MASK
+
+    @property
+    def was_begun_by_worker(self) -> bool:
+        """Whether the last epoch was begun by workers."""
+        return bool(self._cells[_WORD] >> _EPOCH_BITS)
+
+    def is_first_warning(self) -> bool:
+        """True once, in all processes that share this counter."""
+        is_first = not self._cells[_HAS_WARNED]
+        self._cells[_HAS_WARNED] = 1
+        return is_first
+
+    def set(self, epoch: int) -> None:
+        """Have this epoch begin next, also in workers that live already."""
+        self._cells[_SET_TO] = epoch
+        self._cells[_NUM_SETS] = self._cells[_NUM_SETS] + 1
+        self._cells[_WORD] = epoch
+
+    def begin(self) -> int:
+        """The epoch that begins now."""
+        info = get_worker_info()
+        if info is None:
+            epoch, mark = self.next_epoch, 0
+        else:
+            # Workers that were started together have seeds that follow one another.
+            mark = mix(info.seed - info.id) >> (_EPOCH_BITS + 1) | 1
+            if self._own_mark == (os.getpid(), mark):
+                # A worker that lives on from epoch to epoch.
+                was_set = self._cells[_NUM_SETS] != self._seen_sets
+                epoch = self._cells[_SET_TO] if was_set else self._epoch + 1
+            else:
+                word = self._cells[_WORD]
+                was_begun = word >> _EPOCH_BITS == mark
+                epoch = (word & _EPOCH_MASK) - was_begun
+            self._own_mark = os.getpid(), mark
+        self._seen_sets = self._cells[_NUM_SETS]
+        self._epoch = epoch
+        self._cells[_WORD] = mark << _EPOCH_BITS | (epoch + 1)
+        return epoch
+
 
 VERSION = 2
 # Where the passes of an epoch begin that can't know where the last one ended.
@@ -36,6 +135,8 @@ class Position:
         number: the pass.
         num_prefix: items that the pass's prefix has given.
         num_yielded: items of the epoch that have come out.
+        num_discarded: whole items to leave out first, where `num_prefix` is not known.
+        is_resumed: whether a state gave the place: the pass may be at its end then.
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
         loader_state: the state of the loader at the beginning of the pass, where there is one.
@@ -46,33 +147,11 @@ class Position:
     number: int = 0
     num_prefix: int = 0
     num_yielded: int = 0
+    num_discarded: int = 0
+    is_resumed: bool = False
     is_done: bool = False
     rotation: int = 0
     loader_state: dict[str, Any] | None = None
-
-    def begin(self, start: Start) -> None:
-        """Be at the start of an epoch, or where it is resumed."""
-        self.number, self.num_prefix = start.number, start.num_prefix
-        self.num_yielded = start.num_yielded
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where an epoch starts or is resumed.
-
-    Attributes:
-        number: the pass.
-        num_prefix: items of its prefix to leave out.
-        num_yielded: items that the epoch has given already.
-        num_discarded: whole items to leave out, where `num_prefix` is not known.
-        is_resumed: whether a state says so: the pass may be at its end then.
-    """
-
-    number: int
-    num_prefix: int = 0
-    num_yielded: int = 0
-    num_discarded: int = 0
-    is_resumed: bool = False
 
 
 @dataclass
@@ -105,17 +184,15 @@ class EpochEnds:
             # The epoch is written last: the other cells are whole then.
             self._cells[first] = position.epoch + 1
 
-    def get(self, reader: Reader, epoch: int) -> Start | None:
-        """Where the epochs before this one ended, if the same workers read them."""
+    def restore(self, position: Position) -> None:
+        """Put a position where the epochs before its own ended, if the same workers read them."""
+        reader = position.reader
         if reader.worker >= _MAX_WORKERS:
-            return None
+            return
         first = _NUM_CELLS * reader.worker
-        behind, num_workers, number, num_prefix = (
-            self._cells[first + i] for i in range(_NUM_CELLS)
-        )
-        if not 0 < behind <= epoch or num_workers != reader.num_workers:
-            return None
-        return Start(number, num_prefix)
+        behind, num_workers, *place = (self._cells[first + i] for i in range(_NUM_CELLS))
+        if 0 < behind <= position.epoch and num_workers == reader.num_workers:
+            position.number, position.num_prefix = place
 
 
 def fingerprint(stages: list[Any]) -> str | None:

@@ -10,14 +10,15 @@ pass has an order of its own.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from shardwise.compat.webdataset.environment import variable
+from shardwise.compat.environment import variable
 from shardwise.plan.permute import mix
 from shardwise.ranks import Ranks, discover, explicit_ranks
 
@@ -126,3 +127,64 @@ def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
         return random.Random(mix(*words, *reader) if each_reader else mix(*words))  # noqa: S311
 
     return make
+
+
+def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+    """Give each rank its share: every n-th item.
+
+    With a group, the ranks of one number in it are alike: later stages shuffle alike there, too.
+    """
+    reader = _rotated(find_reader(group))
+    current = CURRENT_PASS.get()
+    if group is not None and current is not None:
+        current.reader = reader
+    return islice(src, reader.rank, None, reader.world_size)
+
+
+def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
+    """Give each worker its share: every n-th item."""
+    reader = _rotated(find_reader())
+    return islice(src, reader.worker, None, reader.num_workers)
+
+
+def _rotated(reader: Reader) -> Reader:
+    """The reader whose share is read.
+
+    A reader that has read all of its share before a steered epoch is over continues with the next
+    reader's share, which may be more than that one gets to. Its own samples came already.
+    """
+    current = CURRENT_PASS.get()
+    if current is None or not current.rotation:
+        return reader
+    number = reader.rank * reader.num_workers + reader.worker + current.rotation
+    rank, worker = divmod(number % (reader.world_size * reader.num_workers), reader.num_workers)
+    return Reader(rank, reader.world_size, worker, reader.num_workers)
+
+
+def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+    """Refuse more than one rank. `WebDataset` divides by ranks by itself."""
+    world_size = find_reader(group).world_size
+    if world_size > 1:
+        raise ValueError(
+            f"single_node_only with {world_size} ranks: use split_by_node as the nodesplitter"
+        )
+    return iter(src)
+
+
+def non_empty(src: Iterable[Any]) -> Iterator[Any]:
+    """Raise `ValueError` at the end if there was no item."""
+    return require_items(
+        src,
+        "the pipeline's source has no items, and non_empty was asked for: are there fewer shards "
+        "than readers?",
+    )
+
+
+def require_items(src: Iterable[Any], message: str) -> Iterator[Any]:
+    """Raise `ValueError` with a message at the end if there was no item."""
+    is_empty = True
+    for item in src:
+        is_empty = False
+        yield item
+    if is_empty:
+        raise ValueError(message)

@@ -1,4 +1,4 @@
-"""A list of stages, and one pass through it.
+"""A list of stages, the length of its epochs, and one pass through it.
 
 A pass depends on (seed, number of the pass, rank, worker) alone: each stage that draws random
 numbers gets its key while the pass is built.
@@ -6,26 +6,36 @@ numbers gets its key while the pass is built.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, Self
 
-from shardwise.compat.webdataset import batches, keys, mapping
-from shardwise.compat.webdataset.environment import variable
-from shardwise.compat.webdataset.filter_functions import FilterFunction
+from shardwise.compat.environment import variable
+from shardwise.compat.webdataset import filters, mapping
 from shardwise.compat.webdataset.positions import PASSES_APART, Position
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, as_seed
-from shardwise.compat.webdataset.utils import PipelineStage
+from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
+from shardwise.compat.webdataset.shardlists import (
+    ResampledShards,
+    SimpleShardList,
+    split_by_node,
+    split_by_worker,
+)
+from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 from shardwise.errors import StateError
+from shardwise.ranks import Ranks, unused_world_size
+
+ENDLESS = sys.maxsize
 
 # Functions of stages that keep no samples back.
 _STATELESS = frozenset(
     {
-        batches._batched, keys._extract_keys, keys._rename, keys._rename_keys, keys._xdecode,
-        mapping._associate, mapping._decode, mapping._info, mapping._log_keys, mapping._map,
-        mapping._map_dict, mapping._map_tuple, mapping._select, mapping._to_tuple,
+        filters._batched, mapping._associate, mapping._decode, mapping._extract_keys,
+        mapping._info, mapping._log_keys, mapping._map, mapping._map_dict, mapping._map_tuple,
+        mapping._rename, mapping._rename_keys, mapping._select, mapping._to_tuple,
+        mapping._xdecode,
     }
 )  # fmt: skip
 
@@ -44,12 +54,16 @@ class StageList(IterableDataset[Any], PipelineStage):
         pipeline: the stages, as a list that may be changed.
         seed: what all random stages draw from.
         length: what `len()` says; below 0 it says nothing.
+        repetitions: passes an epoch.
+        nsamples: the most items an epoch; below 1 for no limit.
     """
 
     def __init__(self, *args: Any, seed: Any = None) -> None:
         super().__init__()
         self.pipeline: list[Any] = []
         self.length = -1
+        self.repetitions = 1
+        self.nsamples = -1
         self.seed = (variable("WDS_SEED") or 0) if seed is None else seed
         for arg in args:
             if isinstance(arg, list):
@@ -100,6 +114,30 @@ class StageList(IterableDataset[Any], PipelineStage):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
 
+    @property
+    def _num_passes(self) -> int:
+        """Passes an epoch; shards without end make passes without end."""
+        return ENDLESS if self._is_resampled else self.repetitions
+
+    @property
+    def _is_resampled(self) -> bool:
+        source = self.pipeline[0] if self.pipeline else None
+        return isinstance(source, ResampledShards) and source.in_passes
+
+    @property
+    def _has_limit(self) -> bool:
+        return self.repetitions != 1 and self.nsamples > 0
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether epochs are cut from an endless line of passes."""
+        return self.repetitions == ENDLESS and self.nsamples > 0
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch has no end."""
+        return self._num_passes == ENDLESS and not self._has_limit
+
     def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
         """One pass, without the first `skip` items of its prefix."""
         num = self._prefix_length()
@@ -107,9 +145,10 @@ class StageList(IterableDataset[Any], PipelineStage):
         items: Iterator[Any] = self._run(position, prefix, self.pipeline[num:])
         return items
 
-    def _joined_passes(self, position: Position, first: int, skip: int) -> Iterator[Any]:
+    def _joined_passes(self, position: Position) -> Iterator[Any]:
         """Passes as one stream: what the last stages gather continues behind the end of a pass."""
         num = self._prefix_length()
+        first, skip = position.number, position.num_prefix
 
         def prefixes() -> Iterator[Any]:
             for position.rotation in count(first % PASSES_APART):
@@ -157,3 +196,59 @@ def _counted(items: Iterator[Any], position: Position, skip: int) -> Iterator[An
     for item in items:
         position.num_prefix += 1
         yield item
+
+
+def division_warning(
+    stages: list[Any], reader: Reader, ranks: Ranks, *, is_asked: bool
+) -> str | None:
+    """What may be wrong about how the shards are divided, and how to say what is meant."""
+    source = stages[0]
+    num = len(getattr(source, "urls", ()))
+    splits = split_by_node in stages
+    if ranks.world_size > 1 and splits and not is_asked:
+        mine = len(range(ranks.rank, num, ranks.world_size))
+        return (
+            f"rank {ranks.rank} of {ranks.world_size} ({ranks.source}) reads {mine} of the {num} "
+            "shards that it was given. If that list is this rank's own already, pass "
+            "nodesplitter=None; if all ranks have the same list, nodesplitter=wds.split_by_node "
+            "says so, and this is not said again"
+        )
+    draws_alike = isinstance(source, ResampledShards) and not (source.entropy or is_asked)
+    unused = unused_world_size() if ranks.world_size == 1 and (splits or draws_alike) else None
+    if unused is not None:
+        what = (
+            "draws what the others draw" if draws_alike else f"reads all {num} shards of its list"
+        )
+        return (
+            f"{unused}, but neither is torch.distributed initialised nor are RANK and WORLD_SIZE "
+            f"both set, so that nothing is divided among tasks: this one {what}. If the list is "
+            "this task's own, nodesplitter=None says so; if all tasks have the same list, call "
+            "torch.distributed.init_process_group first, or set RANK and WORLD_SIZE in each task "
+            "(with srun: export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS)"
+        )
+    is_whole = isinstance(source, SimpleShardList) and split_by_worker not in stages
+    num_readers = ranks.world_size * reader.num_workers
+    if is_whole and not splits and not is_asked and num > 1 and num_readers > 1:
+        return (
+            f"a SimpleShardList of {num} shards as urls is not divided, as in WebDataset 0.2: each "
+            f"of {num_readers} readers (ranks times workers) reads all of it. Pass the list of "
+            "shards itself to have it divided"
+        )
+    return None
+
+
+def is_steered(stages: list[Any]) -> bool:
+    """Whether objects of the program's own choose the shards, or their order.
+
+    They may follow an epoch that the program counts and shares, as open_clip's do.
+    """
+    splits = [i for i, stage in enumerate(stages) if stage in (split_by_node, split_by_worker)]
+    chosen = stages[: splits[-1]] if splits else []
+    if stages and isinstance(getattr(stages[0], "urls", None), list):
+        chosen = chosen or stages[:1]
+    package = __name__.rpartition(".")[0]
+    return any(
+        isinstance(stage, PipelineStage | IterableDataset)
+        and not type(stage).__module__.startswith(package)
+        for stage in chosen
+    )

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shardwise.compat.webdataset.filter_functions import pipelinefilter
 from shardwise.compat.webdataset.grouping import (
     SKIPPED,
     ShardSamples,
@@ -28,6 +26,7 @@ from shardwise.compat.webdataset.grouping import (
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
+from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 
 Handler = Callable[[Exception], Any]
@@ -256,13 +255,9 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 def _about(error: Exception, shard: dict[str, Any]) -> Exception:
     """Say which shard an error is about, where it does not say so itself."""
     url = shown(str(shard["url"]))
-    if url not in str(error) and not re.search(re.escape(url), "".join(_notes(error))):
+    if not any(url in text for text in (str(error), *getattr(error, "__notes__", ()))):
         error.add_note(f"in the shard {url}")
     return error
-
-
-def _notes(error: Exception) -> list[str]:
-    return getattr(error, "__notes__", [])
 
 
 def _close(stream: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.compat.webdataset.environment import is_on
+from shardwise.compat.environment import is_on
 from shardwise.compat.webdataset.readers import as_seed, find_reader
 from shardwise.plan.permute import mix
 from shardwise.storage.braces import expand_braces
@@ -184,3 +184,50 @@ def compute_sample_weights(n_w_pairs: Iterable[tuple[float, float]]) -> NDArray[
     weighted = pairs[:, 0] * pairs[:, 1]
     scaled: NDArray[np.float64] = weighted / weighted.max()
     return scaled
+
+
+class FilterFunction:
+    """A stage: a function `f` of a source, and its other arguments `args` and `kw`."""
+
+    def __init__(self, f: Callable[..., Any], *args: Any, **kw: Any) -> None:
+        self.f = f
+        self.args = args
+        self.kw = kw
+
+    def __call__(self, data: Any) -> Any:
+        """Run the stage on a source."""
+        return self.f(data, *self.args, **self.kw)
+
+    def __repr__(self) -> str:
+        return f"<{getattr(self.f, '__name__', self.f)} {self.args} {self.kw}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        module = sys.modules.get(getattr(self.f, "__module__", ""))
+        named = getattr(module, getattr(self.f, "__name__", ""), None)
+        is_decorated = isinstance(named, RestCurried) and named.f is self.f
+        return _make_stage, (named if is_decorated else self.f, self.args, self.kw)
+
+
+class RestCurried:
+    """What `pipelinefilter` makes of a function: called with arguments, it gives a stage."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.f = f
+        functools.update_wrapper(self, f)
+
+    def __call__(self, *args: Any, **kw: Any) -> FilterFunction:
+        """The stage with these arguments."""
+        return FilterFunction(self.f, *args, **kw)
+
+    def __reduce__(self) -> str:
+        # Pickled by name, as a function is.
+        return str(self.f.__name__)
+
+
+def pipelinefilter(f: Callable[..., Any]) -> RestCurried:
+    """Make stages of a function whose first argument is the source; also as a decorator."""
+    return RestCurried(f)
+
+
+def _make_stage(f: Any, args: tuple[Any, ...], kw: dict[str, Any]) -> FilterFunction:
+    return FilterFunction(f.f if isinstance(f, RestCurried) else f, *args, **kw)

@@ -2,29 +2,233 @@
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import gzip
 import io
+import lzma
 import os
 import sys
-from collections.abc import Callable
+import tarfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Self
 
-from shardwise.compat.webdataset.encoders import (
-    add_handlers,
-    bytestr,
-    cbor_dumps,
-    default_handlers,
-    encode_based_on_extension,
-    encode_based_on_extension1,
-    imageencoder,
-    make_encoder,
-    make_handlers,
-    mp_dumps,
-    numpy_dumps,
-    numpy_npz_dumps,
-    tenbin_dumps,
-    torch_dumps,
-)
-from shardwise.compat.webdataset.tar_writer import TarWriter
+from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset.encoders import *  # noqa: F403 - its names are this module's
+from shardwise.compat.webdataset.encoders import make_encoder
+from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
+from shardwise.storage import atomic_write
+from shardwise.storage.streams import Upload
+
+_COMPRESSIONS = {"gz": "w|gz", "bz2": "w|bz2", "xz": "w|xz"}
+
+
+class TarWriter:
+    """Writes samples into one tar.
+
+    A sample is a dict with a `__key__`, and an entry for each field. Members stand sorted by field.
+
+    Args:
+        fileobj: a path or URL, as `gopen` takes it, or a stream, which stays open.
+        user: the owner in the headers.
+        group: the group in the headers.
+        mode: the permissions in the headers.
+        compress: True or "gz", "bz2" or "xz"; False for none; None for what the name ends in.
+        encoder: True encodes values by the extensions of their fields; False or None takes bytes
+            only; a dict of encoders by extension; or a function of a sample.
+        keep_meta: write entries that begin with `_`, too.
+        mtime: the time in the headers, in seconds; None for 0, so that bytes do not depend on it.
+        format: a format of `tarfile` or its name; None for USTAR, with PAX headers where a name or
+            a size does not fit.
+
+    Example:
+        >>> with TarWriter("shard.tar") as sink:
+        ...     sink.write({"__key__": "0001", "txt": "a cat", "cls": 3})
+        6
+    """
+
+    def __init__(
+        self,
+        fileobj: Any,
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o0444,
+        compress: bool | str | None = None,
+        encoder: Any = True,
+        keep_meta: bool = False,
+        mtime: float | None = None,
+        format: Any = None,  # noqa: A002 - WebDataset's name
+    ) -> None:
+        self._closing: contextlib.ExitStack | None = None
+        self.mtime = mtime
+        self.encoder = make_encoder(encoder)
+        self.keep_meta = keep_meta
+        self.user = user
+        self.group = group
+        self.mode = mode
+        self.compress = compress
+        self._may_use_pax = format is None
+        tar_format = getattr(tarfile, format) if isinstance(format, str) else format
+        # The key of the last sample, and its fields.
+        self._last_key: str | None = None
+        self._last_fields: set[str] = set()
+        if isinstance(fileobj, os.PathLike):
+            fileobj = os.fspath(fileobj)
+        tarmode = self.tarmode(fileobj, compress)
+        with contextlib.ExitStack() as stack:
+            if isinstance(fileobj, str):
+                fileobj = self.own_fileobj = stack.enter_context(_open_target(fileobj))
+            else:
+                self.own_fileobj = None
+            self.stream = fileobj
+            packed = stack.enter_context(_compressed(fileobj, tarmode.removeprefix("w|")))
+            self.tarstream = stack.enter_context(
+                tarfile.open(fileobj=packed, mode="w|", format=tar_format or tarfile.USTAR_FORMAT)
+            )
+            self._closing = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(error)
+
+    def close(self) -> None:
+        """End the tar; a local one takes its name."""
+        self.abort(None)
+
+    def abort(self, error: BaseException | None) -> None:
+        """Give up because of an error: a local tar is removed."""
+        if self._closing is not None:
+            closing, self._closing = self._closing, None
+            closing.__exit__(type(error) if error else None, error, None)
+            self.own_fileobj = None
+
+    def __del__(self) -> None:
+        # It was not closed, so it may not be whole.
+        if getattr(self, "_closing", None) is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self.abort(RuntimeError("the writer was not closed"))
+
+    def write(self, obj: dict[str, Any]) -> int:
+        """Write a sample."""
+        if self._closing is None:
+            raise ValueError("the writer is closed")
+        obj = self.encoder(obj)
+        if "__key__" not in obj:
+            raise ValueError(f"object must contain a __key__; this one has {sorted(obj)}")
+        key = obj["__key__"]
+        if not isinstance(key, str):
+            raise ValueError(f"__key__={key!r} must be a str")  # noqa: TRY004
+        members = self._members(key, obj)
+        self._check_key(key, [field for field, _ in members])
+        for field, data in members:
+            self._add(f"{key}.{field}", data)
+        return sum(len(data) for _, data in members)
+
+    def _members(self, key: str, obj: dict[str, Any]) -> list[tuple[str, bytes]]:
+        """The fields to write, sorted, as bytes."""
+        members = []
+        for field in sorted(obj):
+            if field == "__key__" or (field.startswith("_") and not self.keep_meta):
+                continue
+            value = obj[field]
+            if isinstance(value, str) and field.startswith("_"):
+                value = value.encode("utf-8")
+            if not isinstance(value, bytes | bytearray | memoryview):
+                raise ValueError(  # noqa: TRY004 - WebDataset raises this
+                    f"{field} of the sample {key!r} doesn't map to a bytes after encoding "
+                    f"({type(value)})"
+                )
+            members.append((field, bytes(value)))
+        return members
+
+    def _check_key(self, key: str, fields: list[str]) -> None:
+        """Refuse what no reader could read, and warn of what it reads otherwise."""
+        if key != self._last_key:
+            self._last_key, self._last_fields = key, set()
+        twice = self._last_fields.intersection(fields)
+        if twice:
+            raise ValueError(
+                f"the sample before this one has the key {key!r} and the field "
+                f"{min(twice)!r}, too: give each sample a key of its own"
+            )
+        self._last_fields.update(fields)
+        folder, slash, name = key.rpartition("/")
+        if "." in name:
+            warnings.warn(
+                f"the key {key!r} has a dot: readers take it for the key "
+                f"{folder + slash + name.partition('.')[0]!r}, and the rest for a part of the "
+                "field",
+                stacklevel=3,
+            )
+
+    def _add(self, name: str, data: bytes) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        info.mtime = 0 if self.mtime is None else self.mtime
+        info.mode = self.mode
+        info.uname = self.user
+        info.gname = self.group
+        tar = self.tarstream
+        if self._may_use_pax:
+            tar.format = tarfile.USTAR_FORMAT
+            try:
+                info.tobuf(tar.format, tar.encoding, tar.errors)
+            except ValueError:
+                tar.format = tarfile.PAX_FORMAT
+        tar.addfile(info, io.BytesIO(data))
+        # tarfile remembers every member it has written.
+        tar.members = []  # type: ignore[attr-defined]
+
+    @staticmethod
+    def tarmode(fileobj: Any, compress: bool | str | None = None) -> str:
+        """The mode for `tarfile.open` that fits a name and a wish."""
+        if compress is False:
+            return "w|"
+        wanted = "gz" if compress is True else compress
+        for ending, mode in _COMPRESSIONS.items():
+            is_named = isinstance(fileobj, str) and fileobj.endswith(ending)
+            if wanted == ending or (wanted is None and is_named):
+                return mode
+        return "w|"
+
+
+def _open_target(url: str) -> contextlib.AbstractContextManager[Any]:
+    """Where a tar goes: a local file that appears when it is whole, or what `gopen` opens."""
+    path = local_name(rewrite_url(url))
+    if url == "-" or path is None or utils.enforce_security:
+        return _close_only(gopen(url, "wb"), stays_open=url == "-")
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        # A device or a named pipe can't be replaced by a file.
+        return _close_only(gopen(url, "wb"), stays_open=False)
+    return atomic_write(target)
+
+
+@contextlib.contextmanager
+def _close_only(stream: Any, *, stays_open: bool) -> Iterator[Any]:
+    try:
+        yield stream
+    except BaseException:
+        # What goes to a store is thrown away; a program that takes it is left with a part.
+        if not stays_open:
+            (stream.discard if isinstance(stream, Upload) else stream.close)()
+        raise
+    (stream.flush if stays_open else stream.close)()
+
+
+def _compressed(stream: Any, how: str) -> contextlib.AbstractContextManager[Any]:
+    """A stream that compresses into another one, without a time in its header."""
+    if how == "gz":
+        return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+    packers = {"bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
+    return packers[how](stream, "wb") if how in packers else contextlib.nullcontext(stream)
 
 
 class ShardWriter:

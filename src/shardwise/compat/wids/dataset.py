@@ -22,10 +22,15 @@ from typing import IO, Any, Self, TypeVar, cast
 import numpy as np
 import torch.utils.data
 
-from shardwise.compat.wids.environment import default_cache_dir
-from shardwise.compat.wids.local_shards import LocalShards
-from shardwise.compat.wids.localname import CacheLocalname
-from shardwise.compat.wids.shards import IndexedTarSamples, LRUShards, open_copy
+from shardwise.compat.environment import wids_cache_dir
+from shardwise.compat.wids.names import CacheLocalname
+from shardwise.compat.wids.shards import (
+    IndexedTarSamples,
+    LRUShards,
+    open_copy,
+    open_local,
+    samples_of,
+)
 from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, rebase_shardlist
 from shardwise.formats import tar
@@ -115,21 +120,17 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         self.cache_dir = cache_dir if localname is None else None
         self.cache_size = cache_size
         self.keep = keep
-        self.localname = localname or CacheLocalname(cache_dir or default_cache_dir())
+        self.localname = localname or CacheLocalname(cache_dir or wids_cache_dir())
         self._copies = localname is not None
         self.transformations = interpret_transformations(transformations)
         self._urls = {shard["url"]: shard for shard in self.shards}
-        self._local = LocalShards(
-            [shard for shard in self._urls.values() if is_local(shard["url"])]
-        )
-        self.cache = LRUShards(
-            lru_size,
-            keep=keep,
-            localname=self.localname,
-            opener=self._open,
-            ready=self._local.ready,
-        )
+        self._local_urls = frozenset(url for url in self._urls if is_local(url))
+        self._local_shards: dict[str, IndexedTarSamples] | None = None
+        self.cache = LRUShards(lru_size, keep=keep, localname=self.localname, opener=self._open)
         self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_local_shards": None}
 
     def __len__(self) -> int:
         return self.total_length
@@ -146,13 +147,13 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def check_cache_misses(self) -> None:
         """Warn, once, if remote shards are opened again and again."""
         accesses, misses = self.get_stats()
-        is_costly = len(self._local.shards) < len(self._urls)
+        is_costly = len(self._local_urls) < len(self._urls)
         if is_costly and accesses > _MANY_ACCESSES and misses > _MANY_MISSES * accesses:
             if not self._has_warned:
                 _logger.warning(
                     "%d of %d accesses had to open a remote shard: take a sampler that reads "
                     "chunks, or raise lru_size=%d",
-                    misses, accesses, self.cache.lru.capacity,
+                    misses, accesses, self.cache.lru_size,
                 )  # fmt: skip
             self._has_warned = True
 
@@ -164,7 +165,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def __getitem__(self, index: int) -> T_co:
         index = self._checked(index)
         shard, row, desc = self.get_shard(index)
-        if not self._local.holds(desc["url"]):
+        if desc["url"] not in self._local_urls:
             self.check_cache_misses()
         return self._finished(shard[row], index, row, desc)
 
@@ -174,11 +175,11 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         found = [self._locate(number) for number in numbers]
         # A subclass may do more in its own __getitem__.
         is_own = type(self).__getitem__ is not ShardListDataset.__getitem__
-        if is_own or not numbers or not all(self._local.holds(desc["url"]) for _, desc in found):
+        if is_own or not numbers or not self._local_urls.issuperset(d["url"] for _, d in found):
             return [self[number] for number in numbers]
-        for _, desc in found:
-            self.cache.get_shard(desc["url"])
-        samples = self._local.read([(desc["url"], row) for row, desc in found])
+        shards = [self.cache.get_shard(desc["url"]) for _, desc in found]
+        rows = [shard.first + row for shard, (row, _) in zip(shards, found, strict=True)]
+        samples = samples_of(shards[0].source, rows)
         return [
             self._finished(sample, number, row, desc)
             for sample, number, (row, desc) in zip(samples, numbers, found, strict=True)
@@ -187,7 +188,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def close(self) -> None:
         """Let go of all shards; they are opened again if samples are asked for."""
         self.cache.clear()
-        self._local.close()
+        self._local_shards = None
 
     def _checked(self, index: int) -> int:
         number = operator.index(index)
@@ -211,8 +212,13 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
 
     def _open(self, url: str) -> IndexedTarSamples:
         """Open a shard: a local one is a part of one source, a remote one has its own."""
-        if self._local.holds(url):
-            return self._local.open(url)
+        if url in self._local_urls:
+            # Two threads may both open them: one set stays, and what it costs is in the indexes.
+            opened = self._local_shards
+            if opened is None:
+                local = [shard for url, shard in self._urls.items() if url in self._local_urls]
+                opened = self._local_shards = open_local(local)
+            return opened[url]
         desc = self._urls[url]
         num_bytes = desc.get("filesize")
         # Ranges can't be read in a process that was forked from one that has read some.
@@ -220,7 +226,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
             path = self.localname(url)
             return open_copy(url, path, num_bytes=num_bytes, num_samples=desc["nsamples"])
         cache = CacheSettings(
-            self.cache_dir or default_cache_dir(),
+            self.cache_dir or wids_cache_dir(),
             max_bytes=_UNBOUNDED if self.keep else int(self.cache_size),
         )
         source = tar([url], cache=cache).source

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
+
+from shardwise.compat.environment import wids_cache_dir
 
 
 def splitname(fname: str) -> tuple[str, str]:
@@ -27,3 +32,38 @@ def group_by_key(names: Sequence[str]) -> list[list[int]]:
     """
     places = [place for place, name in enumerate(names) if "." in name.rpartition("/")[2]]
     return [list(group) for _, group in groupby(places, key=lambda p: splitname(names[p])[0])]
+
+
+_SAFE_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
+# The longest name that file systems take is 255 bytes; a lock and a temporary file add to it.
+_MAX_NAME = 120
+
+
+class CacheLocalname:
+    """Names in a directory: called with a URL, gives the path of its copy.
+
+    >>> name = CacheLocalname("cache")
+    >>> name("https://host/train/000.tar") == name("https://host/val/000.tar")
+    False
+    """
+
+    def __init__(self, cachedir: str) -> None:
+        self.cachedir = str(cachedir)
+
+    def __call__(self, shard: str) -> str:
+        """The path of the copy of a shard."""
+        digest = hashlib.sha256(shard.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        base = re.split(r"[?#]", shard, maxsplit=1)[0].rpartition("/")[2]
+        stem, dot, extension = _SAFE_NAME.sub("_", base).lstrip(".")[-_MAX_NAME:].partition(".")
+        return str(Path(self.cachedir) / f"{stem or 'shard'}-{digest}{dot}{extension}")
+
+
+class DefaultLocalname(CacheLocalname):
+    """The same in the user's own directory, or in `WIDS_CACHE` where that is set."""
+
+    def __init__(self, dldir: str | None = None) -> None:
+        super().__init__(wids_cache_dir() if dldir is None else dldir)
+
+
+# The name that older programs call.
+hash_localname = DefaultLocalname

@@ -7,21 +7,36 @@ all of them together cover the data.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence, Sized
+from types import FrameType
 from typing import Any
 
 import torch.utils.data
 
-from shardwise.compat.wids.dividers import is_divided_by_caller
-from shardwise.compat.wids.ranges import (
-    Range,
-    chunked,
-    cut,
-    indices,
-    lengths_to_ranges,
-    shuffled,
-)
+from shardwise.compat.wids.ranges import Range, chunked, cut, indices, lengths_to_ranges, shuffled
 from shardwise.ranks import Ranks, discover
+
+# Their `batch_sampler` or loader takes turns between ranks.
+_DIVIDERS = ("BatchSamplerShard", "DataLoaderDispatcher")
+# Between the sampler and them lie at most a batch sampler and torch's iterators.
+_MAX_FRAMES = 16
+
+
+def is_divided_by_caller() -> bool:
+    """Whether the call comes from a part of Accelerate that divides among the ranks itself."""
+    accelerate = sys.modules.get("accelerate.data_loader")
+    if accelerate is None:
+        return False
+    kinds = tuple(getattr(accelerate, name) for name in _DIVIDERS if hasattr(accelerate, name))
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return False
+        if isinstance(frame.f_locals.get("self"), kinds):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):

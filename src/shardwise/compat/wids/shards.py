@@ -6,24 +6,41 @@ opened (I6). Any thread may read; after a fork the child opens its own.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import operator
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from shardwise.compat.wids.localname import DefaultLocalname
-from shardwise.compat.wids.md5 import compute_file_md5sum
+from shardwise.compat.wids.names import DefaultLocalname
 from shardwise.compat.wids.wids_dl import fetch
 from shardwise.compat.wids.wids_lru import LRUCache
-from shardwise.errors import DataError
+from shardwise.errors import DataError, MissingShardError
+from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.index.build import build_indexes
+from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
+
+
+def compute_file_md5sum(fname: str | Path | BinaryIO, chunksize: int = 1 << 20) -> str:
+    """The MD5 of a file or open stream as 32 hex digits; a stream is read from its beginning."""
+    if isinstance(fname, str | Path):
+        with open(fname, "rb") as file:
+            return compute_file_md5sum(file, chunksize)
+    fname.seek(0)
+    # Against accidents, not against attacks.
+    digest = hashlib.md5(usedforsecurity=False)
+    while chunk := fname.read(chunksize):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
@@ -142,6 +159,26 @@ def open_copy(
     return IndexedTarSamples(path=path, expected_size=num_samples)
 
 
+def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSamples]:
+    """The local shards of a list by URL, as parts of one source; each must be as the list says.
+
+    Raises:
+        MissingShardError: a shard is not there.
+        DataError: a shard has not as many samples or bytes as the list says.
+    """
+    listed = {local_path(shard["url"]): shard for shard in shards}
+    source = TarSource(list(listed), accept_unfinished=True)
+    for path in listed.keys() - set(source.urls):
+        raise MissingShardError("the list names a shard that is not there", url=path)
+    claims = [
+        ListedShard(path, shard["nsamples"], shard.get("filesize"))
+        for path, shard in listed.items()
+    ]
+    check_counts(claims, source.manifest.shards)
+    urls = [shard["url"] for shard in listed.values()]
+    return dict(zip(urls, IndexedTarSamples.all_of(source), strict=True))
+
+
 class LRUShards:
     """The shards that were used last, opened; remote ones are copied here first.
 
@@ -150,7 +187,6 @@ class LRUShards:
         keep: whether copies stay when others need their room.
         localname: gives the path of the copy of a remote shard.
         opener: opens a shard, given its URL; None for one by one, as `localname` says.
-        ready: gives a shard that is open already, given its URL, else None; it must not wait.
 
     Attributes:
         accesses: calls of `get_shard` in this process.
@@ -165,22 +201,25 @@ class LRUShards:
         localname: Callable[[str], str] | None = None,
         *,
         opener: Callable[[str], IndexedTarSamples] | None = None,
-        ready: Callable[[str], IndexedTarSamples | None] | None = None,
     ) -> None:
         self.localname = DefaultLocalname() if localname is None else localname
         self.keep = keep
-        self.lru = LRUCache(lru_size)
-        self._opener = opener
-        self._ready = ready
-        self._locks = _Locks()
+        self.lru_size = lru_size
+        self._opener = opener or self._open_one
+        # What the parent reads remote shards by may not work in a forked child.
+        self._opened: PerProcess[_Opened] = PerProcess()
         self.reset_stats()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"lru": LRUCache(self.lru.capacity), "_locks": None}
+        return self.__dict__ | {"accesses": 0, "misses": 0, "last_missed": False}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_locks": _Locks()}
-        self.reset_stats()
+    @property
+    def lru(self) -> LRUCache:
+        """The open shards of this process by URL."""
+        return self._opened.get(self._none_opened).lru
+
+    def _none_opened(self) -> _Opened:
+        return _Opened(LRUCache(self.lru_size))
 
     def __len__(self) -> int:
         return len(self.lru)
@@ -193,60 +232,40 @@ class LRUShards:
 
     def clear(self) -> None:
         """Let go of all shards; copies stay where they are."""
-        with self._own_locks().lock:
+        with self._opened.get(self._none_opened).lock:
             self.lru.clear()
 
     def get_shard(self, url: str) -> IndexedTarSamples:
         """The opened shard of a URL."""
-        locks = self._own_locks()
-        shard = self._open_shard(locks, url, counts=True)
-        if shard is not None:
-            return shard
+        opened = self._opened.get(self._none_opened)
+        with opened.lock:
+            shard: IndexedTarSamples | None = opened.lru[url]
+            self.accesses += 1
+            self.last_missed = shard is None
+            if shard is not None:
+                return shard
+            self.misses += 1
+            opening = opened.openings[url]
         # One thread opens it; only threads that need the same shard wait.
-        with locks.openings[url]:
-            shard = self._open_shard(locks, url, counts=False)
+        with opening:
+            with opened.lock:
+                shard = opened.lru[url]
             if shard is None:
-                shard = self._open(url)
-                with locks.lock:
-                    self.lru[url] = shard
+                shard = self._opener(url)
+                with opened.lock:
+                    opened.lru[url] = shard
         return shard
 
-    def _open_shard(self, locks: _Locks, url: str, *, counts: bool) -> IndexedTarSamples | None:
-        """The shard, if it is open."""
-        with locks.lock:
-            shard: IndexedTarSamples | None = self.lru[url]
-            if counts:
-                self.accesses += 1
-                self.misses += shard is None
-                self.last_missed = shard is None
-            if shard is None and self._ready is not None:
-                shard = self._ready(url)
-                if shard is not None:
-                    self.lru[url] = shard
-            if shard is None:
-                locks.openings[url]  # made under the lock, for one thread or many
-        return shard
-
-    def _open(self, url: str) -> IndexedTarSamples:
-        if self._opener is not None:
-            return self._opener(url)
+    def _open_one(self, url: str) -> IndexedTarSamples:
         return IndexedTarSamples(path=url) if is_local(url) else open_copy(url, self.localname(url))
 
-    def _own_locks(self) -> _Locks:
-        if self._locks.pid != os.getpid():
-            # Locks that another thread held at the fork would never be free here.
-            # What the parent reads remote shards by may not work here either.
-            self._locks = _Locks()
-            self.lru = LRUCache(self.lru.capacity)
-        return self._locks
 
+@dataclass
+class _Opened:
+    """The open shards of a process, and the locks of those that are being opened."""
 
-class _Locks:
-    """The locks of one process."""
-
-    __slots__ = ("lock", "openings", "pid")
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.openings: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+    lru: LRUCache
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    openings: defaultdict[str, threading.Lock] = field(
+        default_factory=lambda: defaultdict(threading.Lock)
+    )

@@ -5,9 +5,13 @@ from shardwise.compat.wids.dataset import (
     hash_dataset_name,
     interpret_transformations,
 )
-from shardwise.compat.wids.localname import CacheLocalname, DefaultLocalname, hash_localname
-from shardwise.compat.wids.md5 import compute_file_md5sum
-from shardwise.compat.wids.names import group_by_key, splitname
+from shardwise.compat.wids.names import (
+    CacheLocalname,
+    DefaultLocalname,
+    group_by_key,
+    hash_localname,
+    splitname,
+)
 from shardwise.compat.wids.ranges import (
     intersect_range,
     intersect_ranges,
@@ -20,7 +24,12 @@ from shardwise.compat.wids.samplers import (
     ShardedSampler,
     ShardListSampler,
 )
-from shardwise.compat.wids.shards import IndexedTarSamples, LRUShards, compute_num_samples
+from shardwise.compat.wids.shards import (
+    IndexedTarSamples,
+    LRUShards,
+    compute_file_md5sum,
+    compute_num_samples,
+)
 from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_dl import download_and_open
 from shardwise.compat.wids.wids_lru import LRUCache

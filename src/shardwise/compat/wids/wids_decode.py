@@ -7,7 +7,6 @@ the sample and the field (I6).
 from __future__ import annotations
 
 import gzip
-import importlib
 import io
 import json
 import pickle
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.codecs.documents import msgpack
+from shardwise.codecs.tensors import torch_tensor
 from shardwise.errors import DataError, MissingExtraError
 
 Sample = dict[str, Any]
@@ -129,24 +130,12 @@ def _load_array(data: bytes) -> Any:
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
-def _load_tensors(data: bytes) -> Any:
-    return importlib.import_module("torch").load(io.BytesIO(data), weights_only=True)
-
-
 def _load_safetensors(data: bytes) -> Any:
     try:
         from safetensors.torch import load
     except ImportError as error:
         raise DataError("safetensors is not installed: pip install safetensors") from error
     return load(data)
-
-
-def _load_msgpack(data: bytes) -> Any:
-    try:
-        import msgpack
-    except ImportError as error:
-        raise MissingExtraError("fields of msgpack need a package", extra="msgpack") from error
-    return msgpack.unpackb(data, raw=False)
 
 
 def _refuse_pickle(_data: bytes) -> Any:
@@ -172,8 +161,8 @@ _BASIC: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("cls", "cls2"), int),
     "json": json.loads,
     "npy": _load_array,
-    "mp": _load_msgpack,
-    **dict.fromkeys(("pt", "pth"), _load_tensors),
+    "mp": msgpack(),
+    **dict.fromkeys(("pt", "pth"), torch_tensor()),
     "safetensors": _load_safetensors,
     **dict.fromkeys(("pkl", "pickle"), _refuse_pickle),
 }

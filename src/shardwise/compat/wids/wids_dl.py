@@ -72,17 +72,13 @@ def download_file(
     began = time.time()
     with atomic_write(target) as file:
         if handler is None:
-            _copy(remote, file)
+            # The stream knows its length and never ends early, and closing it raises its errors.
+            with open_stream(remote) as source:
+                shutil.copyfileobj(source, file, _CHUNK_BYTES)
         else:
             handler(remote, file.name)
     recent_downloads.append((remote, str(target), time.time(), time.time() - began))
     return str(target)
-
-
-def _copy(remote: str, file: IO[Any]) -> None:
-    # The stream knows its length and never ends early, and closing it raises what went wrong.
-    with open_stream(remote) as source:
-        shutil.copyfileobj(source, file, _CHUNK_BYTES)
 
 
 def fetch(

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from shardwise.compat.wids.md5 import compute_file_md5sum
+from shardwise.compat.wids.shards import compute_file_md5sum
 from shardwise.compat.wids.wids_specs import KIND, load_remote_dsdesc_raw, urldir
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.source import TarSource

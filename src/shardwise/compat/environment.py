@@ -1,12 +1,13 @@
-"""The environment variables that WebDataset reads, in one place.
+"""The environment variables of WebDataset and wids, read when they are asked for.
 
-Programs and job scripts set them, so this package reads them too; nothing else of shardwise does.
-They are read when they are asked for, not when a module is imported.
+Programs and job scripts set them; no other part of shardwise reads them.
 """
 
 from __future__ import annotations
 
 import os
+
+from shardwise.storage.user_dirs import user_cache_dir
 
 
 def variable(name: str, default: str | None = None) -> str | None:
@@ -21,3 +22,8 @@ def is_on(name: str) -> bool:
         return bool(int(text))
     except ValueError:
         raise ValueError(f"the environment variable {name}={text!r}: set it to 0 or 1") from None
+
+
+def wids_cache_dir() -> str:
+    """`WIDS_CACHE`, else a directory of the user's own."""
+    return variable("WIDS_CACHE") or str(user_cache_dir() / "wids")
