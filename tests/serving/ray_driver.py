@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,10 @@ def kill_one(loaders: list[sw.DataLoader]) -> bool:
                 under_way[address] = under_way.get(address, 0) + count
     for address in sorted(under_way, key=lambda each: -under_way[each]):
         pid = pid_of(address)
-        if pid is not None:
+        if pid is None:
+            continue
+        # One that was killed before may still be listed.
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             return True
     return False
