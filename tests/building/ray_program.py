@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import shardwise as sw
 from shardwise.cli import cli
-from tests.building.program import run
+from tests.building.program import run, scaled
 
 RECIPE = """
 def described():
@@ -48,7 +48,17 @@ def whole(address: str) -> dict[str, Any]:
     """All that a build of ours is, on two nodes."""
     report = run("out/{shard:03d}.tar", None, ray=address)
     nodes = {node["NodeID"] for node in ray_nodes(address)}
-    return {"report": report, "is_connected": ray.is_initialized(), "num_nodes": len(nodes)}
+    said = ""
+    try:
+        sw.build(range(4), "other/{shard}.tar", map=scaled, ray=address)
+    except sw.WorkerError as error:
+        said = str(error)
+    return {
+        "report": report,
+        "is_connected": ray.is_initialized(),
+        "num_nodes": len(nodes),
+        "other_code": said,
+    }
 
 
 def ray_nodes(address: str) -> list[dict[str, Any]]:

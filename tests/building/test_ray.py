@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scenario(name: str, directory: Path, cluster: RayCluster) -> Any:
     run_program(
         "-m", PROGRAM, name, directory, cluster.address,
-        timeout=GUARD_S, env=cluster.environment, cwd=ROOT,
+        timeout=GUARD_S, env={**cluster.environment, "FACTOR_OF_TEST": "2"}, cwd=ROOT,
     )  # fmt: skip
     return json.loads((directory / f"{name}.json").read_text())
 
@@ -53,6 +53,7 @@ def test_a_build_on_two_nodes_has_the_bytes_of_a_local_one(tmp_path, cluster, un
     found = scenario("whole", tmp_path, cluster)
     assert found["num_nodes"] == 2
     assert not found["is_connected"]
+    assert "has other code of the functions of this build" in found["other_code"]
     expected = json.loads((undisturbed / "build.json").read_text())["report"]
     for name in ("in", "out", "filtered", "bytes", "failed", "shards"):
         assert found["report"][name] == expected[name]

@@ -18,7 +18,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -191,7 +198,8 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
         return
     for name, member in vars(kind).items():
         is_special = name.startswith("__") and not isinstance(member, FunctionType)
-        if not is_special and not name.startswith("__annotat"):
+        is_slot = isinstance(member, MemberDescriptorType)
+        if not is_special and not is_slot and not name.startswith("__annotat"):
             yield name, member
 
 
