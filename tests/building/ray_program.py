@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -116,7 +117,8 @@ def commands(address: str) -> dict[str, Any]:
 
 
 def gate(address: str) -> dict[str, Any]:
-    """A build that waits for the test."""
+    """A build that waits for the test, which may interrupt it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return sw.build(range(4), "out/{shard}.tar", map=gated, samples_per_shard=1, ray=address)
 
 

@@ -110,6 +110,40 @@ def test_a_second_builder_is_refused_while_one_on_ray_runs(tmp_path, cluster):
     assert not (tmp_path / "out" / ".build").exists()
 
 
+@pytest.mark.long
+def test_a_build_loses_a_node_and_goes_on(tmp_path, no_orphans):
+    with ray_cluster() as cluster:
+        process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
+        try:
+            # A core a node: one of the two is made there.
+            wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, process)
+            cluster.kill_node()
+            (tmp_path / "gate").touch()
+            assert process.wait(GUARD_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert len(shards_of(tmp_path / "out")) == 4
+    assert not (tmp_path / "out" / ".build").exists()
+
+
+def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, cluster):
+    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
+    try:
+        wait_until(lambda: any(tmp_path.glob("begun-*")), process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(GUARD_S) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+    assert not list((tmp_path / "out" / ".build").glob("staging-*"))
+    assert not cluster.workers(running="build")
+    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
+    (tmp_path / "gate").touch()
+    assert process.wait(GUARD_S) == 0
+    assert len(shards_of(tmp_path / "out")) == 4
+
+
 def start(directory: Path, module: str, *arguments: str, cluster: RayCluster) -> Any:
     with (directory / "driver.log").open("wb") as log:
         return subprocess.Popen(
