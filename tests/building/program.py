@@ -5,12 +5,15 @@ WORKERS is a number of processes, or the address of a Ray cluster.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import shardwise as sw
 
 NUM_ITEMS, SAMPLES_PER_SHARD = 400, 10
+# In place of another version of this module on another machine.
+FACTOR = int(os.environ.get("FACTOR_OF_TEST", "1"))
 
 
 def squared(item: int, rng: Any) -> dict[str, Any] | list[dict[str, Any]] | None:
@@ -23,6 +26,11 @@ def squared(item: int, rng: Any) -> dict[str, Any] | list[dict[str, Any]] | None
     if item % 11 == 5:
         return [{"bin": noise, "cls": item}, {"bin": noise[:5], "cls": -item}]
     return {"bin": noise, "cls": item * item}
+
+
+def scaled(item: int) -> dict[str, Any]:
+    """What other code makes other samples of."""
+    return {"cls": FACTOR * item}
 
 
 def run(pattern: str, num_workers: int | None, **options: Any) -> dict[str, Any]:

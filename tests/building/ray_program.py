@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 
 import shardwise as sw
 from shardwise.cli import cli
-from tests.building.program import run
+from tests.building.program import run, scaled
 
 RECIPE = """
 def described():
@@ -48,7 +49,17 @@ def whole(address: str) -> dict[str, Any]:
     """All that a build of ours is, on two nodes."""
     report = run("out/{shard:03d}.tar", None, ray=address)
     nodes = {node["NodeID"] for node in ray_nodes(address)}
-    return {"report": report, "is_connected": ray.is_initialized(), "num_nodes": len(nodes)}
+    said = ""
+    try:
+        sw.build(range(4), "other/{shard}.tar", map=scaled, ray=address)
+    except sw.WorkerError as error:
+        said = str(error)
+    return {
+        "report": report,
+        "is_connected": ray.is_initialized(),
+        "num_nodes": len(nodes),
+        "other_code": said,
+    }
 
 
 def ray_nodes(address: str) -> list[dict[str, Any]]:
@@ -106,7 +117,8 @@ def commands(address: str) -> dict[str, Any]:
 
 
 def gate(address: str) -> dict[str, Any]:
-    """A build that waits for the test."""
+    """A build that waits for the test, which may interrupt it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return sw.build(range(4), "out/{shard}.tar", map=gated, samples_per_shard=1, ray=address)
 
 

@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scenario(name: str, directory: Path, cluster: RayCluster) -> Any:
     run_program(
         "-m", PROGRAM, name, directory, cluster.address,
-        timeout=GUARD_S, env=cluster.environment, cwd=ROOT,
+        timeout=GUARD_S, env={**cluster.environment, "FACTOR_OF_TEST": "2"}, cwd=ROOT,
     )  # fmt: skip
     return json.loads((directory / f"{name}.json").read_text())
 
@@ -53,6 +53,7 @@ def test_a_build_on_two_nodes_has_the_bytes_of_a_local_one(tmp_path, cluster, un
     found = scenario("whole", tmp_path, cluster)
     assert found["num_nodes"] == 2
     assert not found["is_connected"]
+    assert "has other code of the functions of this build" in found["other_code"]
     expected = json.loads((undisturbed / "build.json").read_text())["report"]
     for name in ("in", "out", "filtered", "bytes", "failed", "shards"):
         assert found["report"][name] == expected[name]
@@ -107,6 +108,40 @@ def test_a_second_builder_is_refused_while_one_on_ray_runs(tmp_path, cluster):
         process.wait()
     assert len(shards_of(tmp_path / "out")) == 4
     assert not (tmp_path / "out" / ".build").exists()
+
+
+@pytest.mark.long
+def test_a_build_loses_a_node_and_goes_on(tmp_path, no_orphans):
+    with ray_cluster() as cluster:
+        process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
+        try:
+            # A core a node: one of the two is made there.
+            wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, process)
+            cluster.kill_node()
+            (tmp_path / "gate").touch()
+            assert process.wait(GUARD_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert len(shards_of(tmp_path / "out")) == 4
+    assert not (tmp_path / "out" / ".build").exists()
+
+
+def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, cluster):
+    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
+    try:
+        wait_until(lambda: any(tmp_path.glob("begun-*")), process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(GUARD_S) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+    assert not list((tmp_path / "out" / ".build").glob("staging-*"))
+    assert not cluster.workers(running="build")
+    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
+    (tmp_path / "gate").touch()
+    assert process.wait(GUARD_S) == 0
+    assert len(shards_of(tmp_path / "out")) == 4
 
 
 def start(directory: Path, module: str, *arguments: str, cluster: RayCluster) -> Any:

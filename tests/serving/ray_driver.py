@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,10 @@ def kill_one(loaders: list[sw.DataLoader]) -> bool:
                 under_way[address] = under_way.get(address, 0) + count
     for address in sorted(under_way, key=lambda each: -under_way[each]):
         pid = pid_of(address)
-        if pid is not None:
+        if pid is None:
+            continue
+        # One that was killed before may still be listed.
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             return True
     return False
@@ -206,13 +210,32 @@ def half(name: str) -> dict[str, Any]:
     return {"before": addresses, "after": list(loader.stats()["service"]["servers"])}
 
 
+def lost_node(folder: str) -> dict[str, Any]:
+    """Half an epoch, a line from the test, the other half with as many servers as before."""
+    del folder
+    loader, truth = (make_loader(dataset(), 0, 1, each) for each in (sw.service(ray=2), "inline"))
+    before: list[str] = []
+    for step, (found, wanted) in enumerate(zip(loader, truth, strict=True)):
+        assert_batches_equal(wanted, found)
+        if step == 20:
+            wait_for(lambda: len(connected(loader)) == 2)
+            before += connected(loader)
+            print(json.dumps(before), flush=True)
+            sys.stdin.readline()
+        if step == 40:
+            # One or both were on the node.
+            wait_for(lambda old=before: len(now := connected(loader)) == 2 and now != old)
+    made_here: int = loader.stats()["service"]["made_here"]
+    return {"made_here": made_here}
+
+
 def main() -> None:
     """Run a scenario; its last line is what it found out, as JSON."""
     import ray
 
     scenario, address, argument = sys.argv[1:]
     ray.init(address=address, log_to_driver=False)
-    run = {each.__name__: each for each in (everything, long_kills, half)}[scenario]
+    run = {each.__name__: each for each in (everything, long_kills, half, lost_node)}[scenario]
     print(json.dumps(run(argument)), flush=True)
 
 

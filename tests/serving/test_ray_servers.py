@@ -92,6 +92,17 @@ def test_servers_of_a_job_that_is_killed_end_and_those_who_shared_them_go_on(
 
 
 @pytest.mark.long
+def test_servers_of_a_node_that_is_lost_are_started_on_another() -> None:
+    with ray_cluster(num_nodes=2, num_cpus=2) as own:
+        driver = start(own, "lost_node")
+        assert driver.stdout is not None
+        assert len(json.loads(driver.stdout.readline())) == 2
+        own.kill_node()
+        found = result(driver, "\n")
+    assert found == {"made_here": 0}
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_hundred_kills_that_ray_repairs_lose_and_double_nothing(cluster: RayCluster) -> None:
     found = result(start(cluster, "long_kills"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,16 +60,6 @@ def refusing(sample: dict[str, Any]) -> dict[str, Any]:
 
 def dataset(**options: Any) -> sw.Dataset:
     return sw.Dataset(MemorySource(numbered_samples(SIZE), [40, 30, 50], **options))
-
-
-class Gated(MemorySource):
-    """Reads when it is let."""
-
-    gate = threading.Event()
-
-    def read(self, ids: Any, fields: Any = None) -> Any:
-        assert self.gate.wait(60)
-        return super().read(ids, fields)
 
 
 @contextmanager
@@ -236,6 +228,45 @@ def test_a_wrong_server_beside_a_right_one_is_left_out(caplog: pytest.LogCapture
                     pass
             counts = found.stats()["service"]["servers"]
     assert counts[f"tcp://127.0.0.1:{port}"]["answers"] == 0
+
+
+_MODULE = """
+from helpers_of_test import scale
+def scaled(sample):
+    return {**sample, "twice": scale(sample["value"])}
+def collated(samples):
+    return [sample["twice"] for sample in samples]
+"""
+
+
+def test_other_code_of_a_module_at_a_server_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"here": (2, _MODULE), "there": (3, _MODULE.replace("[sample", "[1 + sample"))}
+    for place, (factor, text) in changes.items():
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "module_of_test.py").write_text(text)
+        helper = f"def scale(x):\n    return x * {factor}\n"
+        (tmp_path / place / "helpers_of_test.py").write_text(helper)
+    token = tmp_path / "token"
+    token.write_text(os.urandom(32).hex())
+    token.chmod(0o600)
+    for name in ("module_of_test", "helpers_of_test"):
+        monkeypatch.setitem(sys.modules, name, sys)  # undone at the end
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    module = importlib.import_module("module_of_test")
+    mapped = sw.wrap(list(range(40))).map(module.scaled)
+    plain = sw.wrap([{"twice": n} for n in range(40)])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "there"))
+    with BatchServers(None, 1, "--token-file", token) as servers:
+        service = sw.service(servers.addresses, token_file=token)
+        # Of the function that is mapped only the helper differs.
+        with pytest.raises(sw.ServiceError, match="other decoders or transforms"):
+            next(iter(loader(mapped, service)))
+        with pytest.raises(sw.ServiceError, match="other code of the collate function"):
+            next(iter(loader(plain, service, collate=module.collated)))
+        assert len(list(loader(plain, service))) == 5
 
 
 def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
@@ -416,20 +447,45 @@ def test_with_fallback_batches_are_made_here(caplog: pytest.LogCaptureFixture) -
 
 
 def test_the_work_of_a_slow_server_is_hedged() -> None:
-    gated = Gated(numbered_samples(SIZE), [40, 30, 50])
-    Gated.gate = threading.Event()
-    Gated.gate.set()
+    gated, gate = MemorySource(numbered_samples(SIZE), [40, 30, 50]), threading.Event()
+    read = gated.read
+
+    def gated_read(*args: Any) -> Any:
+        assert gate.wait(60)
+        return read(*args)
+
+    # Of one object: a server whose source has another class is refused.
+    gated.read = gated_read  # type: ignore[method-assign]
+    gate.set()
     data = dataset().map(noisy)  # samples that are only read would be coalesced
     with serving(data, sw.Dataset(gated).map(noisy)) as servers:
         with loader(data, sw.service(addresses(servers)), batch_size=2, timeout=60) as found:
             batches, truth = iter(found), iter(loader(data, "inline", batch_size=2))
             for step, wanted in enumerate(truth):
                 if step == 20:
-                    Gated.gate.clear()
+                    gate.clear()
                 assert_batches_equal(wanted, next(batches))
             counts = found.stats()["service"]["servers"]
-            Gated.gate.set()
+            gate.set()
     assert counts[servers[1].address]["hedges"] > 0
+
+
+def test_a_trainer_that_only_waits_wants_four_times_as_many_servers() -> None:
+    data = dataset().map(_slow)
+    with serving(data, data) as servers:
+        with loader(data, sw.service(addresses(servers))) as found:
+            assert found.stats()["service"]["wanted"] == 2
+            for _ in zip(range(10), found, strict=False):
+                pass
+            stats = found.stats()
+    assert stats["bound_by"] == "transform"
+    assert stats["service"]["wanted"] == 8
+    assert "8 servers would keep up" in stats["verdict"]
+
+
+def _slow(sample: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.02)
+    return sample
 
 
 def test_trainers_in_step_share_each_batch() -> None:

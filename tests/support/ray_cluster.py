@@ -75,6 +75,16 @@ class RayCluster:
                     found.append(process)
         return found
 
+    def kill_node(self) -> None:
+        """SIGKILL all processes of the node that is not the head."""
+        family = psutil.Process(self.pid).children(recursive=True)
+        raylets = [each for each in family if each.name() == "raylet"]
+        (lost,) = [each for each in raylets if "--head" not in each.cmdline()]
+        # Workers would otherwise go on with what they are doing.
+        for each in (lost, *lost.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
 
 @contextmanager
 def ray_cluster(*, num_nodes: int = 2, num_cpus: int = 1) -> Iterator[RayCluster]:

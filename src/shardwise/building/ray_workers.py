@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import socket
 from collections.abc import Iterator
@@ -15,10 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise.building.inputs import DatasetInput
 from shardwise.building.shard import Job, make_shard
 from shardwise.building.workers import AHEAD, WorkerDiedError, Workers
+from shardwise.dataset.code_digest import code_digest
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.errors import MissingExtraError, WorkerError
+from shardwise.serving.version import recipe_digest
 
 __all__ = ["ray_workers"]
 
@@ -73,6 +77,7 @@ class _Tasks:
         # Once a node; a task gets the reference only.
         self._job = [ray.put(pickled_by_value(job))]
         self._names = job
+        self._code = _code_of(job)
         self._make = ray.remote(max_retries=0)(_make)
         self._directory = str(Path.cwd())
         self._running: dict[Any, int] = {}
@@ -86,7 +91,7 @@ class _Tasks:
 
     def submit(self, number: int) -> None:
         make = self._make.options(name=f"build {self._names.name(number)}")
-        ref = make.remote(self._job, self._names.token, self._directory, number)
+        ref = make.remote(self._job, self._names.token, self._code, self._directory, number)
         self._running[ref] = number
 
     def wait(self) -> dict[int, BaseException | None]:
@@ -135,16 +140,34 @@ class _State:
 _WORKER = _State()
 
 
-def _make(pickled: list[Any], token: str, directory: str, number: int) -> None:
+def _make(pickled: list[Any], token: str, code: str, directory: str, number: int) -> None:
     """The task: a shard, made in the builder's directory where this machine has that."""
     is_here = Path(directory).is_dir()
     with contextlib.chdir(directory) if is_here else contextlib.nullcontext():
         if _WORKER.job is None or _WORKER.token != token:
             data = _ray().get(pickled[0])
-            _WORKER.job = pickle.loads(data)  # noqa: S301 - bytes of the builder itself
-            _WORKER.token = token
+            job: Job = pickle.loads(data)  # noqa: S301 - bytes of the builder itself
+            _refuse_other_code(job, code)
+            _WORKER.job, _WORKER.token = job, token
         with _WORKER.job.place.join(token):
             make_shard(_WORKER.job, number)
+
+
+def _code_of(job: Job) -> str:
+    """A digest of the functions as this machine has them: a pickle only names those of modules."""
+    recipe = job.recipe
+    samples = recipe.source.samples if isinstance(recipe.source, DatasetInput) else None
+    reading = None if samples is None else recipe_digest(samples)
+    return code_digest((recipe.map, recipe.filter, reading))
+
+
+def _refuse_other_code(job: Job, code: str) -> None:
+    here = _code_of(job)
+    if here != code:
+        raise WorkerError(
+            f"the machine {os.uname().nodename!r} has other code of the functions of this build "
+            f"({here} there, {code} at the program): install the same version on all machines"
+        )
 
 
 def _ray() -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shardwise.building.parquet_writer import ParquetShard
 from shardwise.building.place import Place
 from shardwise.building.recipe import Failure, Outcome, Recipe
+from shardwise.building.scratch import scratch_directory
 from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
 from shardwise.sources.tar.write.encode import encode_sample
@@ -175,15 +176,13 @@ def _writer_of(job: Job, path: str) -> _Writer:
 
 def _write_remote(job: Job, number: int) -> Outcome:
     """Write a file of this machine, then upload it."""
-    import tempfile
-
     from shardwise.storage.stores.upload import upload
 
-    with tempfile.TemporaryDirectory(prefix="shardwise-build-") as directory:
-        path = f"{directory}/{job.name(number)}"
-        outcome = _write(job, number, path)
+    with scratch_directory() as directory:
+        path = directory / job.name(number)
+        outcome = _write(job, number, str(path))
         if outcome.num_out:
-            upload(job.place.url(job.name(number)), Path(path), options=job.place.options)
+            upload(job.place.url(job.name(number)), path, options=job.place.options)
     return outcome
 
 

@@ -30,7 +30,7 @@ from shardwise.serving.error_frames import encode_error
 from shardwise.serving.frames import FrameError, Kind, Limits, read_frame, write
 from shardwise.serving.greeting import Admission, Refusal, admit
 from shardwise.serving.transport import Connection, Listener
-from shardwise.serving.version import VersionWord, builder_of
+from shardwise.serving.version import VersionWord, builder_of, builder_options
 
 __all__ = ["BatchServer"]
 
@@ -49,11 +49,13 @@ _DEFAULT_CACHE_BYTES = 256 << 20
 
 
 class _Job:
-    """A builder, and what names its batches."""
+    """A builder, what names its batches, and which data and code it has here."""
 
     def __init__(self, builder: BatchBuilder, name: bytes) -> None:
         self.builder = builder
         self.name = name
+        self.word = VersionWord.of(builder.dataset)
+        self.collate = builder_options(builder)["collate"]
 
     def key(self, request: BatchRequest) -> bytes:
         """Names a batch; its step is for messages only."""
@@ -193,10 +195,8 @@ class BatchServer:
 
     def _job_of(self, admission: Admission) -> _Job:
         """What builds a client's batches; refuses other data and other code."""
-        if self._dataset is not None and self._word is not None:
-            difference = self._word.difference(admission.word)
-            if difference is not None:
-                raise Refusal(f"the server serves {difference}")
+        if self._word is not None:
+            _refuse_other(self._word, admission.word)
         elif admission.word.release != VersionWord.release_here():
             raise Refusal(
                 f"the server has release {VersionWord.release_here()}, the client "
@@ -210,9 +210,13 @@ class BatchServer:
             job = self._jobs.get(key)
             if job is not None:
                 self._jobs.move_to_end(key)
-                return job
-        name = hashlib.sha256(repr(key).encode()).digest()
-        job = _Job(self._builder_of(admission, is_own=key[0] == "own"), name)
+        if job is None:
+            builder = self._builder_of(admission, is_own=key[0] == "own")
+            job = _Job(builder, hashlib.sha256(repr(key).encode()).digest())
+        # A pickle only names the functions of modules, which may be others here than at the client.
+        _refuse_other(job.word, admission.word)
+        if job.collate != admission.options.get("collate"):
+            raise Refusal("the server has other code of the collate function than the client")
         with self._lock:
             self._jobs[key] = job
             while len(self._jobs) > _MAX_BUILDERS:
@@ -271,6 +275,12 @@ class BatchServer:
         except Exception as error:  # noqa: BLE001 - the client raises it: it is the user's code
             answer = (Kind.ERROR, encode_error(error, place=self.address))
         future.set_result(answer)
+
+
+def _refuse_other(word: VersionWord, client: VersionWord) -> None:
+    difference = word.difference(client)
+    if difference is not None:
+        raise Refusal(f"the server has {difference}")
 
 
 def _send(connection: Connection, outbox: SimpleQueue[tuple[int, Answer] | None]) -> None:

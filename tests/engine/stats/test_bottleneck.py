@@ -6,11 +6,13 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.engine.concurrency import Concurrency
-from shardwise.engine.stats.bottleneck import find_bottleneck
+from shardwise.engine.stats.bottleneck import find_bottleneck, wanted_servers
 from tests.engine.processes.test_executor import run_program
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -204,3 +206,28 @@ def test_the_import_of_torch_is_in_no_stage_of_a_program_that_does_not_import_it
     made = run_program(program, tmp_path=tmp_path)
     _, err = made.communicate(timeout=240)
     assert made.returncode == 0, err
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "wait_s", "num_servers", "wanted"),
+    [
+        ("transform", 0.0, 4, 4), ("read", 2.0, 4, 5), ("collate", 5.0, 2, 4), ("read", 6.0, 2, 5),
+        ("decode", 7.5, 3, 12), ("decode", 9.9, 3, 12), ("decode", 10.0, 3, 12),
+        ("trainer", 0.5, 4, 4), ("hand over", 9.0, 4, 4), ("nothing", 0.0, 4, 4),
+    ],
+)  # fmt: skip
+def test_servers_are_wanted_by_the_share_that_the_trainer_waits(
+    bound_by, wait_s, num_servers, wanted
+):
+    stats = {"bound_by": bound_by, "wait_s": wait_s, "wall_s": 10.0}
+    assert wanted_servers(stats, num_servers) == wanted
+
+
+@given(st.integers(0, 750), st.integers(1, 1000))
+@example(687, 939)
+def test_the_fewest_servers_are_wanted_that_keep_up(permille, num_servers):
+    stats = {"bound_by": "decode", "wait_s": float(permille), "wall_s": 1000.0}
+    wanted = wanted_servers(stats, num_servers)
+    used = 1000 - permille
+    assert wanted * used >= num_servers * 1000
+    assert (wanted - 1) * used < num_servers * 1000

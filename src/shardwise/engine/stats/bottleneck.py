@@ -125,8 +125,10 @@ def wanted_servers(stats: Mapping[str, Any], num_servers: int) -> int:
     """
     if stats["bound_by"] not in (*_LOADING, "collate"):
         return num_servers
-    waited: float = min(stats["wait_s"] / stats["wall_s"], 1 - 1 / _MAX_WANTED)
-    return math.ceil(num_servers / (1 - waited))
+    wall_s: float = stats["wall_s"]
+    used_s = max(wall_s - stats["wait_s"], wall_s / _MAX_WANTED)
+    # Not by the share, whose rounding would ask for one more.
+    return math.ceil(num_servers * wall_s / used_s)
 
 
 def _advice(

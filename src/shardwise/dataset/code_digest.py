@@ -1,0 +1,250 @@
+"""A digest of code and of the values that it holds: equal in every process that has the same code.
+
+It covers functions and classes with all that they name in the user's own modules, so that another
+version of a helper shows, too. The standard library, installed packages and this library are named
+only. Mutable globals (lists, dicts, objects) are not covered, since they may be caches; nor is what
+a function imports while it runs.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import random
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy as np
+
+__all__ = ["code_digest", "is_users_code", "state_of"]
+
+_MAX_DEPTH = 40
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype)
+# Their state changes with use.
+_BY_NAME = (
+    random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState,
+    weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+)  # fmt: skip
+_CODE = (FunctionType, BuiltinFunctionType, type, functools.partial)
+_INSTALLED = {"site-packages", "dist-packages"}
+_LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
+_STORES_GLOBAL = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+
+
+def code_digest(value: Any) -> str:
+    """16 hex digits of a value, of the functions and classes in it, and of the code that they name.
+
+    An object counts with its class's name and its state, which is `__getstate__()` where its class
+    has its own; functions with bytecode, constants, defaults and captured values.
+    """
+    walk = _Walk()
+    root = _text(walk.words(value))
+    # Each piece of code once, in no order. The list grows while it is read.
+    pieces = {_text(walk.piece(code)) for code in walk.reached}
+    digest = hashlib.sha256(b"shardwise code 2\n")
+    for text in (root, *sorted(pieces)):
+        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    return digest.hexdigest()[:16]
+
+
+def is_users_code(value: Any) -> bool:
+    """Whether a function, class or module is not Python's, not this library's and not installed."""
+    is_module = isinstance(value, ModuleType)
+    name = (value.__name__ if is_module else value.__module__) or "__main__"
+    top = name.partition(".")[0]
+    if top == "shardwise" or top in sys.stdlib_module_names:
+        return False
+    if name == "__main__":
+        return True
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
+    return file is None or _INSTALLED.isdisjoint(Path(file).parts)
+
+
+def state_of(value: Any) -> list[Any]:
+    """What an object holds: (name, value) of its attributes, or what its `__getstate__` gives."""
+    kind: Any = type(value)
+    if kind.__getstate__ is not object.__getstate__:
+        try:
+            state = value.__getstate__()
+        except TypeError:  # it does not travel, as an open file
+            return []
+        return sorted(state.items()) if type(state) is dict else [state]
+    if is_dataclass(value):
+        return [(each.name, getattr(value, each.name, None)) for each in fields(value)]
+    # What a cached property has stored is no state.
+    return [
+        (name, part)
+        for name, part in sorted(getattr(value, "__dict__", {}).items())
+        if not isinstance(getattr(kind, name, None), functools.cached_property)
+    ]
+
+
+def _text(words: Iterator[str]) -> str:
+    return "\n".join(words)
+
+
+class _Walk:
+    """Describes values, and collects the user's functions and classes that it meets."""
+
+    def __init__(self) -> None:
+        self.reached: list[Any] = []
+        self._ids: set[int] = set()
+
+    def words(self, value: Any, above: frozenset[int] = frozenset()) -> Iterator[str]:
+        """A value as words, walked from outside to inside; a value inside itself is named only."""
+        kind = type(value)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if isinstance(value, _PLAIN):
+            yield f"{name} {value!r}"
+            return
+        if id(value) in above or len(above) > _MAX_DEPTH:
+            yield f"again {name}"
+            return
+        yield name
+        self._reach(value if isinstance(value, type | FunctionType) else kind)
+        above |= {id(value)}
+        if isinstance(value, set | frozenset):
+            yield from sorted(_text(self.words(part, above)) for part in value)
+            return
+        for part in _parts(value):
+            yield from self.words(part, above)
+
+    def piece(self, code: FunctionType | type) -> Iterator[str]:
+        """A function or class of the user's, and what it names."""
+        yield from self.words(code)
+        if isinstance(code, FunctionType):
+            named = _globals_of(code.__code__, code.__globals__)
+        else:
+            named = _members(code)
+        for name, value in sorted(dict(named).items()):
+            yield f"names {name}"
+            yield from self._named(value)
+
+    def _named(self, value: Any) -> Iterator[str]:
+        """What code names: functions, classes and constants; of others the type."""
+        if isinstance(value, staticmethod | classmethod | MethodType):
+            yield from self._named(value.__func__)
+        elif isinstance(value, functools.cached_property):
+            yield from self._named(value.func)
+        elif isinstance(value, property):
+            for each in (value.fget, value.fset, value.fdel):
+                yield from self._named(each)
+        elif isinstance(value, FunctionType | type):
+            if is_users_code(value):
+                yield from self.words(value)
+            else:
+                yield f"{value.__module__}.{value.__qualname__}"
+        elif isinstance(value, functools.partial) or _is_constant(value):
+            yield from self.words(value)
+        elif callable(value) and "__wrapped__" in getattr(value, "__dict__", {}):
+            yield from self._named(value.__wrapped__)  # functools.cache
+        else:
+            yield f"{type(value).__module__}.{type(value).__qualname__}"
+            self._reach(type(value))
+
+    def _reach(self, code: FunctionType | type) -> None:
+        if id(code) not in self._ids and is_users_code(code):
+            self._ids.add(id(code))
+            self.reached.append(code)
+
+
+def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
+    """What makes a value what it is, in an order that does not depend on the process."""
+    if isinstance(value, _BY_NAME):
+        return []
+    if isinstance(value, np.ndarray):
+        content = value.tolist() if value.dtype.hasobject else _hash_of(value)
+        return [value.dtype, value.shape, content]
+    if isinstance(value, Mapping):
+        return [part for item in value.items() for part in item]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_consts, value.co_names, value.co_varnames]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        return [value.__name__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
+    if isinstance(value, type | ModuleType | BuiltinFunctionType):
+        return [getattr(value, "__qualname__", None) or value.__name__]
+    return state_of(value)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Bases, methods and constants of a class; what Python keeps in it is left out."""
+    for number, base in enumerate(kind.__bases__):
+        yield f"base {number}", base
+    if issubclass(kind, Enum):
+        yield "members", tuple((name, each.value) for name, each in kind.__members__.items())
+        return
+    for name, member in vars(kind).items():
+        is_special = name.startswith("__") and not isinstance(member, FunctionType)
+        is_slot = isinstance(member, MemberDescriptorType)
+        if not is_special and not is_slot and not name.startswith("__annotat"):
+            yield name, member
+
+
+def _globals_of(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The globals that code names, and what it names in modules of the user's.
+
+    Names that it assigns itself are left out, as is what Python sets, such as `__file__`.
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    stored = {step.argval for step in steps if step.opname in _STORES_GLOBAL}
+    path, value = "", None
+    for step in steps:
+        if step.opname in _LOADS_GLOBAL:
+            path, names = step.argval, space
+        elif step.opname in _LOADS_ATTRIBUTE and _is_users_module(value):
+            path, names = f"{path}.{step.argval}", vars(value)
+        else:
+            names = {}
+        value = names.get(step.argval)
+        is_special = str(step.argval).startswith("__")
+        if step.argval in names and path not in stored and not is_special:
+            yield path, value
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals_of(constant, space)
+
+
+def _is_users_module(value: Any) -> bool:
+    return isinstance(value, ModuleType) and is_users_code(value)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a global is of a kind that programs don't change."""
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_constant, value))
+    return isinstance(value, (*_PLAIN, *_CODE, np.ndarray, Enum))
+
+
+def _hash_of(array: np.ndarray[Any, Any]) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return False
+    return True
