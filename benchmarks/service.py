@@ -24,6 +24,7 @@ import os
 import resource
 import socket
 import statistics
+import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,6 +36,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
+from shardwise.serving.token import make_token, read_token
 from shardwise.serving.transports import listen
 
 ROWS, SHAPE = 64, (3, 224, 224)
@@ -75,9 +77,9 @@ def large(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
 
 
-def batch_server(pipe: Connection, transport: str) -> None:
+def batch_server(pipe: Connection, transport: str, token: bytes | None) -> None:
     """Serve batches, and tell the CPU when asked for it."""
-    server = BatchServer(listen(transport, "127.0.0.1", 0), dataset=data())
+    server = BatchServer(listen(transport, "127.0.0.1", 0), dataset=data(), token=token)
     server.start()
     pipe.send(server.address)
     while pipe.recv() is not None:
@@ -118,14 +120,23 @@ def floor(count: int) -> float:
 
 def service(count: int, transport: str) -> tuple[float, float]:
     """CPU milliseconds a batch, of both ends; and those of the trainer's thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        token_file = None if transport == "tcp" else f"{folder}/token"
+        return _service(count, transport, token_file)
+
+
+def _service(count: int, transport: str, token_file: str | None) -> tuple[float, float]:
+    if token_file is not None:
+        make_token(token_file)
+    token = None if token_file is None else read_token(token_file)
     ours, theirs = mp.Pipe()
     process = mp.get_context("spawn").Process(
-        target=batch_server, args=(theirs, transport), daemon=True
+        target=batch_server, args=(theirs, transport, token), daemon=True
     )
     process.start()
     address: str = ours.recv()
     builder = BatchBuilder(data())
-    executor = ServiceExecutor(builder, (address,))
+    executor = ServiceExecutor(builder, (address,), token_file=token_file)
     request = BatchRequest(0, 0, np.arange(ROWS, dtype=np.int64))
     batches = executor.run(request for _ in range(count + 20))
 

@@ -28,7 +28,7 @@ _LOOK_S = 0.1
     "--transport",
     type=click.Choice(["tcp", "ucx"]),
     default="tcp",
-    help="ucx: shared memory and RDMA; on closed networks only, since UCX trusts whoever calls it.",
+    help="ucx: shared memory and RDMA, under a token and on closed networks only.",
 )
 @click.option(
     "--token-file",
@@ -88,6 +88,11 @@ def serve(
         raise click.UsageError(
             f"--host {host} can be reached from other machines: give --token-file FILE, and the "
             "same file to sw.service(token_file=...)"
+        )
+    if transport == "ucx" and token_file is None:
+        raise click.UsageError(
+            "--transport ucx trusts its clients: give --token-file FILE, and the same file to "
+            "sw.service(token_file=...)"
         )
     ended = threading.Event()
 

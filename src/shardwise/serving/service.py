@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Executor
-from shardwise.serving.addresses import parse_addresses
+from shardwise.serving.addresses import parse_addresses, scheme_of
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.ray_directory import RayDirectory, require_ray
 
@@ -119,7 +119,7 @@ def service(
     Args:
         addresses: "tcp://host:port" of one server that `shardwise serve` started, or of several,
             as a list or with commas between; "ucx://host:port" of those that were started with
-            `--transport ucx`.
+            `--transport ucx`, which needs `token_file`.
         ray: in place of addresses, how many servers to start in the Ray cluster that this process
             has joined, or else one that runs on this machine. They get the dataset from the
             trainers. What has an effect is the number of the process that asks first; `scale`
@@ -172,7 +172,14 @@ def service(
     path = None if token_file is None else os.fspath(token_file)
     if path is not None and (not isinstance(path, str) or not path or "\0" in path):
         raise ValueError(f"token_file={path!r:.80}: give the path of a file")
-    return Service(parse_addresses(addresses), fallback, path)
+    parsed = parse_addresses(addresses)
+    ucx = [address for address in parsed if scheme_of(address) == "ucx"]
+    if ucx and path is None:
+        raise ValueError(
+            f"{ucx[0]!r} without token_file=: servers of ucx:// serve under a token only, the file "
+            "that `shardwise serve --token-file` has"
+        )
+    return Service(parsed, fallback, path)
 
 
 def _checked_count(what: str, count: object, *, least: int) -> int:

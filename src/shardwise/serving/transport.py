@@ -15,6 +15,22 @@ __all__ = ["Connection", "Listener", "Transport"]
 class Connection(Protocol):
     """Bytes in order, both ways; one thread may send while another one receives."""
 
+    @property
+    def local_endpoint(self) -> bytes:
+        """What the other end needs besides this connection to send by it; empty for nothing.
+
+        A client sends it under the proof of its token.
+        """
+        ...
+
+    def set_remote_endpoint(self, endpoint: bytes) -> None:
+        """Take the client's `local_endpoint`; called once it has proven its token.
+
+        Raises:
+            OSError: it is malformed.
+        """
+        ...
+
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other.
 
@@ -43,6 +59,11 @@ class Connection(Protocol):
 
 class Listener(Protocol):
     """Where connections come in."""
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether the transport trusts its clients, so that these must have a token."""
+        ...
 
     @property
     def address(self) -> str:
