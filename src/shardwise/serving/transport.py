@@ -1,7 +1,7 @@
 """What the service needs of a network: connections that send and receive bytes in order.
 
-TCP is one implementation (`tcp.py`), UCX another (`ucx.py`). Both have these three protocols;
-frames, tokens, requests and batches are the same over each.
+TCP is one implementation (`tcp.py`, by TLS `tls.py`), UCX another (`ucx.py`). All have these three
+protocols; frames, tokens, requests and batches are the same over each.
 """
 
 from __future__ import annotations
@@ -91,5 +91,6 @@ class Transport(Protocol):
 
         Raises:
             OSError: nobody listens there, or not within the time.
+            ServiceError: the transport does not trust it.
         """
         ...
