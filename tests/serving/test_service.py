@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpTransport
 from shardwise.serving.token import read_token
 from shardwise.serving.transports import listen
+from shardwise.serving.version import VersionWord
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
 from tests.support.memory_source import MemorySource, numbered_samples
@@ -32,6 +35,7 @@ from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.transports import TRANSPORTS, token_for, use_transport
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZE = 120
 
 
@@ -234,6 +238,18 @@ def test_a_server_of_other_data_or_code_is_refused(other: Any, what: str) -> Non
         assert mine.fingerprint in str(caught.value)
 
 
+def test_a_server_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dataset()
+    with serving(data) as servers:
+        # The server has made its word; the client makes one now.
+        here = VersionWord.release_here()
+        monkeypatch.setattr(VersionWord, "release_here", staticmethod(lambda: "0.0.1"))
+        with pytest.raises(sw.ServiceError, match="release") as caught:
+            next(iter(loader(data, sw.service(addresses(servers)))))
+    assert here in str(caught.value)
+    assert "0.0.1" in str(caught.value)
+
+
 def test_a_wrong_server_beside_a_right_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     data = dataset()
     with serving(data) as right:
@@ -419,6 +435,31 @@ def test_with_all_servers_dead_it_waits_says_so_and_goes_on(
     assert f"batch server {servers.addresses[0]} answers" in caplog.text
 
 
+_CLIENT = """
+import sys
+from pathlib import Path
+import shardwise as sw
+from tests.support.batch_servers import module_of
+data, service = module_of(Path(sys.argv[1])).dataset(), sw.service(sys.argv[2])
+batches = iter(sw.DataLoader(data, batch_size=2, executor=service, rank=0, world_size=1))
+next(batches)
+print("a batch", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_whose_client_was_killed_is_idle_and_so_ends_with_its_job(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path)
+    with serving(module_of(path).dataset()) as servers:
+        command = [sys.executable, "-c", _CLIENT, str(path), servers[0].address]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes, cwd=ROOT) as client:
+            assert client.stdout.readline() == b"a batch\n"
+            assert servers[0].idle_s == 0
+            client.kill()
+        wait_for(lambda: servers[0].idle_s > 0)
+
+
 def test_the_loaders_timeout_ends_the_wait() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(sw.StallError, match=rf"waits for .*{address} .*refused"):
@@ -432,6 +473,34 @@ def test_with_fallback_batches_are_made_here(caplog: pytest.LogCaptureFixture) -
         counts = check_epoch(data, service)
     assert counts["made_here"] == SIZE // 8
     assert "batches are made here" in caplog.text
+
+
+def test_with_fallback_a_server_that_comes_back_is_used_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = dataset().map(noisy)
+    with ExitStack() as stack:
+        [server] = stack.enter_context(serving(data))
+        port = int(server.address.rpartition(":")[2])
+        service = sw.service(server.address, fallback=True)
+        with loader(data, service, batch_size=1) as found:
+            batches, truth = iter(found), iter(loader(data, "inline", batch_size=1))
+            assert_batches_equal(next(truth), next(batches))
+            stack.close()
+            is_back = False
+            for wanted in truth:
+                assert_batches_equal(wanted, next(batches))
+                counts = found.stats()["service"]
+                if counts["made_here"] and not is_back:
+                    is_back = True
+                    stack.enter_context(serving(data, port=port))
+                    wait_for(
+                        lambda: found.stats()["service"]["servers"][server.address]["is_connected"]
+                    )
+            assert is_back
+            assert counts["made_here"] < SIZE / 2
+    assert "batches are made here" in caplog.text
+    assert f"batch server {server.address} answers" in caplog.text
 
 
 def test_the_work_of_a_slow_server_is_hedged() -> None:
