@@ -7,6 +7,7 @@ copies anything that the wire does not ask for.
 - floor: a process sends the bytes for each request of 600 bytes, with `sendall`; the receiver fills
   one buffer that it keeps, with `recv_into`.
 - service: a `BatchServer` and a `ServiceExecutor`, whose batches are let go of one by one.
+- TLS: the same over `tls://`, with a certificate made by the command `openssl`.
 - UCX: the same over `ucx://`, by shared memory; and by TCP, as between machines that have nothing
   else.
 
@@ -24,6 +25,8 @@ import os
 import resource
 import socket
 import statistics
+import subprocess
+import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,11 +38,17 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
-from shardwise.serving.transports import listen
+from shardwise.serving.tls import TlsFiles
+from shardwise.serving.token import make_token, read_token
+from shardwise.serving.transports import AddressedTransport, listen
 
 ROWS, SHAPE = 64, (3, 224, 224)
 NUM_BYTES = ROWS * 3 * 224 * 224
 REQUEST_BYTES = 600
+OPENSSL = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=bench "
+    "-addext subjectAltName=IP:127.0.0.1"
+)
 
 
 def data() -> sw.Dataset:
@@ -75,9 +84,11 @@ def large(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
 
 
-def batch_server(pipe: Connection, transport: str) -> None:
+def batch_server(pipe: Connection, transport: str, token: bytes | None, cert: str | None) -> None:
     """Serve batches, and tell the CPU when asked for it."""
-    server = BatchServer(listen(transport, "127.0.0.1", 0), dataset=data())
+    tls = None if cert is None else TlsFiles(cert)
+    listener = listen(transport, "127.0.0.1", 0, tls=tls)
+    server = BatchServer(listener, dataset=data(), token=token)
     server.start()
     pipe.send(server.address)
     while pipe.recv() is not None:
@@ -118,14 +129,38 @@ def floor(count: int) -> float:
 
 def service(count: int, transport: str) -> tuple[float, float]:
     """CPU milliseconds a batch, of both ends; and those of the trainer's thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        token_file = cert = None
+        if transport == "ucx":
+            token_file = f"{folder}/token"
+            make_token(token_file)
+        if transport == "tls":
+            cert = f"{folder}/cert"
+            subprocess.run(
+                [*OPENSSL.split(), "-keyout", f"{folder}/key", "-out", cert],
+                check=True,
+                capture_output=True,
+            )
+            with open(cert, "a") as file, open(f"{folder}/key") as key:
+                file.write(key.read())
+        return _service(count, transport, token_file, cert)
+
+
+def _service(
+    count: int, transport: str, token_file: str | None, cert: str | None
+) -> tuple[float, float]:
+    token = None if token_file is None else read_token(token_file)
     ours, theirs = mp.Pipe()
     process = mp.get_context("spawn").Process(
-        target=batch_server, args=(theirs, transport), daemon=True
+        target=batch_server,
+        args=(theirs, "ucx" if transport == "ucx" else "tcp", token, cert),
+        daemon=True,
     )
     process.start()
     address: str = ours.recv()
     builder = BatchBuilder(data())
-    executor = ServiceExecutor(builder, (address,))
+    ways = AddressedTransport((address,), tls=cert and TlsFiles(ca=cert))
+    executor = ServiceExecutor(builder, (address,), token_file=token_file, transport=ways)
     request = BatchRequest(0, 0, np.arange(ROWS, dtype=np.int64))
     batches = executor.run(request for _ in range(count + 20))
 
@@ -156,19 +191,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     floors, services, threads = [], [], []
-    shared, between = [], []
+    encrypted, shared, between = [], [], []
     for _ in range(options.rounds):
         floors.append(floor(options.batches))
         cpu, thread = service(options.batches, "tcp")
         services.append(cpu)
         threads.append(thread)
+        encrypted.append(service(options.batches, "tls")[0])
         shared.append(service(options.batches, "ucx")[0])
         os.environ["UCX_TLS"] = "tcp"
         between.append(service(options.batches, "ucx")[0])
         del os.environ["UCX_TLS"]
     ratios = [one / other for one, other in zip(services, floors, strict=True)]
     print("CPU of a 9.6 MB batch, both ends, ms: median (each round)")
-    rows = {"plain TCP": floors, "service": services, "UCX": shared, "UCX by TCP": between}
+    rows = {"plain TCP": floors, "service": services, "TLS": encrypted}
+    rows |= {"UCX": shared, "UCX by TCP": between}
     for name, values in rows.items():
         rounds = ", ".join(f"{value:.2f}" for value in values)
         print(f"  {name:10} {statistics.median(values):6.2f}  ({rounds})")

@@ -51,6 +51,7 @@ def test_it_takes_datasets_under_a_token_and_ends_with_its_job(tmp_path: Path) -
         (["no.such:data", "--port", "0"], "no module"),
         (["a:b", "--port", "0", "--host", "0.0.0.0"], "can be reached from other machines"),
         (["a:b", "--port", "70000"], "70000"),
+        (["a:b", "--port", "0", "--transport", "ucx"], "--transport ucx trusts its clients"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(arguments: list[str], message: str) -> None:

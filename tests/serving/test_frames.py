@@ -88,6 +88,21 @@ def test_a_request_comes_back_as_it_was(ids: list[int], is_padded: bool) -> None
     assert valid is None or request.valid.tolist() == valid.tolist()
 
 
+def test_a_batch_lies_in_the_memory_that_it_was_received_into() -> None:
+    memory: list[Any] = []
+
+    def take(size: int) -> Any:
+        memory.append(np.empty(size, dtype=np.uint8))
+        return memory[-1]
+
+    pipe = Pipe()
+    data = {"jpg": np.arange(60_000, dtype=np.uint8).reshape(2, -1), "cls": np.arange(2)}
+    write(pipe, Kind.BATCH, 7, encode_batch(Batch(data, num_rows=2)))
+    batch = decode_batch(read_frame(pipe, LIMITS, take))
+    assert len(memory) == 1
+    assert all(np.shares_memory(batch.data[name], memory[0]) for name in data)
+
+
 def test_an_array_that_comes_twice_is_sent_once() -> None:
     ids = np.arange(100_000)
     encoded = encode_batch(Batch({"__index__": ids, "again": ids}, num_rows=1))

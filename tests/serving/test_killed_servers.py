@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 from shardwise.testing import assert_batches_equal
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
-from tests.support.transports import TRANSPORTS, use_transport
+from tests.support.transports import TRANSPORTS, token_for, use_transport
 
 SIZE, BATCH = 1_440, 6
 # Large enough that batches go by UCX where that is the transport: 200 kB in rows of 33 kB.
@@ -37,7 +37,7 @@ def _run_with_kills(
     state = None
     for leg, world_size in enumerate(world_sizes):
         is_last = leg == len(world_sizes) - 1
-        service = sw.service(servers.addresses)
+        service = sw.service(servers.addresses, token_file=servers.token_file)
         ranks = [_loader(data, r, world_size, executor=service) for r in range(world_size)]
         truths = [_loader(data, r, world_size, executor="inline") for r in range(world_size)]
         for loader in (*ranks, *truths):
@@ -97,9 +97,12 @@ def test_servers_that_are_killed_lose_and_double_nothing(
     tmp_path: Path, world_size: int, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     path = write_dataset(tmp_path, size=SIZE, side=SIDES[scheme])
     data = module_of(path).dataset()
-    with BatchServers(path, 2, "--num-threads", 1, "--transport", scheme) as servers:
+    with BatchServers(
+        path, 2, "--num-threads", 1, "--transport", scheme, token_file=token
+    ) as servers:
         kills, resent = _run_with_kills(
             data, servers, world_sizes=[world_size], num_kills=3, every=25
         )
@@ -114,10 +117,13 @@ def test_a_hundred_kills_over_elastic_resumes_lose_and_double_nothing(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     path = write_dataset(tmp_path, size=SIZE, side=SIDES[scheme])
     data = module_of(path).dataset()
     kills = resent = 0
-    with BatchServers(path, 2, "--num-threads", 1, "--transport", scheme) as servers:
+    with BatchServers(
+        path, 2, "--num-threads", 1, "--transport", scheme, token_file=token
+    ) as servers:
         while kills < 100:
             more, again = _run_with_kills(
                 data, servers, world_sizes=[1, 2, 3, 1], num_kills=25, every=6

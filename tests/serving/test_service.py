@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -25,14 +26,17 @@ from shardwise.engine.request import BatchRequest
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpTransport
+from shardwise.serving.token import read_token
 from shardwise.serving.transports import listen
+from shardwise.serving.version import VersionWord
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.transports import TRANSPORTS, use_transport
+from tests.support.transports import TRANSPORTS, token_for, use_transport
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZE = 120
 
 
@@ -64,8 +68,14 @@ def dataset(**options: Any) -> sw.Dataset:
 
 @contextmanager
 def serving(
-    *datasets: Any, port: int = 0, scheme: str = "tcp", **options: Any
+    *datasets: Any,
+    port: int = 0,
+    scheme: str = "tcp",
+    token_file: Path | None = None,
+    **options: Any,
 ) -> Iterator[list[BatchServer]]:
+    if token_file is not None:
+        options["token"] = read_token(token_file)
     with ExitStack() as stack:
         servers = []
         for data in datasets:
@@ -103,13 +113,18 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_it_conforms_over_every_transport(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_conforms_over_every_transport(
+    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     data = dataset().map(large)
-    with serving(data, data, num_threads=2, scheme=scheme) as servers:
+    with serving(data, data, num_threads=2, scheme=scheme, token_file=token) as servers:
         assert servers[0].address.startswith(f"{scheme}://127.0.0.1:")
         check_executor(
-            lambda builder: ServiceExecutor(builder, tuple(addresses(servers))),
+            lambda builder: ServiceExecutor(
+                builder, tuple(addresses(servers)), token_file=token and str(token)
+            ),
             BatchBuilder(data, seed=3, ragged="list"),
         )
 
@@ -214,6 +229,18 @@ def test_a_server_of_other_data_or_code_is_refused(other: Any, what: str) -> Non
         assert mine.fingerprint in str(caught.value)
 
 
+def test_a_server_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dataset()
+    with serving(data) as servers:
+        # The server has made its word; the client makes one now.
+        here = VersionWord.release_here()
+        monkeypatch.setattr(VersionWord, "release_here", staticmethod(lambda: "0.0.1"))
+        with pytest.raises(sw.ServiceError, match="release") as caught:
+            next(iter(loader(data, sw.service(addresses(servers)))))
+    assert here in str(caught.value)
+    assert "0.0.1" in str(caught.value)
+
+
 def test_a_wrong_server_beside_a_right_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     data = dataset()
     with serving(data) as right:
@@ -301,11 +328,12 @@ def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("transport", ["tcp", "ucx"])
 def test_garbage_on_the_port_changes_nothing(
-    transport: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     data = dataset().map(large)
-    preface = struct.Struct("<4sIQ")
+    segment = struct.Struct("<4sIQ")
     prefix = struct.Struct("<4sB3xQIIQ")
     bomb = json.dumps({"arrays": [["|u1", [1 << 62]]], "body": {}}).encode()
     garbage = [
@@ -315,13 +343,13 @@ def test_garbage_on_the_port_changes_nothing(
         prefix.pack(b"SWB1", 4, 0, len(bomb), 0, 0) + bomb,
         prefix.pack(b"SWB1", 1, 0, 60_000, 0, 0) + b"[" * 60_000,
         # As a client of ucx:// begins; then a segment of no kind, one that is endless, and a frame.
-        preface.pack(b"SWU1", 1 << 31, 1), preface.pack(b"SWU1", 3, 1) + b"abc" + b"\0" * 100,
-        preface.pack(b"SWU1", 3, 1) + b"abc" + preface.pack(b"SWU1", 9, 5),
-        preface.pack(b"SWU1", 3, 1) + b"abc" + preface.pack(b"SWU1", 1, 1 << 63) + b"SWB1",
+        segment.pack(b"SWU1", 1, 3) + b"abc" + b"\0" * 100, segment.pack(b"SWU1", 9, 5),
+        segment.pack(b"SWU1", 2, 1 << 20), segment.pack(b"SWU1", 3, 0) * 2,
+        segment.pack(b"SWU1", 1, 1 << 63) + b"SWB1",
     ]  # fmt: skip
-    with serving(data, scheme=scheme) as servers:
+    with serving(data, scheme=scheme, token_file=token) as servers:
         port = int(servers[0].address.rpartition(":")[2])
-        with loader(data, sw.service(addresses(servers))) as found:
+        with loader(data, sw.service(addresses(servers), token_file=token)) as found:
             assert len(garbage) <= SIZE // 8
             for step, wanted in enumerate(loader(data, "inline")):
                 with socket.create_connection(("127.0.0.1", port)) as sock:
@@ -345,9 +373,10 @@ def _received(sock: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("transport", ["tcp", "ucx"])
 def test_a_port_that_is_no_batch_server_is_named(
-    transport: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stop = threading.Event()
 
@@ -365,23 +394,28 @@ def test_a_port_that_is_no_batch_server_is_named(
         thread.start()
         address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(sw.StallError, match=r"another program's port|closed|reset|Broken pipe"):
-            next(iter(loader(dataset(), sw.service(address), timeout=1.0)))
+            next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=1.0)))
         stop.set()
         thread.join()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_broken_connections_lose_and_double_nothing(
-    transport: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     data = dataset().map(noisy if scheme == "tcp" else large)
-    with serving(data, data, scheme=scheme) as servers, ExitStack() as stack:
+    with (
+        serving(data, data, scheme=scheme, token_file=token) as servers,
+        ExitStack() as stack,
+    ):
         ports = [int(each.rpartition(":")[2]) for each in addresses(servers)]
         proxies = [stack.enter_context(TcpProxy(port, seed=port)) for port in ports]
         for proxy in proxies:
             proxy.breaks, proxy.most_bytes = 6, 30_000
-        service = sw.service([f"{scheme}://127.0.0.1:{proxy.port}" for proxy in proxies])
+        ways = [f"{scheme}://127.0.0.1:{proxy.port}" for proxy in proxies]
+        service = sw.service(ways, token_file=token)
         for seed in range(3):
             counts = check_epoch(data, service, batch_size=3, seed=seed)
             assert counts["servers"]
@@ -431,6 +465,31 @@ def test_with_all_servers_dead_it_waits_says_so_and_goes_on(
     assert f"batch server {servers.addresses[0]} answers" in caplog.text
 
 
+_CLIENT = """
+import sys
+from pathlib import Path
+import shardwise as sw
+from tests.support.batch_servers import module_of
+data, service = module_of(Path(sys.argv[1])).dataset(), sw.service(sys.argv[2])
+batches = iter(sw.DataLoader(data, batch_size=2, executor=service, rank=0, world_size=1))
+next(batches)
+print("a batch", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_whose_client_was_killed_is_idle_and_so_ends_with_its_job(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path)
+    with serving(module_of(path).dataset()) as servers:
+        command = [sys.executable, "-c", _CLIENT, str(path), servers[0].address]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes, cwd=ROOT) as client:
+            assert client.stdout.readline() == b"a batch\n"
+            assert servers[0].idle_s == 0
+            client.kill()
+        wait_for(lambda: servers[0].idle_s > 0)
+
+
 def test_the_loaders_timeout_ends_the_wait() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(sw.StallError, match=rf"waits for .*{address} .*refused"):
@@ -444,6 +503,34 @@ def test_with_fallback_batches_are_made_here(caplog: pytest.LogCaptureFixture) -
         counts = check_epoch(data, service)
     assert counts["made_here"] == SIZE // 8
     assert "batches are made here" in caplog.text
+
+
+def test_with_fallback_a_server_that_comes_back_is_used_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = dataset().map(noisy)
+    with ExitStack() as stack:
+        [server] = stack.enter_context(serving(data))
+        port = int(server.address.rpartition(":")[2])
+        service = sw.service(server.address, fallback=True)
+        with loader(data, service, batch_size=1) as found:
+            batches, truth = iter(found), iter(loader(data, "inline", batch_size=1))
+            assert_batches_equal(next(truth), next(batches))
+            stack.close()
+            is_back = False
+            for wanted in truth:
+                assert_batches_equal(wanted, next(batches))
+                counts = found.stats()["service"]
+                if counts["made_here"] and not is_back:
+                    is_back = True
+                    stack.enter_context(serving(data, port=port))
+                    wait_for(
+                        lambda: found.stats()["service"]["servers"][server.address]["is_connected"]
+                    )
+            assert is_back
+            assert counts["made_here"] < SIZE / 2
+    assert "batches are made here" in caplog.text
+    assert f"batch server {server.address} answers" in caplog.text
 
 
 def test_the_work_of_a_slow_server_is_hedged() -> None:
@@ -515,12 +602,14 @@ def test_a_shard_is_read_by_one_server_while_it_has_credits() -> None:
 
 @pytest.mark.parametrize("transport", ["tcp", "ucx"])
 def test_a_batch_that_is_kept_is_not_overwritten(
-    transport: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scheme = use_transport(transport, monkeypatch)
+    token = token_for(scheme, tmp_path)
     data = sw.wrap([np.full((300, 300), i) for i in range(40)])
-    with serving(data, scheme=scheme) as servers:
-        with loader(data, sw.service(addresses(servers)), batch_size=2) as found:
+    with serving(data, scheme=scheme, token_file=token) as servers:
+        service = sw.service(addresses(servers), token_file=token)
+        with loader(data, service, batch_size=2) as found:
             kept = [batch["value"] for batch in found]
     assert [int(batch[0, 0, 0]) for batch in kept] == list(range(0, 40, 2))
     assert all((batch == batch[:, :1, :1]).all() for batch in kept)

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import shardwise as sw
 from shardwise.serving import ucx
 from shardwise.serving.ucx import UcxListener, UcxTransport
 from shardwise.serving.ucx_worker import UcxWorker
-from tests.support.transports import use_transport
+from tests.support.transports import token_for, use_transport
 
 
 class Pair:
@@ -26,6 +27,7 @@ class Pair:
         self.client = UcxTransport().connect(self.listener.address, timeout_s=60)
         self.server = self.listener.accept()
         self.server.limit(60)
+        self.server.set_remote_endpoint(self.client.local_endpoint)
         self.client.send([b"hello"])
         greeting = bytearray(5)
         self.server.receive_into(memoryview(greeting))
@@ -160,6 +162,7 @@ from shardwise.serving.ucx import UcxListener, UcxTransport
 listener = UcxListener("127.0.0.1", 0)
 client = UcxTransport().connect(listener.address, timeout_s=60)
 server = listener.accept()
+server.set_remote_endpoint(client.local_endpoint)
 client.send([b"x"])
 server.receive_into(memoryview(bytearray(1)))
 threading.Thread(target=lambda: server.receive_into(memoryview(bytearray(1))), daemon=True).start()
@@ -198,10 +201,13 @@ def test_a_fork_leaves_its_parents_connections_alone() -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "the parent goes on\n", "")
 
 
-def test_without_ucxx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ucxx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ucxx._lib.libucxx", None)
     data = sw.wrap(list(range(8)))
+    token = token_for("ucx", tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r"shardwise\[ucx\]"):
-        sw.DataLoader(data, batch_size=2, executor=sw.service("ucx://127.0.0.1:1"))
+        sw.DataLoader(
+            data, batch_size=2, executor=sw.service("ucx://127.0.0.1:1", token_file=token)
+        )
     with pytest.raises(ModuleNotFoundError, match=r"shardwise\[ucx\]"):
         UcxListener("127.0.0.1", 0)

@@ -64,11 +64,21 @@ class BatchServers:
         path: the file with `dataset`; None for servers that take it from clients.
         count: how many are started.
         options: of `shardwise serve`.
+        token_file: of them and of their clients.
     """
 
-    def __init__(self, path: Path | None, count: int = 2, *options: object) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        count: int = 2,
+        *options: object,
+        token_file: Path | None = None,
+    ) -> None:
         self._target = [] if path is None else [f"{path}:dataset"]
         self._options = [str(each) for each in options]
+        if token_file is not None:
+            self._options += ["--token-file", str(token_file)]
+        self.token_file = token_file
         self._processes: list[subprocess.Popen[bytes]] = []
         self.addresses: list[str] = []
         self._count = count

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 import pytest
 
-__all__ = ["TRANSPORTS", "use_transport"]
+from shardwise.serving.token import make_token
+
+__all__ = ["TRANSPORTS", "token_for", "use_transport"]
 
 # UCX by what it chooses on one machine, which is shared memory, and as it goes between machines.
 TRANSPORTS = ["tcp", "ucx", "ucx-between-machines"]
@@ -29,3 +32,12 @@ def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv("UCX_TLS", "tcp")
         monkeypatch.setenv("UCX_NET_DEVICES", "lo")
     return "ucx"
+
+
+def token_for(scheme: str, folder: Path) -> Path | None:
+    """A new file with a token, where servers of this scheme need one."""
+    if scheme != "ucx":
+        return None
+    path = folder / "job.token"
+    make_token(path)
+    return path

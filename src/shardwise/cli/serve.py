@@ -28,13 +28,31 @@ _LOOK_S = 0.1
     "--transport",
     type=click.Choice(["tcp", "ucx"]),
     default="tcp",
-    help="ucx: shared memory and RDMA; on closed networks only, since UCX trusts whoever calls it.",
+    help="ucx: shared memory and RDMA, under a token and on closed networks only.",
 )
 @click.option(
     "--token-file",
     metavar="FILE",
     type=click.Path(dir_okay=False),
     help="Serve only clients that have this token; a file that is not there is made.",
+)
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Encrypt, with this certificate (PEM, with those between it and its authority).",
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The certificate's private key, where its file does not hold it.",
+)
+@click.option(
+    "--tls-ca",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Serve only clients with a certificate that these authorities signed.",
 )
 @click.option(
     "--num-threads",
@@ -60,6 +78,9 @@ def serve(
     host: str,
     transport: str,
     token_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
     num_threads: int | None,
     cache_mb: int,
     job: float | None,
@@ -75,6 +96,7 @@ def serve(
     from shardwise.cores import usable_cores
     from shardwise.serving.addresses import is_loopback
     from shardwise.serving.server import BatchServer
+    from shardwise.serving.tls import TlsFiles
     from shardwise.serving.token import make_token, read_token
     from shardwise.serving.transports import listen
 
@@ -89,6 +111,16 @@ def serve(
             f"--host {host} can be reached from other machines: give --token-file FILE, and the "
             "same file to sw.service(token_file=...)"
         )
+    if transport == "ucx" and token_file is None:
+        raise click.UsageError(
+            "--transport ucx trusts its clients: give --token-file FILE, and the same file to "
+            "sw.service(token_file=...)"
+        )
+    if tls_cert is None and (tls_key is not None or tls_ca is not None):
+        raise click.UsageError("--tls-key and --tls-ca go with --tls-cert FILE")
+    if transport == "ucx" and tls_cert is not None:
+        raise click.UsageError("--tls-cert with --transport ucx: UCX does not encrypt; use tcp")
+    tls = None if tls_cert is None else TlsFiles(tls_cert, tls_key, tls_ca)
     ended = threading.Event()
 
     def end(*_: Any) -> None:
@@ -102,7 +134,7 @@ def serve(
         make_token(Path(token_file))
         token = read_token(token_file)
     server = BatchServer(
-        listen(transport, host, port),
+        listen(transport, host, port, tls=tls),
         dataset=data,
         token=token,
         num_threads=num_threads or usable_cores(num_ranks=1),

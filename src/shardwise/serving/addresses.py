@@ -1,4 +1,4 @@
-"""Addresses of servers: `tcp://host:port`, one or several; `ucx://host:port` where they use UCX."""
+"""Addresses of servers: `tcp://host:port`, `tls://host:port` and `ucx://host:port`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = [
 ]
 
 _ADDRESS = re.compile(
-    r"(?:(?P<scheme>tcp|ucx)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})"
+    r"(?:(?P<scheme>tcp|tls|ucx)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|"
+    r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?):(?P<port>\d{1,5})"
 )
 _MAX_PORT = 65_535
 
@@ -23,7 +24,7 @@ _MAX_PORT = 65_535
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     """The addresses of a list, or of one text with commas between them, each as `tcp://host:port`.
 
-    `ucx://host:port` stays as it is.
+    `tls://host:port` and `ucx://host:port` stay as they are.
 
     Raises:
         TypeError: something is no text.
@@ -51,8 +52,8 @@ def _parsed(part: object) -> str:
     match = _ADDRESS.fullmatch(part.strip())
     if match is None or not 0 < int(match["port"]) <= _MAX_PORT:
         raise ValueError(
-            f"addresses: {part!r:.80} is no address of a server: use 'tcp://host:port' or "
-            f"'ucx://host:port', with a port of 1 to {_MAX_PORT}"
+            f"addresses: {part!r:.80} is no address of a server: use 'tcp://host:port', 'tls://' "
+            f"or 'ucx://', with a port of 1 to {_MAX_PORT}"
         )
     return f"{match['scheme'] or 'tcp'}://{match['host']}:{int(match['port'])}"
 
@@ -64,7 +65,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def scheme_of(address: str) -> str:
-    """What a parsed address begins with: "tcp" or "ucx"."""
+    """What a parsed address begins with: "tcp", "tls" or "ucx"."""
     return address.partition("://")[0]
 
 

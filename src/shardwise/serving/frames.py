@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.processes.shared_memory import aligned
+from shardwise.errors import ServiceError
 from shardwise.serving.transport import Connection
 
 __all__ = ["Encoded", "Frame", "FrameError", "Kind", "Limits", "encoded", "read_frame", "write"]
@@ -30,6 +31,8 @@ __all__ = ["Encoded", "Frame", "FrameError", "Kind", "Limits", "encoded", "read_
 _MAGIC = b"SWB1"
 _PREFIX = struct.Struct("<4sB3xQIIQ")
 _PADDING = bytes(64)
+# A TLS server's alert, 7 bytes, that it did not get TLS. Source: RFC 8446, 5.1.
+_TLS_ALERT = b"\x15\x03"
 # Numbers, text and times; no objects, no records.
 _DTYPE_KINDS = "biufcSUmM"
 _MAX_DIMENSIONS = 32
@@ -128,10 +131,16 @@ def read_frame(
 
     Raises:
         FrameError: it is no frame, or longer than allowed.
+        ServiceError: the other end speaks TLS, and this one does not.
         EOFError, OSError: see `Connection.receive_into`.
     """
     prefix = bytearray(_PREFIX.size)
-    connection.receive_into(memoryview(prefix))
+    try:
+        connection.receive_into(memoryview(prefix))
+    except (EOFError, OSError):
+        if prefix.startswith(_TLS_ALERT):
+            raise ServiceError("the server speaks TLS: name it as tls://host:port") from None
+        raise
     magic, kind, number, num_header, reserved, num_payload = _PREFIX.unpack(prefix)
     if magic != _MAGIC or reserved or kind not in tuple(Kind):
         raise FrameError("it does not begin as a frame does: is it another program's port?")

@@ -2,7 +2,8 @@
 
     client  HELLO      a random number
     server  CHALLENGE  its own, and with a token the proof that it has it
-    client  PROOF      the client's proof, its version word, and the digest of its pickled builder
+    client  PROOF      the client's proof, its version word, and the digest of its pickled builder;
+                       with a token its endpoint of the transport, which the proof covers
     server  WELCOME    how many requests may be under way; or that it needs the pickle
     client  PICKLE     the builder by cloudpickle, vouched for with the token
     server  WELCOME    or REFUSED, with the reason
@@ -36,8 +37,10 @@ from shardwise.serving.version import PYTHON, VersionWord
 
 __all__ = ["Admission", "ClientSide", "Refusal", "admit", "greet"]
 
-_PROTOCOL = 1
+_PROTOCOL = 2
 _SMALL = Limits(header=64 << 10, payload=0)
+# Hex digits of what a transport needs: half of a small frame.
+_MAX_ENDPOINT = 40 << 10
 # A dataset with a column of 10^8 numbers in it.
 _PICKLE = Limits(header=64 << 10, payload=1 << 30)
 
@@ -101,6 +104,7 @@ def greet(connection: Connection, side: ClientSide) -> int:
     other = _text(challenge, "nonce")
     mine = digest = None
     data = b""
+    endpoint = ""
     if token is not None:
         if challenge.get("proof") is None:
             raise ServiceError(
@@ -108,7 +112,8 @@ def greet(connection: Connection, side: ClientSide) -> int:
             )
         if not is_proof(challenge["proof"], token, "server", nonce, other):
             raise ServiceError("the server has another token than token_file= holds")
-        mine = proof(token, "client", other, nonce)
+        endpoint = connection.local_endpoint.hex()
+        mine = proof(token, "client", other, nonce, endpoint)
         if side.needs_pickle or not challenge.get("has_dataset"):
             data = side.pickled()
             digest = hashlib.sha256(data).hexdigest()
@@ -116,6 +121,7 @@ def greet(connection: Connection, side: ClientSide) -> int:
         raise ServiceError("the server asks for a token: give its file as token_file=")
     body = {
         "proof": mine,
+        "endpoint": endpoint,
         "word": asdict(side.word),
         "options": side.options,
         "digest": digest,
@@ -166,8 +172,11 @@ def admit(
         challenge["proof"] = proof(token, "server", other, nonce)
     _say(connection, Kind.CHALLENGE, challenge)
     said = _hear(connection, Kind.PROOF)
-    if token is not None and not is_proof(said.get("proof"), token, "client", nonce, other):
-        _refuse(connection, "the client has another token than the server")
+    if token is not None:
+        endpoint = _text(said, "endpoint", most=_MAX_ENDPOINT)
+        if not is_proof(said.get("proof"), token, "client", nonce, other, endpoint):
+            _refuse(connection, "the client has another token than the server")
+        _set_endpoint(connection, endpoint)
     digest = said.get("digest")
     is_python = said.get("python") == PYTHON
 
@@ -229,8 +238,16 @@ def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
     return body
 
 
-def _text(body: dict[str, Any], name: str) -> str:
+def _set_endpoint(connection: Connection, endpoint: str) -> None:
+    """Give the transport what a client that has the token wrote."""
+    try:
+        connection.set_remote_endpoint(bytes.fromhex(endpoint))
+    except (OSError, ValueError) as error:
+        _refuse(connection, f"the server can't use the client's endpoint: {error}")
+
+
+def _text(body: dict[str, Any], name: str, *, most: int = 128) -> str:
     value = body.get(name)
-    if not isinstance(value, str) or len(value) > 128:
+    if not isinstance(value, str) or len(value) > most:
         raise FrameError(f"a greeting without {name}")
     return value

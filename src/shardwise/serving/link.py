@@ -77,8 +77,10 @@ class Link:
         while not self._closed.is_set():
             try:
                 connection = self._transport.connect(self._server.address, timeout_s=_GREETING_S)
-            except OSError as error:
+            except (ServiceError, OSError) as error:
                 self._dispatcher.failed(self._server, error)
+                if self._server.refusal is not None:
+                    pause_s = _REFUSED_PAUSE_S
             else:
                 self._connection = connection
                 if self._use(connection):

@@ -73,7 +73,7 @@ class BatchServer:
     Args:
         listener: where clients connect.
         dataset: what it serves; None for what its clients bring, under a token.
-        token: the secret that its clients must have; None for none.
+        token: the secret that its clients must have; None for none, which UCX does not allow.
         num_threads: threads that build batches.
         cache_bytes: of made batches that are kept for other trainers of the same plan.
 
@@ -92,6 +92,11 @@ class BatchServer:
     ) -> None:
         if dataset is None and token is None:
             raise ValueError("a server without a dataset takes them from clients: give it a token")
+        if listener.needs_token and token is None:
+            raise ValueError(
+                f"a server at {listener.address} needs a token: UCX trusts its clients, and a "
+                "malformed address of theirs would end this process"
+            )
         self.cache = BatchCache(cache_bytes)
         self._listener = listener
         self._dataset = dataset

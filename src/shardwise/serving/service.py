@@ -9,9 +9,11 @@ from typing import Any, overload
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Executor
-from shardwise.serving.addresses import parse_addresses
+from shardwise.serving.addresses import parse_addresses, scheme_of
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.ray_directory import RayDirectory, require_ray
+from shardwise.serving.tls import TlsFiles
+from shardwise.serving.transports import AddressedTransport
 
 __all__ = ["RayService", "Service", "service"]
 
@@ -24,11 +26,13 @@ class Service:
         addresses: of the servers.
         fallback: whether batches are made here while no server answers.
         token_file: the file with the job's token, or None.
+        tls: the files for addresses of `tls://`.
     """
 
     addresses: tuple[str, ...]
     fallback: bool = False
     token_file: str | None = None
+    tls: TlsFiles | None = None
 
     def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
         """The executor of a loader's batches."""
@@ -38,6 +42,7 @@ class Service:
             fallback=self.fallback,
             token_file=self.token_file,
             timeout=timeout,
+            transport=AddressedTransport(self.addresses, tls=self.tls),
         )
 
 
@@ -88,6 +93,8 @@ def service(
     *,
     fallback: bool = False,
     token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
 ) -> Service: ...
 
 
@@ -109,6 +116,8 @@ def service(
     name: str | None = None,
     fallback: bool = False,
     token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
 ) -> Service | RayService:
     """Batches made by servers, for a loader's `executor=`: ones that run already, or Ray's actors.
 
@@ -119,7 +128,8 @@ def service(
     Args:
         addresses: "tcp://host:port" of one server that `shardwise serve` started, or of several,
             as a list or with commas between; "ucx://host:port" of those that were started with
-            `--transport ucx`.
+            `--transport ucx`, which needs `token_file`; "tls://host:port" of those that were
+            started with `--tls-cert`.
         ray: in place of addresses, how many servers to start in the Ray cluster that this process
             has joined, or else one that runs on this machine. They get the dataset from the
             trainers. What has an effect is the number of the process that asks first; `scale`
@@ -132,6 +142,10 @@ def service(
         fallback: make batches in this process while no server answers, in place of waiting.
         token_file: the file with the token of the job, where servers at addresses have one. Its
             owner alone should be able to read it.
+        tls_ca: a PEM file with the authorities that sign the certificates of servers at `tls://`;
+            by default those that the system trusts.
+        tls_cert: a PEM file with this trainer's certificate and private key, for servers that were
+            started with `--tls-ca`.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -153,10 +167,11 @@ def service(
             "run, or ray= and how many to start, and not both"
         )
     if ray is not None:
-        if token_file is not None:
+        if token_file is not None or tls_ca is not None or tls_cert is not None:
             raise ValueError(
-                f"token_file={token_file!r:.80} with ray={ray!r:.80}: servers on Ray have a token "
-                "of their own, so leave token_file= out"
+                f"token_file={token_file!r:.80}, tls_ca={tls_ca!r:.80} or tls_cert="
+                f"{tls_cert!r:.80} with ray={ray!r:.80}: servers on Ray have a token of their own "
+                "and no TLS, so leave them out"
             )
         count = _checked_count("ray", ray, least=1)
         require_ray()
@@ -167,12 +182,32 @@ def service(
     if ray_options is not None or name is not None:
         raise ValueError("ray_options= and name= are for servers on Ray: give ray=, or leave them")
     assert addresses is not None
-    if token_file is not None and not isinstance(token_file, str | os.PathLike):
-        raise TypeError(f"token_file={token_file!r:.80}: give the path of a file, or None")
-    path = None if token_file is None else os.fspath(token_file)
-    if path is not None and (not isinstance(path, str) or not path or "\0" in path):
-        raise ValueError(f"token_file={path!r:.80}: give the path of a file")
-    return Service(parse_addresses(addresses), fallback, path)
+    path = _checked_path("token_file", token_file)
+    tls = TlsFiles(_checked_path("tls_cert", tls_cert), ca=_checked_path("tls_ca", tls_ca))
+    parsed = parse_addresses(addresses)
+    has_tls = any(scheme_of(address) == "tls" for address in parsed)
+    if tls != TlsFiles() and not has_tls:
+        raise ValueError(
+            "tls_ca= and tls_cert= are for addresses of tls://host:port: there is none"
+        )
+    ucx = [address for address in parsed if scheme_of(address) == "ucx"]
+    if ucx and path is None:
+        raise ValueError(
+            f"{ucx[0]!r} without token_file=: servers of ucx:// serve under a token only, the file "
+            "that `shardwise serve --token-file` has"
+        )
+    return Service(parsed, fallback, path, tls if has_tls else None)
+
+
+def _checked_path(what: str, path: object) -> str | None:
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{what}={path!r:.80}: give the path of a file, or None")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"{what}={text!r:.80}: give the path of a file")
+    return text
 
 
 def _checked_count(what: str, count: object, *, least: int) -> int:

@@ -34,6 +34,16 @@ class TcpConnection:
             if hasattr(socket, name):  # not every system has all of them
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    @property
+    def local_endpoint(self) -> bytes:
+        """Empty: the connection is all there is."""
+        return b""
+
+    def set_remote_endpoint(self, endpoint: bytes) -> None:
+        """Take the client's `local_endpoint`, which is empty."""
+        if endpoint:
+            raise OSError("a client of tcp:// with an endpoint of another transport")
+
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other."""
         views = [memoryview(each).cast("B") for each in buffers if memoryview(each).nbytes]
@@ -91,6 +101,8 @@ class TcpListener:
     Raises:
         OSError: the port is taken, or not allowed.
     """
+
+    needs_token = False
 
     def __init__(self, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,7 +1,7 @@
 """What the service needs of a network: connections that send and receive bytes in order.
 
-TCP is one implementation (`tcp.py`), UCX another (`ucx.py`). Both have these three protocols;
-frames, tokens, requests and batches are the same over each.
+TCP is one implementation (`tcp.py`, by TLS `tls.py`), UCX another (`ucx.py`). All have these three
+protocols; frames, tokens, requests and batches are the same over each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,22 @@ __all__ = ["Connection", "Listener", "Transport"]
 
 class Connection(Protocol):
     """Bytes in order, both ways; one thread may send while another one receives."""
+
+    @property
+    def local_endpoint(self) -> bytes:
+        """What the other end needs besides this connection to send by it; empty for nothing.
+
+        A client sends it under the proof of its token.
+        """
+        ...
+
+    def set_remote_endpoint(self, endpoint: bytes) -> None:
+        """Take the client's `local_endpoint`; called once it has proven its token.
+
+        Raises:
+            OSError: it is malformed.
+        """
+        ...
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other.
@@ -45,6 +61,11 @@ class Listener(Protocol):
     """Where connections come in."""
 
     @property
+    def needs_token(self) -> bool:
+        """Whether the transport trusts its clients, so that these must have a token."""
+        ...
+
+    @property
     def address(self) -> str:
         """The address that clients use."""
         ...
@@ -70,5 +91,6 @@ class Transport(Protocol):
 
         Raises:
             OSError: nobody listens there, or not within the time.
+            ServiceError: the transport does not trust it.
         """
         ...

@@ -3,15 +3,17 @@
 A connection is a TCP connection, whose other end's death is seen as on any, and beside it a way for
 the server's large buffers, which UCX puts where they belong without a copy between. On TCP go
 
-    client  preface    magic, tag, the address of its UCX worker
     both    segments   magic, kind, length; then, of kind BYTES, `length` bytes
 
     server  MESSAGE    the next bytes of the stream are a message of this length by UCX
     client  READY      it waits for it
     server  DONE       it was sent: only now does the receiver believe what it has
 
-The server makes its end of UCX when it has the first large buffer to send: not before its client is
-admitted. Until then whatever comes in on the port is bytes on a socket.
+UCX ends the process on an address that it can't read. So the client's address and tag travel in
+the greeting, under the proof that the client has the job's token: UCX gets only bytes that a holder
+of the token wrote. The server makes its end of UCX when it has the first large buffer to send;
+until then whatever comes in on the port is bytes on a socket. The client makes its end only for a
+server that has proven the token.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
 __all__ = ["UcxListener", "UcxTransport"]
 
 _MAGIC = b"SWU1"
-_PREFACE = struct.Struct("<4sIQ")
+_TAG = struct.Struct("<Q")
 _SEGMENT = struct.Struct("<4sIQ")
 _BYTES, _MESSAGE, _READY, _DONE = 1, 2, 3, 4
 # Below this a message by UCX costs more than a copy through TCP.
 _LEAST_MESSAGE = 64 << 10
 # Longer buffers are sent in parts, so that each has a time limit of its own.
 _MOST_MESSAGE = 64 << 20
-_MAX_ADDRESS = 64 << 10
+# With all of UCX's ways on one machine an address has 217 bytes, and some kB with many cards.
+_MIN_ADDRESS, _MAX_ADDRESS = 16, 16 << 10
 # A client takes a message within this time, as TCP gives up bytes that nobody acknowledges.
 _READY_S = 25.0
 
@@ -50,6 +53,16 @@ class _Segments:
         self._writing = threading.Lock()
         self._num_left = 0
         self._timeout_s: float | None = None
+
+    @property
+    def local_endpoint(self) -> bytes:
+        """Empty: a server needs none."""
+        return b""
+
+    def set_remote_endpoint(self, endpoint: bytes) -> None:
+        """A client takes none."""
+        del endpoint
+        raise OSError("an endpoint from a server")
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other."""
@@ -111,16 +124,22 @@ class UcxConnection(_Segments):
 
     def __init__(self, tcp: TcpConnection) -> None:
         super().__init__(tcp)
-        # Its end is what frees the buffer of a message that never comes.
-        self._worker = UcxWorker()
+        # Of this connection alone: its end frees the buffer of a message that never comes.
+        self._worker: UcxWorker | None = None
         self._tag = secrets.randbits(64)
-        address = self._worker.address
-        self._tcp.send([_PREFACE.pack(_MAGIC, len(address), self._tag), address])
+
+    @property
+    def local_endpoint(self) -> bytes:
+        """The tag of its messages, and the address of its UCX worker, which is made here."""
+        if self._worker is None:
+            self._worker = UcxWorker()
+        return _TAG.pack(self._tag) + self._worker.address
 
     def close(self) -> None:
         """End the connection; a thread that sends or receives gets an error."""
         super().close()
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
 
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
         if kind != _MESSAGE or not 0 < length <= place.nbytes:
@@ -138,6 +157,8 @@ class UcxConnection(_Segments):
         return length
 
     def _receive_message(self, place: memoryview) -> None:
+        if self._worker is None:
+            raise OSError("a message by UCX from a server that has no address for it")
         request = self._worker.receive(place, self._tag)
         self._write(_READY)
         if self._read() != (_DONE, 0):
@@ -200,7 +221,7 @@ class _ServerEnd(_Segments):
         small: list[memoryview] = []
         for each in buffers:
             view = memoryview(each).cast("B")
-            if view.nbytes < _LEAST_MESSAGE:
+            if view.nbytes < _LEAST_MESSAGE or self._client is None:
                 small.append(view)
                 continue
             super().send(small)
@@ -209,11 +230,18 @@ class _ServerEnd(_Segments):
                 self._send_message(view[start : start + _MOST_MESSAGE])
         super().send(small)
 
+    def set_remote_endpoint(self, endpoint: bytes) -> None:
+        """Take the tag and the address of a client that has proven the token."""
+        num_address = max(0, len(endpoint) - _TAG.size)
+        if not _MIN_ADDRESS <= num_address <= _MAX_ADDRESS:
+            raise OSError(
+                f"a UCX address of {num_address} bytes, of {_MIN_ADDRESS} to {_MAX_ADDRESS}"
+            )
+        self._client = endpoint[_TAG.size :], _TAG.unpack_from(endpoint)[0]
+
     def receive_into(self, buffer: memoryview) -> None:
         """Fill a buffer of bytes."""
         try:
-            if self._client is None:
-                self._client = self._read_preface()
             super().receive_into(buffer)
         except (OSError, EOFError):
             self.close()  # wakes the thread that waits until the client is ready
@@ -230,16 +258,6 @@ class _ServerEnd(_Segments):
             worker, endpoint = way
             worker.close_endpoint(endpoint)
 
-    def _read_preface(self) -> tuple[bytes, int]:
-        preface = bytearray(_PREFACE.size)
-        self._tcp.receive_into(memoryview(preface))
-        magic, num_address, tag = _PREFACE.unpack(preface)
-        if magic != _MAGIC or num_address > _MAX_ADDRESS:
-            raise _not_ucx()
-        address = bytearray(num_address)
-        self._tcp.receive_into(memoryview(address))
-        return bytes(address), tag
-
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
         del place
         if kind != _READY or length:
@@ -248,7 +266,7 @@ class _ServerEnd(_Segments):
         return 0
 
     def _send_message(self, part: memoryview) -> None:
-        assert self._client is not None  # there is nothing to say to a client before it speaks
+        assert self._client is not None
         address, tag = self._client
         try:
             worker, endpoint = self._way_to(address)
@@ -291,6 +309,8 @@ class UcxListener:
         OSError: the port is taken, or not allowed.
     """
 
+    needs_token = True
+
     def __init__(self, host: str, port: int) -> None:
         load_ucxx()
         self._tcp = TcpListener(host, port)
@@ -317,11 +337,6 @@ class UcxTransport:
     def connect(self, address: str, *, timeout_s: float) -> UcxConnection:
         """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
         load_ucxx()
-        tcp = TcpTransport().connect(address, timeout_s=timeout_s)
-        try:
-            connection = UcxConnection(tcp)
-        except BaseException:
-            tcp.close()
-            raise
+        connection = UcxConnection(TcpTransport().connect(address, timeout_s=timeout_s))
         connection.limit(timeout_s)
         return connection

@@ -21,6 +21,8 @@ __all__ = ["UcxWorker", "load_ucxx"]
 _MESSAGE_S = 25.0
 # Interval at which a thread looks whether a message is there, doubled from the first to the last.
 _FIRST_LOOK_S, _LAST_LOOK_S = 50e-6, 1e-3
+# The lower half of an address' first byte is its version. Source: ucp/wireup/address.c of UCX.
+_VERSION_MASK = 0x0F
 # Of one step of closing an endpoint; nanoseconds.
 _CLOSE_NS = 1_000_000_000
 
@@ -94,11 +96,17 @@ class UcxWorker:
     def endpoint(self, address: bytes, *, handles_errors: bool) -> Any:
         """A way to the worker with this address.
 
+        UCX ends the process on an address that no worker wrote: it may only be given what a peer
+        with the job's token vouched for. What it would not stand from such a peer either, an
+        address of another version, is an error here.
+
         Raises:
             OSError: there is none.
         """
         with self._lock:
             worker = self._alive()
+            if (address[0] ^ memoryview(worker.address)[0]) & _VERSION_MASK:
+                raise OSError("UCX has no way to the other end: its address has another version")
             try:
                 remote = self._api.UCXAddress.create_from_buffer(bytearray(address))
                 endpoint = worker.create_endpoint_from_worker_address(remote, handles_errors)

@@ -1,0 +1,276 @@
+"""Servers of `tls://`: the same batches, encrypted; whoever is not trusted is told why."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.serving.executor import ServiceExecutor
+from shardwise.serving.server import BatchServer
+from shardwise.serving.tls import TlsFiles, TlsListener, TlsTransport
+from shardwise.serving.transports import AddressedTransport, listen
+from shardwise.testing import assert_batches_equal, check_executor
+from tests.support.batch_servers import BatchServers, module_of, write_dataset
+from tests.support.certificates import Authority
+from tests.support.commands import run
+from tests.support.tcp_proxy import TcpProxy
+
+SIZE = 60
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """80 kB: several records of TLS."""
+    return {**sample, "noise": rng.random((100, 100))}
+
+
+def dataset() -> sw.Dataset:
+    return sw.wrap(list(range(SIZE))).map(noisy)
+
+
+@contextmanager
+def serving(cert: Path | None, ca: Path | None = None) -> Iterator[str]:
+    """A server of `dataset()`; its address."""
+    tls = None if cert is None else TlsFiles(str(cert), ca=ca and str(ca))
+    server = BatchServer(listen("tcp", "127.0.0.1", 0, tls=tls), dataset=dataset())
+    server.start()
+    try:
+        yield server.address
+    finally:
+        server.close()
+
+
+def loader(service: Any, **options: Any) -> sw.DataLoader:
+    base: dict[str, Any] = {"batch_size": 8, "rank": 0, "world_size": 1, "output": "numpy"}
+    return sw.DataLoader(dataset(), executor=service, **(base | options))
+
+
+def check_epoch(service: Any, **options: Any) -> None:
+    with loader(service, **options) as found:
+        for one, other in zip(found, loader("inline", **options), strict=True):
+            assert_batches_equal(other, one)
+
+
+def refused(service: Any) -> str:
+    """The error that a trainer gets at its first batch."""
+    with loader(service, timeout=60) as found, pytest.raises(sw.ServiceError) as caught:
+        next(iter(found))
+    return str(caught.value)
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def test_it_conforms(authority: Authority) -> None:
+    cert = authority.certificate("server")
+    with serving(cert) as one, serving(cert) as other:
+        assert one.startswith("tls://127.0.0.1:")
+        tls = TlsFiles(ca=str(authority.ca))
+        check_executor(
+            lambda builder: ServiceExecutor(
+                builder, (one, other), transport=AddressedTransport((one, other), tls=tls)
+            ),
+            BatchBuilder(dataset(), seed=3),
+        )
+
+
+@pytest.mark.parametrize("is_mutual", [False, True])
+def test_a_killed_server_of_the_command_loses_and_doubles_nothing(
+    tmp_path: Path, authority: Authority, is_mutual: bool
+) -> None:
+    path = write_dataset(tmp_path, size=240)
+    data = module_of(path).dataset()
+    options = ["--tls-cert", authority.certificate("server")]
+    options += ["--tls-ca", authority.ca] if is_mutual else []
+    mine = authority.certificate("trainer") if is_mutual else None
+    with BatchServers(path, 2, *options) as servers:
+        assert servers.addresses[0].startswith("tls://")
+        service = sw.service(servers.addresses, tls_ca=authority.ca, tls_cert=mine)
+        shape: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "output": "numpy"}
+        with sw.DataLoader(data, executor=service, shuffle=True, **shape) as found:
+            truth = sw.DataLoader(data, shuffle=True, **shape)
+            for step, (batch, wanted) in enumerate(zip(found, truth, strict=True)):
+                assert_batches_equal(wanted, batch)
+                if step == 10:
+                    servers.kill(0)
+
+
+def test_broken_connections_lose_and_double_nothing(authority: Authority) -> None:
+    with serving(authority.certificate("server")) as address, TcpProxy(port_of(address)) as proxy:
+        # Up to the third batch; the handshake is 1.5 kB.
+        proxy.breaks, proxy.most_bytes = 4, 2_000_000
+        way = f"tls://127.0.0.1:{proxy.port}"
+        for seed in range(2):
+            check_epoch(sw.service(way, tls_ca=authority.ca), seed=seed, shuffle=True)
+        assert proxy.num_broken > 0
+
+
+def test_who_is_not_trusted_is_told_why(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Authority(tmp_path, "other")
+    cert = authority.certificate("server")
+    with serving(cert) as address:
+        text = refused(sw.service(address, tls_ca=other.ca))
+        assert f"{address}: TLS does not trust the server '127.0.0.1'" in text
+        assert "tls_ca=" in text
+        # The system's authorities did not sign it either.
+        assert "TLS does not trust the server" in refused(sw.service(address))
+        assert "a client was refused: the TLS handshake failed" in caplog.text
+        check_epoch(sw.service(address, tls_ca=authority.ca))
+    with serving(authority.certificate("elsewhere", "b.example")) as address:
+        text = refused(sw.service(address, tls_ca=authority.ca))
+        assert "IP address mismatch, certificate is not valid for '127.0.0.1'" in text
+    caplog.clear()
+    with serving(cert, ca=authority.ca) as address:
+        for mine in (None, other.certificate("stranger")):
+            text = refused(sw.service(address, tls_ca=authority.ca, tls_cert=mine))
+            assert "the server refused TLS" in text
+            assert "tls_cert=" in text
+        assert "TLS does not trust the client" in caplog.text
+        mine = authority.certificate("trainer")
+        check_epoch(sw.service(address, tls_ca=authority.ca, tls_cert=mine))
+
+
+def test_a_client_without_tls_and_one_with_it_are_told_by_both_ends(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with serving(authority.certificate("server")) as address:
+        plain = address.replace("tls://", "tcp://")
+        for _ in range(20):
+            assert "the server speaks TLS: name it as tls://" in refused(sw.service(plain))
+        assert "a client was refused: the TLS handshake failed: wrong version" in caplog.text
+        check_epoch(sw.service(address, tls_ca=authority.ca))
+    with serving(None) as address:
+        encrypted = address.replace("tcp://", "tls://")
+        with loader(sw.service(encrypted, tls_ca=authority.ca), timeout=1.0) as found:
+            with pytest.raises(sw.StallError, match="was it started without --tls-cert"):
+                next(iter(found))
+        assert "it does not begin as a frame does" in caplog.text
+        check_epoch(sw.service(address))
+
+
+def test_garbage_on_the_port_changes_nothing(authority: Authority) -> None:
+    garbage = [b"", b"\0" * 100, os.urandom(5_000), b"GET / HTTP/1.1\r\n\r\n",
+               b"\x16\x03\x01\x02\x00" + b"\1" * 512, b"\x16\x03\x01\x40\x00",
+               b"\x15\x03\x03"]  # fmt: skip
+    with serving(authority.certificate("server")) as address:
+        for each in garbage:
+            with socket.create_connection(("127.0.0.1", port_of(address))) as sock:
+                sock.settimeout(60)
+                with suppress(OSError):
+                    sock.sendall(each)
+                    sock.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionError):
+                    while sock.recv(4_096):
+                        pass
+        check_epoch(sw.service(address, tls_ca=authority.ca))
+
+
+def test_both_directions_at_once_and_an_end_that_wakes_who_waits(authority: Authority) -> None:
+    listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
+    accepted: list[Any] = []
+
+    def accept() -> None:
+        accepted.append(listener.accept())
+        accepted[0].shake_hands()
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    client = TlsTransport(TlsFiles(ca=str(authority.ca))).connect(listener.address, timeout_s=60)
+    acceptor.join()
+    rng = np.random.default_rng(0)
+    sent = [rng.integers(0, 256, size, dtype=np.uint8) for size in (1, 0, 70_000, 9_000_000)]
+    ends = (client, accepted[0])
+    places = [np.zeros(sum(map(len, sent)), dtype=np.uint8) for _ in ends]
+    threads = [
+        threading.Thread(target=end.send, args=([part.data for part in sent],)) for end in ends
+    ]
+    threads += [
+        threading.Thread(target=end.receive_into, args=(place.data,))
+        for end, place in zip(ends, places, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert all(place.tobytes() == np.concatenate(sent).tobytes() for place in places)
+    client.limit(0.05)
+    with pytest.raises(TimeoutError):
+        client.receive_into(memoryview(bytearray(1)))
+    client.limit(None)
+    errors: list[Exception] = []
+
+    def receive() -> None:
+        try:
+            client.receive_into(memoryview(bytearray(1)))
+        except (OSError, EOFError) as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=receive)
+    waiting.start()
+    client.close()
+    waiting.join(60)
+    assert len(errors) == 1
+    with pytest.raises(EOFError):
+        accepted[0].receive_into(memoryview(bytearray(1)))
+    accepted[0].close()
+    listener.close()
+
+
+def test_the_commands_of_the_page_make_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "service.md"
+    monkeypatch.chdir(tmp_path)
+    lines = page.read_text().splitlines()
+    commands = [shlex.split(line[2:]) for line in lines if line.startswith("$ openssl")]
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run(command, check=True, capture_output=True)
+    files = TlsFiles("server.pem", "server.key")
+    server = BatchServer(listen("tcp", "127.0.0.1", 0, tls=files), dataset=dataset())
+    server.start()
+    for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
+        check_epoch(sw.service(address, tls_ca="ca.pem"))
+    server.close()
+
+
+def test_files_that_can_not_be_used_are_named(tmp_path: Path, authority: Authority) -> None:
+    cert, other = authority.certificate("server"), authority.certificate("other")
+    locked = authority.certificate("locked", password=b"secret")
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    for files in (TlsFiles(str(bad)), TlsFiles(str(cert), str(other)), TlsFiles(str(locked)),
+                  TlsFiles(str(cert), ca=str(bad)), TlsFiles(str(tmp_path / "none"))):  # fmt: skip
+        with pytest.raises(sw.ServiceError, match=r"TLS can't use '.*(bad|server|locked|none)"):
+            files.context(is_server=True)
+    with pytest.raises(sw.ServiceError, match=r"bad\.pem"):
+        loader(sw.service("tls://a:1", tls_ca=bad))
+    result = run("serve", "a:b", "--port", "0", "--tls-ca", str(bad), exit_code=2)
+    assert "go with --tls-cert" in result.stderr
+    data = write_dataset(tmp_path, size=3)
+    result = run("serve", f"{data}:dataset", "--port", "0", "--tls-cert", str(bad), exit_code=1)
+    assert "bad.pem" in result.stderr
+    with pytest.raises(ValueError, match="there is none"):
+        sw.service("tcp://a:1", tls_ca=authority.ca)
