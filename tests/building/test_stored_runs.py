@@ -11,6 +11,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.building.inputs import DatasetInput
+from shardwise.sources.tar.index.build import build_index
 from tests.building.test_kills import shards_of
 from tests.support.raw_tars import END, header, member, pax_records
 
@@ -61,12 +62,15 @@ DIALECTS = {
     + written("readme", b"hello")
     + written("x.cls", b"1"),
     "a padding of other bytes": written("x.bin", b"abc")[:-509] + b"!" * 509,
+    "the first byte of a padding": written("x.bin", b"abc")[:-509] + b"!" + bytes(508),
+    "the last byte of a padding": written("x.bin", b"abcdefgh")[:-1] + b"!",
+    "a payload that fills its block": written("x.bin", b"!" * 512),
     "a key in another alphabet": written("gr\u00fcn.bin", b"abc"),
     "a key with a directory": written("a/b/x.bin", b"abc") + written("a/b/x.cls", b"1"),
     "a key that is refused": written("a/../x.bin", b"abc"),
     "an absolute key": written("/x.bin", b"abc"),
     "a field that is refused": written("x.a..b", b"abc"),
-    "a larger sample than is read at once": written("x.bin", b"abc" * 700_000),
+    "a larger sample than is read at once": written("x.bin", b"abc" * 1_500_000),
     "another mode": foreign("x.bin", b"abc", uid=0, mtime=0, uname="", mode=0o755),
 }
 
@@ -95,6 +99,9 @@ def both(directory: Path, source: sw.Dataset, **options: object) -> tuple[object
         )  # fmt: skip
         del report["seconds"], report["manifest"], report["errors"]
         indexes = {path.name: path.stat().st_size for path in sorted(out.glob("*.swi"))}
+        for name in indexes:
+            built = build_index(str(out / name.removesuffix(".swi")))
+            assert (out / name).read_bytes() == built.to_bytes()
         errors = [path.name for path in out.glob("errors.*")]
         samples = list(sw.tar(f"{out}/manifest.swm"))
         found.append((report, shards_of(out), indexes, errors, samples))

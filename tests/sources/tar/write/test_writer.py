@@ -400,11 +400,21 @@ def test_an_index_lies_beside_each_shard_and_is_the_one_that_would_be_built(tmp_
         loaded = ShardIndex.load(index_path(path))
         built = build_index(path, digests=digests)
         assert loaded.num_samples == built.num_samples == count
-        assert list(loaded.keys) == list(built.keys)
+        assert loaded.to_bytes() == built.to_bytes()
         assert loaded.num_bytes == Path(path).stat().st_size
         assert (loaded.digests("bin") is not None) == digests
     write_all(tmp_path / "bare" / "x.tar", numbered(1), index=False)
     assert names_in(tmp_path / "bare") == ["x.tar"]
+
+
+def test_the_index_of_many_members_of_many_names_is_the_one_that_would_be_built(tmp_path):
+    samples = [
+        {"__key__": f"{'d' * (n % 3 * 70)}k/{n}", "txt": "x" * (n * 37 % 1100)}
+        | ({"\u00fc": b"", "x" * (n % 120 + 1): 1} if n % 7 == 3 else {})
+        for n in range(1500)
+    ]
+    (path,) = write_all(tmp_path / "x.tar", samples).shards
+    assert Path(index_path(path)).read_bytes() == build_index(path).to_bytes()
 
 
 def test_an_exception_removes_the_shard_under_way_and_keeps_the_finished_ones(tmp_path):

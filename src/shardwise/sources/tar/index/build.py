@@ -11,12 +11,10 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.arguments import directory_text
 from shardwise.cores import usable_cores
@@ -33,9 +31,9 @@ from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.sources.tar.scan.members import Members, scan_members
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
-from shardwise.storage import File, StorageOptions, is_local
+from shardwise.storage import File, FileStat, StorageOptions, is_local
 
-__all__ = ["BuildResult", "build_index", "build_indexes"]
+__all__ = ["BuildResult", "build_index", "build_indexes", "index_of", "with_digests"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -101,19 +99,7 @@ def build_index(
     chunks: Iterable[Members] = scan_members(scan, ignored)
     for members in chunks if watch is None else watch(chunks, ignored):
         table.add(members)
-    columns, optional = table.finish(has_end=scan.has_end)
-    header = IndexHeader(
-        name=base_name(url),
-        num_bytes=before.num_bytes,
-        mtime_ns=before.mtime_ns,
-        etag=before.etag,
-        num_samples=table.num_samples,
-        fields=table.fields,
-        optional=optional,
-        key_length=table.key_length,
-        has_end=scan.has_end,
-        ignored={what: count for what, count in ignored.items() if count},
-    )
+    index = index_of(table, before, has_end=scan.has_end)
     if ignored["unknown type"]:
         _logger.warning(
             "%s: %d members of a type that tar does not know are left out; `shardwise doctor` says "
@@ -121,10 +107,9 @@ def build_index(
             shown(url), ignored["unknown type"],
         )  # fmt: skip
     if not accept_unfinished:
-        require_end(header, url)
-    index = ShardIndex(header, columns)
+        require_end(index.header, url)
     if digests:
-        index = _with_digests(index, columns, file)
+        index = with_digests(index, file)
     after = file.stat()
     if after != before:
         raise StaleIndexError(
@@ -135,13 +120,39 @@ def build_index(
     return index
 
 
-def _with_digests(index: ShardIndex, columns: dict[str, NDArray[Any]], file: File) -> ShardIndex:
-    columns = dict(columns)
-    for field in index.fields:
-        columns[f"crc32:{field}"] = np.zeros(index.num_samples, np.uint32)
+def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:
+    """The index of a shard of which all members are in a table.
+
+    Args:
+        table: the members.
+        stat: the version of the shard.
+        has_end: whether it ends in two blocks of zeros.
+
+    Raises:
+        DataError: the members are no set of whole samples.
+    """
+    columns, optional = table.finish(has_end=has_end)
+    header = IndexHeader(
+        name=base_name(table.url),
+        num_bytes=stat.num_bytes,
+        mtime_ns=stat.mtime_ns,
+        etag=stat.etag,
+        num_samples=table.num_samples,
+        fields=table.fields,
+        optional=optional,
+        key_length=table.key_length,
+        has_end=has_end,
+        ignored={what: count for what, count in table.ignored.items() if count},
+    )
+    return ShardIndex(header, columns)
+
+
+def with_digests(index: ShardIndex, file: File) -> ShardIndex:
+    """The index with a CRC-32 of every payload, for which the whole shard is read."""
+    columns = {field: np.zeros(index.num_samples, np.uint32) for field in index.fields}
     for field, rows, digests in payload_digests(file, index):
-        columns[f"crc32:{field}"][rows] = digests
-    return ShardIndex(replace(index.header, has_digests=True), columns)
+        columns[field][rows] = digests
+    return index.with_digests(columns)
 
 
 def build_indexes(

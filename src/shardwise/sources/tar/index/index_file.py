@@ -37,6 +37,12 @@ _VERSION = "1"
 _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
 
 
+@lru_cache(maxsize=1)
+def _release() -> str:
+    """The release of this package; looking it up takes 1 ms."""
+    return version("shardwise")
+
+
 @dataclass(frozen=True, kw_only=True)
 class IndexHeader:
     """The part of an index that is about the shard as a whole.
@@ -85,7 +91,7 @@ class IndexHeader:
             "has_digests": json.dumps(self.has_digests),
             "has_end": json.dumps(self.has_end),
             "ignored": json.dumps(dict(self.ignored), sort_keys=True),
-            "writer": self.writer or f"shardwise {version('shardwise')}",
+            "writer": self.writer or f"shardwise {_release()}",
         }
 
     @classmethod

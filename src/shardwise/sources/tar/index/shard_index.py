@@ -170,6 +170,11 @@ class ShardIndex:
         header = replace(self.header, mtime_ns=mtime_ns, etag=etag)
         return ShardIndex(header, self._columns, path=self.path)
 
+    def with_digests(self, digests: Mapping[str, NDArray[np.uint32]]) -> ShardIndex:
+        """The same index with the CRC-32 of each field's payloads, uint32 `[num_samples]`."""
+        columns = {f"crc32:{name}": values for name, values in digests.items()}
+        return ShardIndex(replace(self.header, has_digests=True), {**self._columns, **columns})
+
     def renamed(self, name: str) -> ShardIndex:
         """The same index under another base name of its shard; it is in no file yet."""
         return ShardIndex(replace(self.header, name=name), self._columns)

@@ -29,4 +29,4 @@ class CopyingWriter(TarWriter):
 
     def write_stored(self, run: StoredRun) -> None:
         """Write the samples of a run, in the bytes that they have."""
-        self._append(run.data, run.keys, run.fields)
+        self._append(run.data, run.members, run.keys, run.fields)

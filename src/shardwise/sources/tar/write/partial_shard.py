@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import MissingShardError, ShardwiseError, StorageError
 from shardwise.shown import shown
-from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.build import with_digests
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.storage import StorageOptions, atomic_write, is_local, open_file
+from shardwise.sources.tar.write.written_index import Member, WrittenIndex
+from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.stores.upload import upload
 
 __all__ = ["END", "LocalShard", "RemoteShard", "refuse_existing"]
@@ -35,6 +36,7 @@ class LocalShard:
         self.num_samples = 0
         self.num_bytes = 0
         self._num_sent = 0
+        self._index = WrittenIndex(path)
         self._stack = contextlib.ExitStack()
         with _naming(path):
             self._file = self._open(overwrite=overwrite)
@@ -50,11 +52,12 @@ class LocalShard:
         writing = atomic_write(self.path, buffering=0, overwrite=overwrite, fsync=False)
         return self._stack.enter_context(writing)
 
-    def add(self, members: bytes | memoryview, *, num_samples: int) -> None:
-        """Write the members of samples."""
-        self._write(members)
+    def add(self, data: bytes | memoryview, members: Sequence[Member], *, num_samples: int) -> None:
+        """Write the members of samples, whose offsets count from the first byte of `data`."""
+        self._write(data)
+        self._index.add(members, self.num_bytes)
         self.num_samples += num_samples
-        self.num_bytes += len(members)
+        self.num_bytes += len(data)
         if self.num_bytes - self._num_sent >= _WRITEBACK_BYTES:
             self._begin_writeback()
 
@@ -69,7 +72,10 @@ class LocalShard:
             with _naming(self.path):
                 # Before the index takes the time: a network file system sets it with the data.
                 os.fsync(self._file.fileno())
-            index = build_index(self._partial_path, digests=digests)
+                status = os.fstat(self._file.fileno())
+            index = self._index.finish(FileStat(status.st_size, status.st_mtime_ns))
+            if digests:
+                index = with_digests(index, open_file(self._partial_path))
             self._publish()
         except BaseException as error:
             self.remove(error)

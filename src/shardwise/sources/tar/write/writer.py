@@ -18,15 +18,15 @@ from typing import Any, Self
 from shardwise.arguments import check_number, path_text
 from shardwise.errors import StorageError
 from shardwise.shown import shown
-from shardwise.sources.tar.index.build import build_index
-from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.merge import Entry, ManifestBuilder, manifest_path
 from shardwise.sources.tar.media.build import MediaBlocks
-from shardwise.sources.tar.scan.headers import round_up
+from shardwise.sources.tar.scan.headers import BLOCK, round_up
 from shardwise.sources.tar.scan.names import MAX_FIELDS
 from shardwise.sources.tar.write.encode import encode_sample
 from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.partial_shard import END, LocalShard, RemoteShard, refuse_existing
+from shardwise.sources.tar.write.written_index import Member
 from shardwise.storage import FileStat, StorageOptions, is_local, local_path
 from shardwise.storage.atomic import sweep
 
@@ -167,14 +167,25 @@ class TarWriter:
         """Write an encoded sample."""
         if key in self._keys:
             raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
-        parts = []
+        parts: list[bytes] = []
+        placed: list[Member] = []
+        at = 0
         for name, data in members:
-            parts += [header(name, len(data)), data, bytes(round_up(len(data)) - len(data))]
+            head, size = header(name, len(data)), len(data)
+            parts += (head, data, bytes(-size % BLOCK))
+            at += len(head)
+            placed.append((name.encode(), at, size))
+            at += round_up(size)
         fields = {name[len(key) + 1 :] for name, _ in members}
-        self._append(b"".join(parts), [key], fields, blocks)
+        self._append(b"".join(parts), placed, [key], fields, blocks)
 
     def _append(
-        self, data: bytes | memoryview, keys: Sequence[str], fields: Set[str], blocks: Any = None
+        self,
+        data: bytes | memoryview,
+        members: Sequence[Member],
+        keys: Sequence[str],
+        fields: Set[str],
+        blocks: Any = None,
     ) -> None:
         """Append the members of samples, and what the sidecar says of them."""
         goes_on = self._shard is not None and self._fits(self._shard, len(data))
@@ -189,7 +200,7 @@ class TarWriter:
                 self._finish_shard(self._shard)
             if self._shard is None:
                 self._shard = self._open_shard()
-            self._shard.add(data, num_samples=len(keys))
+            self._shard.add(data, members, num_samples=len(keys))
             if self._media is not None and blocks is not None:
                 self._media.add(blocks)
             self._fields = fields
@@ -258,7 +269,8 @@ class TarWriter:
         self.shards.append(shard.path)
         if not is_local(shard.path) and (self._index or self._builder is not None):
             # The store has a version of its own.
-            index = build_index(shard.path, digests=self._digests, options=self._options)
+            stat = open_uncached(shard.path, self._options).stat()
+            index = index.of_version(stat.mtime_ns, stat.etag)
         if self._builder is not None:
             header = index.header
             stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
