@@ -274,7 +274,7 @@ def _decoded(rows: RawRows, row: int, field: Field, value: Any) -> Any:
     if field.decoder is None:
         return value
     try:
-        rows.begin(row, field.number)
+        rows.begin(row, field.number, value)
         if field.takes_rng:
             return field.decoder(value, rng=rows.generator(row, field.stream))
         return field.decoder(value)
@@ -342,7 +342,7 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
         if decoder is None:
             raise rows.error(row, _odd_value(value, out), field=field.name)
         try:
-            rows.begin(row, field.number)
+            rows.begin(row, field.number, value)
             # With the dots a scalar's row is a view too.
             if drawn is not None:
                 decoder.decode_drawn_into(value, out[row, ...], drawn[row])
