@@ -6,110 +6,19 @@ values, a keyed decoder's included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs.protocol import DrawingDecoder
-from shardwise.columns import BytesColumn, Column, Layout, values_of
-from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+from shardwise.columns import BytesColumn, Column, values_of
+from shardwise.dataset.field import Field, put
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.errors import DataError
 
-__all__ = [
-    "Field",
-    "Layout",
-    "copied",
-    "decode_columns",
-    "decode_row",
-    "decode_rows",
-    "in_place",
-    "is_plain_function",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a dataset's samples.
-
-    Attributes:
-        name: what it is called in a sample.
-        decoder: bytes -> value, or None for the bytes themselves.
-        required: it was asked for by name, so a sample without it is an error.
-        layout: shape and dtype of a row, where the source has arrays of values; else None.
-        number: its place among the fields that are read.
-        takes_rng: the decoder has a parameter called `rng`.
-    """
-
-    name: str
-    decoder: Callable[..., Any] | None
-    required: bool
-    layout: Layout | None = None
-    number: int = 0
-    takes_rng: bool = False
-
-    @classmethod
-    def of(
-        cls, name: str, decoder: Any, *, required: bool, layout: Layout | None, number: int
-    ) -> Field:
-        """Look at the decoder's signature once."""
-        return cls(name, decoder, required, layout, number, takes_rng(decoder))
-
-    @property
-    def stream(self) -> int:
-        """Which of a sample's generators the decoder gets; decoders of one stream draw alike."""
-        return int(getattr(self.decoder, "stream", 0))
-
-    def decode(self, value: Any, random: SampleKeys, source_id: int) -> Any:
-        """Call the decoder, which must be there, with the sample's generator if it takes one."""
-        assert self.decoder is not None
-        if self.takes_rng:
-            return self.decoder(value, rng=random.generator(source_id, self.stream))
-        return self.decoder(value)
-
-    @property
-    def has_no_null(self) -> bool:
-        """Whether no row of a batch may lack it: it was asked for, or is an array in all others."""
-        return self.required or self.layout is not None
-
-    @property
-    def cast(self) -> np.dtype[Any] | None:
-        """The dtype that `int` or `float` as the decoder gives a column of numbers at once."""
-        if self.layout is None or self.layout[0] != () or self.decoder not in (int, float):
-            return None
-        dtype = self.layout[1]
-        if self.decoder is float:
-            return np.dtype(np.float64)
-        # Of floats int() may fail, and uint64 has numbers that int64 has not.
-        fits = dtype.kind in "bi" or (dtype.kind == "u" and dtype.itemsize < 8)
-        return np.dtype(np.int64) if fits else None
-
-
-def is_plain_function(decoder: Callable[..., Any]) -> bool:
-    """Whether a decoder is any callable: none of this library's, and without their abilities."""
-    return not (
-        type(decoder).__module__.startswith("shardwise.")
-        or hasattr(decoder, "decode_into")
-        or hasattr(decoder, "decode_column")
-    )
-
-
-def in_place(field: Field) -> Layout | None:
-    """Shape and dtype of a row, if the field can be written straight into the rows of an array.
-
-    A field that samples may lack can't: nothing would be written to their rows.
-    """
-    if field.decoder is None:
-        return field.layout if field.required else None
-    if field.cast is not None:
-        return ((), field.cast) if field.required else None
-    row: Layout | None = getattr(field.decoder, "row", None)
-    if row is None or not field.required or not hasattr(field.decoder, "decode_into"):
-        return None
-    return tuple(row[0]), np.dtype(row[1])
+__all__ = ["copied", "decode_columns", "decode_row", "decode_rows"]
 
 
 def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, Any]:
@@ -123,7 +32,7 @@ def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, An
             value = column[row]
         if value is not None:
             own = bytes(value) if isinstance(column, BytesColumn) else value
-            sample[field.name] = _decoded(rows, row, field, own)
+            put(sample, field, _decoded(rows, row, field, own))
         elif field.required:
             raise _missing(rows, row, field)
     return sample
@@ -147,7 +56,7 @@ def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterator[dict[str, An
         for field in pending:
             value = sample[field.name]
             if value is not None:
-                sample[field.name] = _decoded(rows, row, field, value)
+                put(sample, field, _decoded(rows, row, field, value))
             elif field.required:
                 raise _missing(rows, row, field)
             else:
@@ -171,7 +80,10 @@ def decode_columns(
     decoded: dict[str, Column] = {"__key__": list(rows.columns.keys)}
     for number, field in enumerate(fields):
         try:
-            decoded[field.name] = _decoded_column(rows, field, out.get(field.name))
+            if field.has_mask:
+                decoded |= _masked_columns(rows, field, out)
+            else:
+                decoded[field.name] = _decoded_column(rows, field, out.get(field.name))
         except DataError as error:
             first = _first_error(rows, error, fields[number + 1 :])
             break
@@ -182,13 +94,7 @@ def decode_columns(
 
 def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Column:
     column = rows.columns.fields[field.name]
-    whole = _is_whole(column)
-    if field.has_no_null and not whole:
-        row = next(row for row, value in enumerate(column) if value is None)
-        # Of a decoder that raises on a row before, that error is the first.
-        for before in range(row):
-            _decoded(rows, before, field, _owned(column[before : before + 1])[0])
-        raise _missing(rows, row, field)
+    whole = _whole_or_error(rows, field, column)
     if out is not None:
         _decode_into(rows, field, column, out)
         return out
@@ -201,6 +107,39 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
             for row, value in enumerate(values):
                 values[row] = value if value is None else _decoded(rows, row, field, value)
     return values  # type: ignore[no-any-return]
+
+
+def _masked_columns(
+    rows: RawRows, field: Field, out: Mapping[str, NDArray[Any]]
+) -> dict[str, Column]:
+    """The column of a field and that of its masks, which one decoder makes together."""
+    column = rows.columns.fields[field.name]
+    _whole_or_error(rows, field, column)
+    values, masks = out.get(field.name), out.get(field.mask_name)
+    pairs = []
+    for row, value in enumerate(column):
+        place = None if values is None else values[row, ...]
+        # A sample may lack a field that nobody asked for by name.
+        pair = (None, None) if value is None else _decoded(rows, row, field, value, place)
+        pairs.append(pair)
+        if masks is not None:
+            masks[row] = pair[1]
+    return {
+        field.name: [value for value, _ in pairs] if values is None else values,
+        field.mask_name: [mask for _, mask in pairs] if masks is None else masks,
+    }
+
+
+def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
+    """Whether no sample lacks the field; an error where none may."""
+    whole = _is_whole(column)
+    if field.has_no_null and not whole:
+        row = next(row for row, value in enumerate(column) if value is None)
+        # Of a decoder that raises on a row before, that error is the first.
+        for before in range(row):
+            _decoded(rows, before, field, _owned(column[before : before + 1])[0])
+        raise _missing(rows, row, field)
+    return whole
 
 
 def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> DataError:
@@ -270,11 +209,16 @@ def _missing(rows: RawRows, row: int, field: Field) -> DataError:
     )
 
 
-def _decoded(rows: RawRows, row: int, field: Field, value: Any) -> Any:
+def _decoded(
+    rows: RawRows, row: int, field: Field, value: Any, out: NDArray[Any] | None = None
+) -> Any:
+    """What the decoder makes of a value; with `has_mask` also its mask, and `out` is filled."""
     if field.decoder is None:
         return value
     try:
         rows.begin(row, field.number, value)
+        if field.has_mask:
+            return field.decode_masked(value, lambda: rows.generator(row, field.stream), out)
         if field.takes_rng:
             return field.decoder(value, rng=rows.generator(row, field.stream))
         return field.decoder(value)

@@ -207,7 +207,7 @@ def _columns_of(part: Dataset) -> Sequence[str]:
     if isinstance(part.source, MixSource):
         return part.source.columns
     if not part.is_mapped:
-        return part.fields
+        return (*part.fields, *part.mask_fields)
     for index in range(min(_NUM_TRIED, len(part))):
         try:
             return list(part.load(np.array([index], dtype=np.int64)))

@@ -1,0 +1,133 @@
+"""A field of a dataset's samples: its decoder, and how its values lie in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.codecs.protocol import has_mask
+from shardwise.columns import Layout
+from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+
+__all__ = ["Field", "in_place", "is_plain_function", "mask_in_place", "put"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a dataset's samples.
+
+    Attributes:
+        name: what it is called in a sample.
+        decoder: bytes -> value, or None for the bytes themselves.
+        required: it was asked for by name, so a sample without it is an error.
+        layout: shape and dtype of a row, where the source has arrays of values; else None.
+        number: its place among the fields that are read.
+        takes_rng: the decoder has a parameter called `rng`.
+        has_mask: the decoder gives a mask beside each value, which is a field of its own.
+    """
+
+    name: str
+    decoder: Callable[..., Any] | None
+    required: bool
+    layout: Layout | None = None
+    number: int = 0
+    takes_rng: bool = False
+    has_mask: bool = False
+
+    @classmethod
+    def of(
+        cls, name: str, decoder: Any, *, required: bool, layout: Layout | None, number: int
+    ) -> Field:
+        """Look at the decoder's signature once."""
+        rng, mask = takes_rng(decoder), has_mask(decoder)
+        return cls(name, decoder, required, layout, number, rng, mask)
+
+    @property
+    def mask_name(self) -> str:
+        """What the field of its masks is called."""
+        return f"{self.name}.mask"
+
+    @property
+    def stream(self) -> int:
+        """Which of a sample's generators the decoder gets; decoders of one stream draw alike."""
+        return int(getattr(self.decoder, "stream", 0))
+
+    def decode(self, value: Any, random: SampleKeys, source_id: int) -> Any:
+        """Call the decoder, which must be there, with the sample's generator if it takes one.
+
+        With `has_mask`, the value and its mask.
+        """
+        assert self.decoder is not None
+        if self.has_mask:
+            return self.decode_masked(value, lambda: random.generator(source_id, self.stream))
+        if self.takes_rng:
+            return self.decoder(value, rng=random.generator(source_id, self.stream))
+        return self.decoder(value)
+
+    def decode_masked(
+        self, value: Any, rng: Callable[[], np.random.Generator], out: NDArray[Any] | None = None
+    ) -> tuple[Any, NDArray[np.bool_]]:
+        """The value, written into `out` if there is one, and its mask."""
+        decoder: Any = self.decoder
+        pair: tuple[Any, NDArray[np.bool_]]
+        pair = decoder.decode_masked(value, out, **({"rng": rng()} if self.takes_rng else {}))
+        return pair
+
+    @property
+    def has_no_null(self) -> bool:
+        """Whether no row of a batch may lack it: it was asked for, or is an array in all others."""
+        return self.required or self.layout is not None
+
+    @property
+    def cast(self) -> np.dtype[Any] | None:
+        """The dtype that `int` or `float` as the decoder gives a column of numbers at once."""
+        if self.layout is None or self.layout[0] != () or self.decoder not in (int, float):
+            return None
+        dtype = self.layout[1]
+        if self.decoder is float:
+            return np.dtype(np.float64)
+        # Of floats int() may fail, and uint64 has numbers that int64 has not.
+        fits = dtype.kind in "bi" or (dtype.kind == "u" and dtype.itemsize < 8)
+        return np.dtype(np.int64) if fits else None
+
+
+def is_plain_function(decoder: Callable[..., Any]) -> bool:
+    """Whether a decoder is any callable: none of this library's, and without their abilities."""
+    return not (
+        type(decoder).__module__.startswith("shardwise.")
+        or hasattr(decoder, "decode_into")
+        or hasattr(decoder, "decode_column")
+    )
+
+
+def in_place(field: Field) -> Layout | None:
+    """Shape and dtype of a row, if the field can be written straight into the rows of an array.
+
+    A field that samples may lack can't: nothing would be written to their rows.
+    """
+    if field.decoder is None:
+        return field.layout if field.required else None
+    if field.cast is not None:
+        return ((), field.cast) if field.required else None
+    row: Layout | None = getattr(field.decoder, "row", None)
+    if row is None or not field.required or not hasattr(field.decoder, "decode_into"):
+        return None
+    return tuple(row[0]), np.dtype(row[1])
+
+
+def mask_in_place(field: Field) -> Layout | None:
+    """Shape and dtype of a row of the field's masks, if they can be written into an array."""
+    row: Layout | None = getattr(field.decoder, "mask_row", None) if field.has_mask else None
+    return row if field.required else None
+
+
+def put(sample: dict[str, Any], field: Field, value: Any) -> None:
+    """Put what `Field.decode` returned into a sample."""
+    if field.has_mask:
+        sample[field.name], sample[field.mask_name] = value
+    else:
+        sample[field.name] = value
