@@ -46,13 +46,14 @@ class StageTimes(Protocol):
 class DecodeWatch(Protocol):
     """Learns what a thread that loads samples does, so that a stuck decoder is found."""
 
-    def begin(self, sample: int, key: str, part: int) -> None:
+    def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
         """A decoder or function begins.
 
         Args:
             sample: the sample's id; -1 where a decoder gets a whole column.
             key: its key.
             part: the place of the field among the fields; of a `map()` -1 less its place.
+            detail: what of the sample is decoded, such as the frames of a clip; "" for all of it.
 
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.

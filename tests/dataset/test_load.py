@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.dataset import Dataset
-from shardwise.dataset.fields import Field, in_place
+from shardwise.dataset.field import Field, in_place
 from shardwise.errors import DataError, MissingExtraError
 from tests.support.decoders import Doubled, InPlace, WholeColumn
 from tests.support.memory_source import MemorySource, numbered_samples

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.testing import assert_batches_equal
 from tests.codecs.samples import encode
 
 EXECUTORS = {
@@ -130,50 +127,3 @@ def test_the_sound_of_clips_counts_what_it_reads(media_files, tmp_path):
     resampled = sw.tar(tmp_path / "v.tar").select("mp4").decode(mp4=sw.audio(rate=8000))
     _, seconds = loaded(resampled, executor="inline", batch_size=1)
     assert all(seconds[stage] > 0 for stage in MEDIA)
-
-
-@dataclass(frozen=True)
-class StuckClip:
-    """The decoder of a dataset's clips; it does not return for those that begin at a frame."""
-
-    decoder: Any
-    start: int
-    raises: bool = False
-
-    @property
-    def row(self):
-        return self.decoder.row
-
-    def __call__(self, clip):
-        self._begin(clip)
-        return self.decoder(clip)
-
-    def decode_into(self, clip, out):
-        self._begin(clip)
-        self.decoder.decode_into(clip, out)
-
-    def _begin(self, clip):
-        if clip.frames[0] == self.start:
-            if self.raises:
-                raise ValueError("not this one")
-            threading.Event().wait()
-
-
-def test_a_stuck_clip_is_left_out_counted_and_named(videos, caplog):
-    data = videos.subset([0]).clips("mp4", frames=4, step=8, size=(30, 40))
-    decoder = data.transforms.decoders["mp4"]
-    expected, _ = loaded(
-        data.decode(mp4=StuckClip(decoder, 24, raises=True)), executor="inline", on_error="skip"
-    )
-    caplog.clear()
-    stuck = data.decode(mp4=StuckClip(decoder, 24))
-    options = {"batch_size": 2, "rank": 0, "world_size": 1, "output": "numpy", "num_workers": 2}
-    # A hundred times what the healthy clips take.
-    with sw.DataLoader(stuck, decode_timeout=3.0, on_error="skip", **options) as loader:
-        batches = list(loader)
-        stats = loader.stats()
-    assert_batches_equal(expected, batches)
-    assert (stats["skipped"], stats["samples"]) == (1, len(data) - 1)
-    named = [record.message for record in caplog.records if "b_frames" in record.message]
-    assert len(named) == 1
-    assert "mp4" in named[0]

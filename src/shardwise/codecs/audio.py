@@ -73,12 +73,38 @@ class Audio:
         self._check_row(out)
         out[...] = self._decode(data, None)
 
+    @property
+    def gives_mask(self) -> bool:
+        """Whether there may be zeros behind the sound: a dataset then says in a field where."""
+        return self.short == "mask" and self.seconds is not None
+
+    @property
+    def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every mask; None unless seconds and rate are said."""
+        if self.seconds is None or self.rate is None:
+            return None
+        return (round(self.seconds * self.rate),), np.dtype(np.bool_)
+
+    def decode_masked(
+        self, data: bytes | memoryview, out: NDArray[Any] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """A part, and bool `[samples]`: True where there is sound, False for zeros behind it."""
+        return self._decode_masked(data, None, out)
+
     def _check_row(self, out: NDArray[Any]) -> None:
         check_row(self, self.row, out, needs="seconds, rate and channels")
 
     def _decode(
         self, data: bytes | memoryview, rng: np.random.Generator | None
     ) -> NDArray[np.float32]:
+        return self._decode_masked(data, rng, None)[0]
+
+    def _decode_masked(
+        self,
+        data: bytes | memoryview,
+        rng: np.random.Generator | None,
+        out: NDArray[Any] | None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         sound = open_sound(BytesReader(data), limits=self.limits)
         rate = self.rate or sound.rate
         length = length_at(sound, rate)
@@ -97,8 +123,12 @@ class Audio:
             )
         if self.short == "repeat" and inside < count:
             part = read_window(sound, start, inside, rate=rate, channels=self.channels)
-            return np.take(part, np.arange(count) % inside, axis=1)
-        return read_window(sound, start, count, rate=rate, channels=self.channels)
+            part = np.take(part, np.arange(count) % inside, axis=1)
+        else:
+            part = read_window(sound, start, count, rate=rate, channels=self.channels)
+        if out is not None:
+            out[...] = part
+        return part, np.arange(count) < inside
 
 
 class KeyedAudio(Audio):
@@ -114,6 +144,12 @@ class KeyedAudio(Audio):
         """Decode into an array of `row`'s shape and dtype."""
         self._check_row(out)
         out[...] = self._decode(data, rng)
+
+    def decode_masked(  # type: ignore[override]
+        self, data: bytes | memoryview, out: NDArray[Any] | None = None, *, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The part that begins where `rng` says, and where there is sound."""
+        return self._decode_masked(data, rng, out)
 
 
 def audio(
@@ -138,7 +174,8 @@ def audio(
         start: "first", "center", or "random", by a generator keyed by (seed, epoch, sample); or
             seconds.
         short: for sound that is too short: zeros behind it ("mask"), the part again ("repeat"), or
-            "error".
+            "error". With "mask" and `seconds` a dataset has a field "<field>.mask", too: bool
+            `[samples]`, False for the zeros.
         max_frames: the most packets that a file may have.
 
     Returns:

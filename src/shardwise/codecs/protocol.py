@@ -18,7 +18,9 @@ __all__ = [
     "DrawingDecoder",
     "KeyedDecoder",
     "KeyedRowDecoder",
+    "MaskingDecoder",
     "RowDecoder",
+    "has_mask",
 ]
 
 
@@ -106,3 +108,34 @@ class DrawingDecoder(Protocol):
     def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
         """Decode with what `draw` returned."""
         ...
+
+
+class MaskingDecoder(Protocol):
+    """A decoder that says beside each value what of it is real, and what filled up.
+
+    A dataset gives the masks as a field "<field>.mask".
+    """
+
+    @property
+    def gives_mask(self) -> bool:
+        """Whether it does so with its options."""
+        ...
+
+    @property
+    def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every mask; None if they differ."""
+        ...
+
+    def decode_masked(
+        self, data: bytes | memoryview, out: NDArray[Any] | None
+    ) -> tuple[Any, NDArray[np.bool_]]:
+        """What the call returns, written into `out` if there is one, and its mask.
+
+        A keyed decoder's has a parameter `rng`, too.
+        """
+        ...
+
+
+def has_mask(decoder: Any) -> bool:
+    """Whether a decoder gives masks beside its values."""
+    return bool(getattr(decoder, "gives_mask", False)) and hasattr(decoder, "decode_masked")

@@ -92,6 +92,22 @@ class Video:
         self._check_row(out)
         self._decode(data, None, out)
 
+    @property
+    def gives_mask(self) -> bool:
+        """Whether clips may have frames of zeros: a dataset then says in a field which are real."""
+        return self.short == "mask"
+
+    @property
+    def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of every mask."""
+        return (self.frames,), np.dtype(np.bool_)
+
+    def decode_masked(
+        self, data: bytes | memoryview, out: NDArray[Any] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """A clip, and bool `[frames]`: True for a frame of the video, False for one of zeros."""
+        return self._decode_masked(data, None, out)
+
     def _check_row(self, out: NDArray[Any]) -> None:
         check_row(self, self.row, out, needs="a size: video(size=(height, width))")
 
@@ -101,6 +117,14 @@ class Video:
         rng: np.random.Generator | None,
         out: NDArray[np.uint8] | None,
     ) -> NDArray[np.uint8]:
+        return self._decode_masked(data, rng, out)[0]
+
+    def _decode_masked(
+        self,
+        data: bytes | memoryview,
+        rng: np.random.Generator | None,
+        out: NDArray[np.uint8] | None,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         reader = BytesReader(data)
         index = index_media(reader, limits=self.limits)
         track = index.first("video")
@@ -112,15 +136,17 @@ class Video:
             start = int(rng.integers(num_starts))
         else:
             start = max(0, num_starts - 1) // 2 if self.start == "center" else 0
-        return decode_frames(
+        numbers = rule.numbers(track, start)
+        clip = decode_frames(
             reader,
             index,
-            rule.numbers(track, start),
+            numbers,
             form=form_of(index, size=self.size, fit=self.fit, layout=self.layout),
             out=out,
             backend=self.backend,
             limits=self.limits,
         )
+        return clip, numbers >= 0
 
 
 class KeyedVideo(Video):
@@ -136,6 +162,12 @@ class KeyedVideo(Video):
         """Decode the clip into an array of `row`'s shape and dtype."""
         self._check_row(out)
         self._decode(data, rng, out)
+
+    def decode_masked(  # type: ignore[override]
+        self, data: bytes | memoryview, out: NDArray[Any] | None = None, *, rng: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """The clip that begins where `rng` says, and which of its frames are real."""
+        return self._decode_masked(data, rng, out)
 
 
 def video(
@@ -167,7 +199,8 @@ def video(
             the middle, "random" at any frame that leaves room for a whole clip, by a generator
             keyed by (seed, epoch, sample); or a frame's number.
         short: for a video that is too short: "error", "mask" for frames of zeros behind its end,
-            "repeat" for its last frame again.
+            "repeat" for its last frame again. With "mask" a dataset has a field "<field>.mask",
+            too: bool `[frames]`, False for the frames of zeros.
         size: the exact size of the output, one number or (height, width); None keeps the video's.
         fit: "stretch" the whole picture to the size, or "crop" its centre and keep the aspect.
         layout: the order of frames T, channels C (red, green, blue), height H and width W.

@@ -21,7 +21,7 @@ from shardwise.collate import collate
 from shardwise.dataset.column import Progress, computed_column
 from shardwise.dataset.column_reader import ColumnReader
 from shardwise.dataset.display import gallery
-from shardwise.dataset.fields import is_plain_function
+from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.subset import (
     checked_columns,

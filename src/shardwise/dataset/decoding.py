@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.codecs.protocol import DrawingDecoder
 from shardwise.columns import BytesColumn, Column, values_of
-from shardwise.dataset.fields import Field
+from shardwise.dataset.field import Field, put
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.errors import DataError
 
@@ -32,7 +32,7 @@ def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, An
             value = column[row]
         if value is not None:
             own = bytes(value) if isinstance(column, BytesColumn) else value
-            sample[field.name] = _decoded(rows, row, field, own)
+            put(sample, field, _decoded(rows, row, field, own))
         elif field.required:
             raise _missing(rows, row, field)
     return sample
@@ -56,7 +56,7 @@ def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterator[dict[str, An
         for field in pending:
             value = sample[field.name]
             if value is not None:
-                sample[field.name] = _decoded(rows, row, field, value)
+                put(sample, field, _decoded(rows, row, field, value))
             elif field.required:
                 raise _missing(rows, row, field)
             else:
@@ -80,7 +80,10 @@ def decode_columns(
     decoded: dict[str, Column] = {"__key__": list(rows.columns.keys)}
     for number, field in enumerate(fields):
         try:
-            decoded[field.name] = _decoded_column(rows, field, out.get(field.name))
+            if field.has_mask:
+                decoded |= _masked_columns(rows, field, out)
+            else:
+                decoded[field.name] = _decoded_column(rows, field, out.get(field.name))
         except DataError as error:
             first = _first_error(rows, error, fields[number + 1 :])
             break
@@ -91,13 +94,7 @@ def decode_columns(
 
 def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Column:
     column = rows.columns.fields[field.name]
-    whole = _is_whole(column)
-    if field.has_no_null and not whole:
-        row = next(row for row, value in enumerate(column) if value is None)
-        # Of a decoder that raises on a row before, that error is the first.
-        for before in range(row):
-            _decoded(rows, before, field, _owned(column[before : before + 1])[0])
-        raise _missing(rows, row, field)
+    whole = _whole_or_error(rows, field, column)
     if out is not None:
         _decode_into(rows, field, column, out)
         return out
@@ -110,6 +107,39 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
             for row, value in enumerate(values):
                 values[row] = value if value is None else _decoded(rows, row, field, value)
     return values  # type: ignore[no-any-return]
+
+
+def _masked_columns(
+    rows: RawRows, field: Field, out: Mapping[str, NDArray[Any]]
+) -> dict[str, Column]:
+    """The column of a field and that of its masks, which one decoder makes together."""
+    column = rows.columns.fields[field.name]
+    _whole_or_error(rows, field, column)
+    values, masks = out.get(field.name), out.get(field.mask_name)
+    pairs = []
+    for row, value in enumerate(column):
+        place = None if values is None else values[row, ...]
+        # A sample may lack a field that nobody asked for by name.
+        pair = (None, None) if value is None else _decoded(rows, row, field, value, place)
+        pairs.append(pair)
+        if masks is not None:
+            masks[row] = pair[1]
+    return {
+        field.name: [value for value, _ in pairs] if values is None else values,
+        field.mask_name: [mask for _, mask in pairs] if masks is None else masks,
+    }
+
+
+def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
+    """Whether no sample lacks the field; an error where none may."""
+    whole = _is_whole(column)
+    if field.has_no_null and not whole:
+        row = next(row for row, value in enumerate(column) if value is None)
+        # Of a decoder that raises on a row before, that error is the first.
+        for before in range(row):
+            _decoded(rows, before, field, _owned(column[before : before + 1])[0])
+        raise _missing(rows, row, field)
+    return whole
 
 
 def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> DataError:
@@ -179,11 +209,16 @@ def _missing(rows: RawRows, row: int, field: Field) -> DataError:
     )
 
 
-def _decoded(rows: RawRows, row: int, field: Field, value: Any) -> Any:
+def _decoded(
+    rows: RawRows, row: int, field: Field, value: Any, out: NDArray[Any] | None = None
+) -> Any:
+    """What the decoder makes of a value; with `has_mask` also its mask, and `out` is filled."""
     if field.decoder is None:
         return value
     try:
-        rows.begin(row, field.number)
+        rows.begin(row, field.number, value)
+        if field.has_mask:
+            return field.decode_masked(value, lambda: rows.generator(row, field.stream), out)
         if field.takes_rng:
             return field.decoder(value, rng=rows.generator(row, field.stream))
         return field.decoder(value)
@@ -251,7 +286,7 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
         if decoder is None:
             raise rows.error(row, _odd_value(value, out), field=field.name)
         try:
-            rows.begin(row, field.number)
+            rows.begin(row, field.number, value)
             # With the dots a scalar's row is a view too.
             if drawn is not None:
                 decoder.decode_drawn_into(value, out[row, ...], drawn[row])

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from shardwise.columns import Columns
 from shardwise.dataset.decoding import decode_row, decode_rows
 from shardwise.dataset.display import Sample
+from shardwise.dataset.field import put
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples
@@ -112,7 +113,7 @@ class IndexedSamples(LoadedSamples):
                 sample[field.name] = value
             else:
                 try:
-                    sample[field.name] = field.decode(value, SampleKeys(), source_id)
+                    put(sample, field, field.decode(value, SampleKeys(), source_id))
                 except Exception as exc:  # noqa: BLE001 - decoders are the user's code
                     columns = Columns(np.array([source_id]), [key], {})
                     rows = RawRows(np.array([index]), columns, self._url_in_source)

@@ -172,10 +172,10 @@ class _PartWatch:
         self._start = start
         self._places = places
 
-    def begin(self, sample: int, key: str, part: int) -> None:
+    def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
         """See `DecodeWatch`."""
         number = sample if sample < 0 else sample + self._start
-        self._watch.begin(number, key, part if part < 0 else self._places[part])
+        self._watch.begin(number, key, part if part < 0 else self._places[part], detail)
 
     def end(self) -> None:
         """See `DecodeWatch`."""
@@ -207,7 +207,7 @@ def _columns_of(part: Dataset) -> Sequence[str]:
     if isinstance(part.source, MixSource):
         return part.source.columns
     if not part.is_mapped:
-        return part.fields
+        return (*part.fields, *part.mask_fields)
     for index in range(min(_NUM_TRIED, len(part))):
         try:
             return list(part.load(np.array([index], dtype=np.int64)))

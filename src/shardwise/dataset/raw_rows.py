@@ -38,14 +38,19 @@ class RawRows:
     random: SampleKeys = field(default_factory=SampleKeys)
     watch: DecodeWatch | None = None
 
-    def begin(self, row: int, part: int) -> None:
+    def begin(self, row: int, part: int, value: Any = None) -> None:
         """Tell the watch that a decoder or function begins on the sample in this row.
+
+        A value with an attribute `described`, such as a clip, is named by it.
 
         Raises:
             DecodeTimeoutError: it was stopped there before.
         """
         if self.watch is not None:
-            self.watch.begin(int(self.ids[row]), self.columns.keys[row], part)
+            detail = getattr(value, "described", "")
+            if not isinstance(detail, str):  # an object of the user's
+                detail = ""
+            self.watch.begin(int(self.ids[row]), self.columns.keys[row], part, detail)
 
     def begin_column(self, part: int) -> None:
         """Tell the watch that a decoder begins on a whole column."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
-from shardwise.dataset.fields import Field, in_place, is_plain_function
+from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_place
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.map_function import columns_of
 from shardwise.dataset.raw_rows import RawRows
@@ -58,6 +58,11 @@ class LoadedSamples:
         return self._source
 
     @property
+    def mask_fields(self) -> tuple[str, ...]:
+        """The fields of masks that decoders make beside their own, such as "mp4.mask"."""
+        return tuple(field.mask_name for field in self._fields if field.has_mask)
+
+    @property
     def manifest(self) -> Manifest:
         """The source's shards, whatever subset of their samples this is."""
         return self._source.manifest
@@ -87,6 +92,7 @@ class LoadedSamples:
         if self.is_mapped or self._traits.holds_objects:
             return {}
         layouts = {field.name: in_place(field) for field in self._fields}
+        layouts |= {field.mask_name: mask_in_place(field) for field in self._fields}
         return {name: layout for name, layout in layouts.items() if layout is not None}
 
     @cached_property

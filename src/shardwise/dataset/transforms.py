@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs import default_decoder, resolve
+from shardwise.codecs.protocol import has_mask
 from shardwise.columns import Layout
-from shardwise.dataset.fields import Field
+from shardwise.dataset.field import Field
 from shardwise.dataset.map_function import MapFunction
 from shardwise.dataset.raw_rows import name_of
 
@@ -58,6 +59,12 @@ class Transforms:
             name: spec if name in values and callable(spec) else resolve(spec, name)
             for name, spec in decoders.items()
         }
+        for name, decoder in resolved.items():
+            if has_mask(decoder) and f"{name}.mask" in known:
+                raise ValueError(
+                    f"decode({name}={decoder!r}) makes a field {name + '.mask'!r}, and the samples "
+                    "have one: leave it out with select()"
+                )
         return replace(
             self,
             decoders={**self.decoders, **resolved},

@@ -36,7 +36,7 @@ def stall_error(
 
 def stuck_error(samples: Samples, decoding: Decoding, timeout: float) -> DecodeTimeoutError:
     """The error of a sample on which a decoder or function took longer than `timeout` seconds."""
-    error = timeout_error(timeout)
+    error = timeout_error(timeout, decoding.detail)
     error.url, error.key = samples.url_of(decoding.sample), decoding.key
     error.index = decoding.sample
     error.field = samples.fields[decoding.part] if decoding.part >= 0 else None

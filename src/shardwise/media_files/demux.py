@@ -22,8 +22,9 @@ from shardwise.media_files.track import Track, TrackColumns
 
 __all__ = ["Demuxed", "demux"]
 
-# Between a packet's place, as FFmpeg says it, and its bytes: the headers of a block or a chunk.
-_MAX_HEADER_BYTES = 64
+# Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
+# page of Ogg with its 255 lengths.
+_MAX_HEADER_BYTES = 27 + 255
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,21 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
 
 
 def _places(packets: list[Any], data: bytes) -> Any:
-    """Where the payloads lie; all -1 where one does not lie in one piece at its place."""
+    """Where the payloads lie; all -1 where one does not lie in one piece at its place.
+
+    The packets of one page of Ogg have its place, and lie behind one another.
+    """
     places = np.full(len(packets), -1, np.int64)
+    end = 0
     for number, packet in enumerate(packets):
         payload, near = bytes(packet), packet.pos
-        if near is None or near < 0:
-            return np.full(len(packets), -1, np.int64)
-        at = data.find(payload, near, near + _MAX_HEADER_BYTES + len(payload))
+        at = -1
+        if near is not None and near >= 0:
+            near = max(near, end)
+            at = data.find(payload, near, near + _MAX_HEADER_BYTES + len(payload))
         if at < 0:
             return np.full(len(packets), -1, np.int64)
-        places[number] = at
+        places[number], end = at, at + len(payload)
     return places
 
 

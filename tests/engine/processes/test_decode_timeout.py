@@ -264,7 +264,7 @@ def test_a_decoder_that_goes_on_just_then_is_not_to_blame(monkeypatch):
     assert overdue == [1]
     other.begin(34, "k34", 0)
     stopped = deadlines.stopped(1)
-    assert stopped[4, 16][1:] == (17, 2, "k17")
+    assert stopped[4, 16][1:] == (17, 2, "k17", "")
     assert stopped[5, 32] is None
     # The next one has not begun: the queue may hold its tasks.
     assert not deadlines.has_lost()
@@ -285,6 +285,10 @@ def test_a_record_keeps_sample_part_and_key():
         assert key.startswith(record.key)
         assert len(record.key) >= min(len(key), 400)
         assert 0 < record.began_ns <= time.monotonic_ns()
+        assert record.detail == ""
+    progress.begin(1, "k", 0, "clip of frames 24 to 27" * 3)
+    assert progress.read()[1:4] == (1, 0, "k")
+    assert progress.read().detail.startswith("clip of frames 24 to 27")
     progress.end()
     assert progress.read() is None
     again = DecodeProgress(memoryview(bytearray(RECORD_BYTES)), stuck=frozenset({(5, 1)}))
@@ -319,7 +323,8 @@ class Events:
     def __init__(self):
         self.events = []
 
-    def begin(self, sample, key, part):
+    def begin(self, sample, key, part, detail=""):
+        assert detail == ""  # bytes are decoded whole
         self.events.append((sample, key, part))
 
     def end(self):

@@ -76,11 +76,16 @@ class Clip:
         places = np.arange(start, start + count)
         return values, (places >= 0) & (places < sound.num_samples)
 
-    def named(self, error: DataError) -> DataError:
-        """The error with the clip's frames in it."""
+    @property
+    def described(self) -> str:
+        """Its frames, for messages."""
         shown = self.frames[self.frames >= 0]
         frames = f"frames {int(shown.min())} to {int(shown.max())}" if len(shown) else "no frames"
-        return DataError(f"clip of {frames}: {error.reason}", offset=error.offset)
+        return f"clip of {frames}"
+
+    def named(self, error: DataError) -> DataError:
+        """The error with the clip's frames in it."""
+        return DataError(f"{self.described}: {error.reason}", offset=error.offset)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from shardwise.errors import DecodeTimeoutError
 __all__ = ["RECORD_BYTES", "Decoding", "DecodeProgress", "timeout_error"]
 
 # Begin in nanoseconds of the system-wide monotonic clock (0: nothing is decoded), sample, part,
-# bytes of the key, the key. A longer key is cut in messages.
-_RECORD = struct.Struct("<qqqq480s")
+# bytes of the key, bytes of the detail, the key, the detail. Longer ones are cut in messages.
+_KEY_BYTES, _DETAIL_BYTES = 424, 64
+_RECORD = struct.Struct(f"<qqqhh{_KEY_BYTES}s{_DETAIL_BYTES}s")
 RECORD_BYTES = _RECORD.size
 
 
@@ -29,12 +30,14 @@ class Decoding(NamedTuple):
         sample: the sample's id; -1 where a decoder has a whole column.
         part: the place of the field among the fields; of a `map()` -1 less its place.
         key: the sample's key.
+        detail: what of it is decoded, such as the frames of a clip; "" where that is all of it.
     """
 
     began_ns: int
     sample: int
     part: int
     key: str
+    detail: str = ""
 
 
 class DecodeProgress:
@@ -57,33 +60,39 @@ class DecodeProgress:
         self._stuck = stuck
         self._timeout = timeout
 
-    def begin(self, sample: int, key: str, part: int) -> None:
+    def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
         """Write that a decoder or function begins.
 
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.
         """
         if self._stuck and (sample, part) in self._stuck:
-            raise timeout_error(self._timeout)
-        name = key.encode("utf-8", "replace")
-        _RECORD.pack_into(self._memory, 0, time.monotonic_ns(), sample, part, len(name), name)
+            raise timeout_error(self._timeout, detail)
+        name = key.encode("utf-8", "replace")[:_KEY_BYTES]
+        more = detail.encode("utf-8", "replace")[:_DETAIL_BYTES]
+        now = time.monotonic_ns()
+        _RECORD.pack_into(self._memory, 0, now, sample, part, len(name), len(more), name, more)
 
     def end(self) -> None:
         """Write that nothing is decoded."""
-        _RECORD.pack_into(self._memory, 0, 0, 0, 0, 0, b"")
+        _RECORD.pack_into(self._memory, 0, 0, 0, 0, 0, 0, b"", b"")
 
     def read(self) -> Decoding | None:
         """The record; None while nothing is decoded. Half a record where it is just written."""
-        began_ns, sample, part, length, name = _RECORD.unpack_from(self._memory)
+        began_ns, sample, part, key_bytes, detail_bytes, *texts = _RECORD.unpack_from(self._memory)
         if not began_ns:
             return None
-        return Decoding(began_ns, sample, part, name[:length].decode("utf-8", "ignore"))
+        key, detail = (
+            text[:length].decode("utf-8", "ignore")
+            for text, length in zip(texts, (key_bytes, detail_bytes), strict=True)
+        )
+        return Decoding(began_ns, sample, part, key, detail)
 
 
-def timeout_error(timeout: float) -> DecodeTimeoutError:
+def timeout_error(timeout: float, detail: str = "") -> DecodeTimeoutError:
     """The error of a sample whose decoder or function was stopped."""
     return DecodeTimeoutError(
-        f"a decoder or function did not return within decode_timeout={timeout:g} s, and its worker "
-        "process was stopped: raise decode_timeout= if it may take this long, or leave such "
-        "samples out with on_error='skip' or 'replace'"
+        f"{detail}{': ' if detail else ''}a decoder or function did not return within "
+        f"decode_timeout={timeout:g} s, and its worker process was stopped: raise decode_timeout= "
+        "if it may take this long, or leave such samples out with on_error='skip' or 'replace'"
     )

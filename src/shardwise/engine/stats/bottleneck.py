@@ -128,7 +128,8 @@ def wanted_servers(stats: Mapping[str, Any], num_servers: int) -> int:
     wall_s: float = stats["wall_s"]
     used_s = max(wall_s - stats["wait_s"], wall_s / _MAX_WANTED)
     # Not by the share, whose rounding would ask for one more.
-    return math.ceil(num_servers * wall_s / used_s)
+    wanted: float = num_servers * wall_s / used_s
+    return math.ceil(wanted)
 
 
 def _advice(

@@ -1,4 +1,4 @@
-"""The fields of a dataset: their decoders, and which can be written straight into a batch."""
+"""A field of a dataset's samples: its decoder, and how its values lie in a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shardwise.codecs.protocol import has_mask
 from shardwise.columns import Layout
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 
-__all__ = ["Field", "in_place", "is_plain_function"]
+__all__ = ["Field", "in_place", "is_plain_function", "mask_in_place", "put"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Field:
         layout: shape and dtype of a row, where the source has arrays of values; else None.
         number: its place among the fields that are read.
         takes_rng: the decoder has a parameter called `rng`.
+        has_mask: the decoder gives a mask beside each value, which is a field of its own.
     """
 
     name: str
@@ -33,13 +36,20 @@ class Field:
     layout: Layout | None = None
     number: int = 0
     takes_rng: bool = False
+    has_mask: bool = False
 
     @classmethod
     def of(
         cls, name: str, decoder: Any, *, required: bool, layout: Layout | None, number: int
     ) -> Field:
         """Look at the decoder's signature once."""
-        return cls(name, decoder, required, layout, number, takes_rng(decoder))
+        rng, mask = takes_rng(decoder), has_mask(decoder)
+        return cls(name, decoder, required, layout, number, rng, mask)
+
+    @property
+    def mask_name(self) -> str:
+        """What the field of its masks is called."""
+        return f"{self.name}.mask"
 
     @property
     def stream(self) -> int:
@@ -47,11 +57,25 @@ class Field:
         return int(getattr(self.decoder, "stream", 0))
 
     def decode(self, value: Any, random: SampleKeys, source_id: int) -> Any:
-        """Call the decoder, which must be there, with the sample's generator if it takes one."""
+        """Call the decoder, which must be there, with the sample's generator if it takes one.
+
+        With `has_mask`, the value and its mask.
+        """
         assert self.decoder is not None
+        if self.has_mask:
+            return self.decode_masked(value, lambda: random.generator(source_id, self.stream))
         if self.takes_rng:
             return self.decoder(value, rng=random.generator(source_id, self.stream))
         return self.decoder(value)
+
+    def decode_masked(
+        self, value: Any, rng: Callable[[], np.random.Generator], out: NDArray[Any] | None = None
+    ) -> tuple[Any, NDArray[np.bool_]]:
+        """The value, written into `out` if there is one, and its mask."""
+        decoder: Any = self.decoder
+        pair: tuple[Any, NDArray[np.bool_]]
+        pair = decoder.decode_masked(value, out, **({"rng": rng()} if self.takes_rng else {}))
+        return pair
 
     @property
     def has_no_null(self) -> bool:
@@ -93,3 +117,17 @@ def in_place(field: Field) -> Layout | None:
     if row is None or not field.required or not hasattr(field.decoder, "decode_into"):
         return None
     return tuple(row[0]), np.dtype(row[1])
+
+
+def mask_in_place(field: Field) -> Layout | None:
+    """Shape and dtype of a row of the field's masks, if they can be written into an array."""
+    row: Layout | None = getattr(field.decoder, "mask_row", None) if field.has_mask else None
+    return row if field.required else None
+
+
+def put(sample: dict[str, Any], field: Field, value: Any) -> None:
+    """Put what `Field.decode` returned into a sample."""
+    if field.has_mask:
+        sample[field.name], sample[field.mask_name] = value
+    else:
+        sample[field.name] = value
