@@ -171,7 +171,16 @@ def main() -> None:
 def report(rows: Any, results: dict[tuple[str, str], list[Result]], *, as_json: bool) -> None:
     """A row a measurement: the median rate, and its share of the row it is held against."""
     table = Table(
-        "server", "task", "s", "MB/s", "samples/s", "held against", "share", "wanted", box=None
+        "server",
+        "task",
+        "s",
+        "MB/s",
+        "CPU s/GB",
+        "samples/s",
+        "held against",
+        "share",
+        "wanted",
+        box=None,
     )
     document = []
     rates = {
@@ -184,8 +193,11 @@ def report(rows: Any, results: dict[tuple[str, str], list[Result]], *, as_json: 
         share = rate / rates[where, floor] if floor and (where, floor) in rates else None
         seconds = statistics.median(run["seconds"] for run in runs)
         samples = statistics.median(run["samples"] / run["seconds"] for run in runs)
+        # Of the client's process, without the server's: what counts where the machine is shared.
+        cpu = [run["cpu"] / run["bytes"] * 1e9 for run in runs if "cpu" in run]
         table.add_row(
-            where, task, f"{seconds:.2f}", f"{rate / 1e6:,.0f}", f"{samples:,.0f}", floor or "",
+            where, task, f"{seconds:.2f}", f"{rate / 1e6:,.0f}",
+            f"{statistics.median(cpu):.2f}" if cpu else "", f"{samples:,.0f}", floor or "",
             "" if share is None else f"{share:.0%}", "" if asked is None else f"{asked:.0%}",
         )  # fmt: skip
         document.append({"server": where, "task": task, "share": share, "runs": runs})

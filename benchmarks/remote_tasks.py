@@ -254,7 +254,7 @@ def _epoch(
 ) -> Result:
     import shardwise as sw
 
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     data = sw.tar(urls, fields=("bin",), storage=storage, cache=cache)
     with sw.DataLoader(
         data, batch_size=64, shuffle=shuffle, rank=0, world_size=1, remainder="uneven",
@@ -262,7 +262,7 @@ def _epoch(
     ) as loader:  # fmt: skip
         if not steps or steps > 1:
             # The index is there and opened: what is measured is reading.
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
         samples = num_bytes = 0
         every = chain.from_iterable(loader for _ in range(epochs))
         for step, batch in enumerate(every, 1):
@@ -270,10 +270,10 @@ def _epoch(
             num_bytes += sum(map(len, batch["bin"]))
             if step == steps:
                 break
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
         stats = loader.stats()
     return {
-        "seconds": seconds, "bytes": num_bytes, "samples": samples,
+        "seconds": seconds, "cpu": cpu, "bytes": num_bytes, "samples": samples,
         "requests": stats["requests"], "fetched": stats["bytes_fetched"],
     }  # fmt: skip
 

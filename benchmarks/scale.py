@@ -16,9 +16,9 @@ Nothing is read: the plan says all of it. Nodes have 8 ranks of 100 samples a se
 - kept: of the shards that a node opened at W = 1,024, how many it goes on with at W (the same node
   number), which is what its cache is worth after a resume.
 
-    python benchmarks/scale.py [--world-sizes 1024 1000] [--all]
+    python benchmarks/scale.py [--world-sizes 1024 1000] [--all] [--costs]
 
---all checks the nodes a shard for every W from 1 to 2,048.
+--all checks the nodes a shard for every W from 1 to 2,048; --costs prints the CPU times alone.
 """
 
 from __future__ import annotations
@@ -242,33 +242,40 @@ def steps_cost() -> None:
             print(f"  W={world_size:5d} lanes={lanes:6d}: {', '.join(costs)}")
 
 
-def certificate_cost() -> None:
-    """CPU of counting a batch of 64 into the word of an epoch."""
+def certificate_cost(sampler: WindowSampler) -> None:
+    """CPU of counting a batch of 64 into an epoch's word: ids at random, and those of a rank."""
     draw = np.random.default_rng(0)
-    for num_samples in (10**6, 10**9, 10**10):
+    partition = Partition(sampler.num_samples, BATCH_SIZE, 1024, lanes=sampler.lanes)
+    ids = {
+        f"N = {n:.0e}, at random": [draw.integers(0, n, BATCH_SIZE) for _ in range(2000)]
+        for n in (10**6, 10**9, 10**10)
+    }
+    ids["N = 1e+10, a rank of 1,024"] = [
+        sampler.indices(0, partition.positions(step, 500)[0]) for step in range(2000)
+    ]
+    for label, batches in ids.items():
         word = IdWord("0123456789abcdef", 0)
         tally = Tally(lambda word=word: word)
-        rows = [BatchRows(draw.integers(0, num_samples, BATCH_SIZE)) for _ in range(640)]
-        best = np.inf
-        for _ in range(10):
+        rows = [BatchRows(each) for each in batches]
+        costs = []
+        for _ in range(20):
             began = time.process_time()
             for each in rows:
                 tally.add(each)
-            best = min(best, (time.process_time() - began) / len(rows))
-        began = time.process_time()
-        for _ in range(100):
-            word.of_range(range(num_samples))
-        closed = (time.process_time() - began) / 100
-        print(
-            f"  N = {num_samples:.0e}: {best * 1e6:.2f} us a batch of 64, "
-            f"closed form {closed * 1e6:.0f} us"
-        )
+            tally.take()
+            costs.append((time.process_time() - began) / len(rows) * 1e6)
+        print(f"  {label}: {min(costs):.2f} us a batch of 64, median {np.median(costs):.2f}")
+    began = time.process_time()
+    for _ in range(100):
+        word.of_range(range(10**10))
+    print(f"  closed form: {(time.process_time() - began) * 1e4:.0f} us")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--world-sizes", type=int, nargs="+", default=list(WORLD_SIZES))
     parser.add_argument("--all", action="store_true", help="every W from 1 to 2,048")
+    parser.add_argument("--costs", action="store_true", help="CPU times only, no simulation")
     options = parser.parse_args()
     draw = np.random.default_rng(0)
     sizes = np.maximum(1, draw.lognormal(np.log(MEAN_SIZE), SIGMA, NUM_SHARDS)).astype(np.int64)
@@ -291,7 +298,9 @@ def main() -> None:
     print(f"sampler: {shown}, {memory:.0f} MB")
     steps_cost()
     print("\nCertificate, CPU:\n")
-    certificate_cost()
+    certificate_cost(sampler)
+    if options.costs:
+        return
     by_size, plain = Cut(sampler, sizes), Cut(WindowSampler(sizes, seed=1, lanes=1024), sizes)
     table("Lanes by size", by_size, options.world_sizes)
     table("1,024 lanes", plain, options.world_sizes)

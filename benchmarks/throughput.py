@@ -155,16 +155,19 @@ def show(
     best = max((r for n, r in peers.items() if "our" not in n), default=float("nan"))
     floor = rates.get("floor")
     table = Table(title=f"{task}, batches of {BATCH[task]}, 2 workers, medians")
-    for column in ("loader", "samples/s", "x best peer", "of the floor", "first batch, s"):
+    columns = ("loader", "samples/s", "x best peer", "of the floor", "first batch, s")
+    for column in (*columns, "CPU us a sample"):
         table.add_column(column, justify="left" if column == "loader" else "right")
     for name, rate in sorted(rates.items(), key=lambda item: -item[1]):
         firsts = [r["first_batch_s"] for r in results[task, name] if "first_batch_s" in r]
+        cpu = [r["cpu_us"] for r in results[task, name] if "cpu_us" in r]
         table.add_row(
             name,
             f"{rate:,.0f}",
             f"{rate / best:.2f}",
             f"{rate / floor:.2f}" if floor else "-",
             f"{statistics.median(firsts):.2f}" if firsts else "-",
+            f"{statistics.median(cpu):.2f}" if cpu else "-",
         )
     Console(width=100).print(table)
 

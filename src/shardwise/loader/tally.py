@@ -1,7 +1,7 @@
 """The tally of a loader: the word of the samples that it handed out, kept batch by batch.
 
-It counts where the position counts, so never what was only prefetched. Ids are copied into a
-buffer, 0.3 us a batch of 64, and added to the word 4,096 at a time, another 0.4 us a batch.
+It counts where the position counts, so never what was only prefetched. Ids are copied, 0.3 us a
+batch of 64, and added to the word some 4,096 at a time, another 0.4 us a batch.
 """
 
 from __future__ import annotations
@@ -64,31 +64,27 @@ class Tally:
 
     def __init__(self, word: Callable[[], IdWord]) -> None:
         self._word = word
-        self._buffer = np.empty(_BUFFER_IDS, dtype=np.int64)
         self._clear()
 
     def _clear(self) -> None:
+        self._buffered: list[bytes] = []
         self._num_buffered = 0
         self._counted = Counted()
 
     def add(self, rows: BatchRows) -> None:
         """Count a batch that is being handed out."""
-        ids = rows.ids
-        end = self._num_buffered + len(ids)
-        if end > _BUFFER_IDS:
+        # A copy: the program may change the "__index__" of its batch. As bytes, it is made in two
+        # thirds of the time that it takes to fill a part of an array.
+        self._buffered.append(rows.ids.tobytes())
+        self._num_buffered += len(rows.ids)
+        if self._num_buffered >= _BUFFER_IDS:
             self._flush()
-            end = len(ids)
-        if end > _BUFFER_IDS:
-            self._count("handed_out", ids)
-        else:
-            # A copy: the program may change the "__index__" of its batch.
-            self._buffer[end - len(ids) : end] = ids
-            self._num_buffered = end
         if len(rows.skipped):
             self._count("skipped", rows.skipped)
         if len(rows.replaced):
             self._count("replaced", rows.replaced)
-        self._counted.num_padded += rows.num_padded
+        if rows.num_padded:
+            self._counted.num_padded += rows.num_padded
 
     def take(self) -> Counted:
         """The sums since the last call, or the beginning."""
@@ -99,8 +95,10 @@ class Tally:
 
     def _flush(self) -> None:
         if self._num_buffered:
-            self._count("handed_out", self._buffer[: self._num_buffered])
+            ids = np.frombuffer(b"".join(self._buffered), dtype=np.int64)
+            self._buffered.clear()
             self._num_buffered = 0
+            self._count("handed_out", ids)
 
     def _count(self, name: str, ids: NDArray[np.int64]) -> None:
         more = Tallied(len(ids), self._word().of(ids))
