@@ -16,6 +16,8 @@ import threading
 import time
 from pathlib import Path
 
+import torch  # noqa: F401 - as a training has: the first batch would import it
+
 import shardwise as sw
 
 

@@ -1,6 +1,6 @@
 """CPU of one clip as a multiple of the floor, bytes of an index, remote bytes, and 10 s of an hour.
 
-    python -m benchmarks.video [--clips 20] [--seconds 10]
+    python -m benchmarks.video [--clips 20] [--seconds 10] [--gop 12 48 250] [--pictures | --sound]
 
 The floor is the packets from the key frame to the last wanted frame, through one PyAV codec
 context, and the wanted frames to RGB. All ways alternate in one process with torch at one thread;
@@ -120,11 +120,11 @@ def cpu(call, *arguments):
     return time.process_time() - begin
 
 
-def clips(folder, num_clips, seconds):
+def clips(folder, num_clips, seconds, gops):
     import torch
 
     torch.set_num_threads(1)
-    for gop in (12, 48, 250):
+    for gop in gops:
         data = make(folder, gop, seconds)
         index = index_media(BytesReader(data))
         track = index.first("video")
@@ -235,12 +235,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clips", type=int, default=20)
     parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--gop", type=int, nargs="+", default=[12, 48, 250])
     parser.add_argument("--sound", action="store_true", help="sound alone")
+    parser.add_argument("--pictures", action="store_true", help="pictures alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not options.sound:
-            clips(Path(folder), options.clips, options.seconds)
-        sound(Path(folder))
+            clips(Path(folder), options.clips, options.seconds, options.gop)
+        if options.sound or not options.pictures:
+            sound(Path(folder))
 
 
 if __name__ == "__main__":

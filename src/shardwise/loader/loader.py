@@ -99,8 +99,8 @@ class DataLoader(StatefulLoader):
         timeout: seconds to wait for one batch before `StallError`; None waits for ever.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample.
             Then its worker process is stopped, and the sample is a damaged one for `on_error`,
-            with a `DecodeTimeoutError` that names url, key and field. It takes worker processes;
-            None lets decoders take any time.
+            with a `DecodeTimeoutError` that names url, key and field, and the frames of a clip. It
+            takes worker processes; None lets decoders take any time.
         prefetch_bytes: memory of the batches that are made ahead on this rank, by default 1 GiB:
             fewer are made ahead where they would take more, but always one. The batch that the
             program has, and the one on its way to a device, come on top.

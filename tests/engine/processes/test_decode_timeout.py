@@ -129,6 +129,19 @@ def test_raise_names_url_key_and_field_and_the_loader_goes_on(numbers):
         assert next(iter(loader))["__index__"].tolist() == list(range(10))
 
 
+def test_the_error_does_not_wait_for_workers_to_end(numbers):
+    builder = BatchBuilder(numbers.decode(n=Stuck((0,))))
+    options = {"num_workers": 1, "timeout": 120, "decode_timeout": _TIMEOUT_S}
+    executor = ProcessExecutor(builder, **options)
+    with pytest.raises(sw.DecodeTimeoutError):
+        next(executor.run(iter([BatchRequest(0, 0, np.arange(3))])))
+    # The one that was started in its place would take a second to see that it is to end.
+    assert executor._session is not None
+    request = BatchRequest(0, 0, np.arange(3, 6))
+    assert next(executor.run(iter([request]))).data["n"][:, 0].tolist() == [3, 4, 5]
+    executor.close()
+
+
 def test_batches_without_a_row_and_batches_of_the_users_come_from_workers_too(numbers):
     data = numbers.subset(range(4)).decode(n=Stuck((0, 2)))
     options = {"decode_timeout": _TIMEOUT_S, "num_workers": 2, "on_error": "skip"}

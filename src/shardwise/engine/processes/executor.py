@@ -28,7 +28,7 @@ from shardwise.engine.processes.tasks import Answer, Stopped
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.stall import stall_error, stuck_error
-from shardwise.errors import StallError, WorkerError
+from shardwise.errors import DecodeTimeoutError, StallError, WorkerError
 
 __all__ = ["ProcessExecutor"]
 
@@ -111,6 +111,9 @@ class ProcessExecutor:
                 # The first batch tells how large they are: prefetch more before the caller asks.
                 self._fill(session, run, pending, requests, leave=1)
                 yield whole
+        except DecodeTimeoutError:
+            # Its worker was replaced: waiting for the end of one that starts would delay the error.
+            raise
         except (WorkerError, StallError):
             # A process is gone or stuck: the next run starts new ones.
             if self._session is session:
