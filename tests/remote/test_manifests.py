@@ -91,7 +91,7 @@ def test_a_shard_that_was_replaced_or_lost_in_the_store_is_an_error(s3):
     replace_object(s3, s3.url("stale/001.tar"), numbered_tar(100, 6, 1000))
     data = sw.tar(url, storage=s3.config)
     data[0]
-    with pytest.raises(StaleIndexError, match="not the one that the manifest"):
+    with pytest.raises(StaleIndexError, match=r"manifest .* lists another ETag than there is"):
         data[7]
     with pytest.raises(StaleIndexError, match="not the one that the manifest"):
         sw.tar(url, storage=s3.config, check="all").manifest
@@ -118,6 +118,10 @@ def test_a_signature_is_not_stored_and_shards_are_found_beside_the_manifest(tmp_
         check_epoch(loader(sw.tar(made)), 15)
         plain = [f"{server.url}/00{number}.tar" for number in range(3)]
         assert sw.tar(made).fingerprint == sw.tar(plain).fingerprint
+        twice = [urls[0], urls[0].replace("sig=secret", "sig=other")]
+        with pytest.raises(ValueError, match="named twice, with different queries") as caught:
+            len(sw.tar(twice))
+        assert "sig=" not in str(caught.value)
         # A manifest that is signed itself.
         (tmp_path / "web" / "train.swm").write_bytes(made.read_bytes())
         check_epoch(loader(sw.tar(f"{server.url}/train.swm?sig=secret")), 15)

@@ -14,7 +14,7 @@ from shardwise.sources.tar.check.problem import Problem, problem_of
 from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file
+from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import is_shard_list
@@ -89,7 +89,8 @@ def wrong_entries(
         known: shards with other problems, which are left out.
     """
     store = IndexStore(index_dir, accept_unfinished=True)
-    for manifest in filter(is_manifest_file, urls):
+    names = filter(is_manifest_file, urls)
+    for manifest in [file for name in names for file in manifest_files(name, store.options)]:
         listed = ListedShards(manifest, store)
         for number, url in enumerate(listed.urls):
             if url in known:
