@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.cli.coverage_lines import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
-from shardwise.plan.coverage_line import CoverageLine, Tallied
+from shardwise.plan.coverage_line import GIVEN, CoverageLine, Tallied
 from shardwise.plan.id_word import MODULUS
 
 __all__ = ["EpochVerdict", "verdict_of"]
@@ -35,6 +35,7 @@ class EpochVerdict:
         planned: samples that the plan gives.
         num_padded: rows of padding.
         num_dropped: samples that the plan leaves out at the end.
+        num_given: of those handed out, indices that were given to torch's DataLoader.
         runs: the runs that count.
         world_sizes: their numbers of ranks.
         faults: what does not fit, in words.
@@ -53,6 +54,7 @@ class EpochVerdict:
     planned: Tallied = field(default_factory=Tallied)
     num_padded: int = 0
     num_dropped: int = 0
+    num_given: int = 0
     runs: list[str] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -85,6 +87,7 @@ class EpochVerdict:
                 (self.replaced.count, "replaced by others"),
                 (self.num_dropped, "left out at the end"),
                 (self.num_padded, "rows of padding"),
+                (self.num_given, GIVEN),
             )
             if number
         ]
@@ -106,6 +109,7 @@ class EpochVerdict:
             "replaced": self.replaced.count,
             "padded": self.num_padded,
             "dropped": self.num_dropped,
+            "given": self.num_given,
             "runs": self.runs,
             "world_sizes": self.world_sizes,
             "faults": self.faults,
@@ -165,6 +169,7 @@ def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples) -
     verdict.replaced = _sum(verdict.replaced, line.replaced)
     verdict.planned = _sum(verdict.planned, line.planned)
     verdict.num_padded += line.num_padded
+    verdict.num_given += line.handed_out.count if line.is_given else 0
     got = _sum(line.handed_out, line.skipped, line.replaced)
     if got == line.planned:
         return
