@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,10 @@ def planted(kind: str, draw: random.Random) -> tuple[Any, set[int]]:
             ids = np.append(ids, ids[row])
         elif kind == "both":
             lost.add(int(ids[row]))
-            ids[row] = next(i for i in ids if i != ids[row])
+            ids[row] = next((i for i in ids if i != ids[row]), (ids[row] + 1) % NUM)
         else:
             ids = (ids + 1) % NUM
-        return BatchRows(ids)
+        return replace(rows, ids=ids)
 
     return fault, lost
 
@@ -179,7 +180,16 @@ def check_faults(directory: Path, seeds: range) -> None:
         kind = ("lost", "double", "both", "shifted")[seed % 4]
         fault, _ = planted(kind, draw)
         sampler = SAMPLERS[seed // 4 % len(SAMPLERS)]
-        ranks = Ranks(directory, DATA, sampler, world_size=3, shared="one", fault=fault)
+        ranks = Ranks(
+            directory,
+            DATA,
+            sampler,
+            world_size=3,
+            remainder=draw.choice(["uneven", "pad", "drop"]),
+            on_error=draw.choice(["raise", "skip", "replace"]),
+            shared="one",
+            fault=fault,
+        )
         ranks.epoch()
         [epoch] = document("certify", directory, exit_code=1)["orders"][0]["epochs"]
         assert not epoch["ok"], (seed, kind)

@@ -189,7 +189,11 @@ class ListedShards:
         if save:
             # Refuses an index that does not fit; of a copy with another time, the headers are
             # compared: see `IndexStore.load`.
-            store.find(url, stat)
+            try:
+                store.find(url, stat)
+            except StaleIndexError as error:
+                how = f"its index is of another shard than there is ({described(stat)})"
+                raise self._stale(url, how) from error
         index = store.load(url, stat)
         is_new = index is None
         if index is None:
