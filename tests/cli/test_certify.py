@@ -196,6 +196,23 @@ def check_faults(directory: Path, seeds: range) -> None:
         assert "run one, rank" in epoch["faults"][0], (seed, kind)
 
 
+@pytest.mark.parametrize("faulty", [None, 0, 1])
+def test_processes_that_share_a_rank_are_each_held_against_the_plan(
+    tmp_path: Path, faulty: int | None
+) -> None:
+    # Two of a tensor-parallel group have equal loaders: one run, and each rank twice.
+    for number in range(2):
+        fault = planted("both", random.Random(7))[0] if number == faulty else None
+        ranks = Ranks(tmp_path, DATA, SAMPLERS[0], world_size=3, shared="one", fault=fault)
+        ranks.epoch()
+    output = run("certify", tmp_path, exit_code=int(faulty is not None)).stdout
+    assert "undone" not in output
+    if faulty is None:
+        assert f"epoch 0: every one of {NUM} samples exactly once\n" in output
+    else:
+        assert "but not the same ones" in output
+
+
 def test_planted_faults_are_found_and_placed(tmp_path: Path) -> None:
     check_faults(tmp_path / "coverage", range(40))
 

@@ -40,7 +40,7 @@ class EpochVerdict:
         world_sizes: their numbers of ranks.
         faults: what does not fit, in words.
         notes: facts that explain it, in words.
-        used: the lines that count.
+        used: the lines that count, and their copies of other processes.
     """
 
     epoch: int
@@ -133,10 +133,15 @@ def verdict_of(epoch: int, stretches: list[Stretch], name_samples: NameSamples) 
         verdict.runs.append(leg.run)
         verdict.world_sizes.append(leg.world_size)
         for rank in range(leg.world_size):
-            for placed in _counting(stretch, rank):
-                _add(verdict, placed, name_samples)
+            chain = _counting(stretch, rank)
+            for placed in chain:
+                _add(verdict, placed)
                 if placed.line.is_end:
                     ends.append(placed.line)
+            # Copies are held against the plan as well, and counted once.
+            for placed in [*chain, *leg.copies(chain, stretch.last)]:
+                verdict.used.append(placed)
+                verdict.faults += _line_faults(placed, name_samples)
         for rank_passes in leg.passes.values():
             for rank_pass in rank_passes:
                 verdict.faults += [
@@ -160,26 +165,30 @@ def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
     return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
 
 
-def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples) -> None:
-    """Count a line, and hold it against its part of the plan."""
+def _add(verdict: EpochVerdict, placed: PlacedLine) -> None:
+    """Count a line."""
     line = placed.line
-    verdict.used.append(placed)
     verdict.handed_out = _sum(verdict.handed_out, line.handed_out)
     verdict.skipped = _sum(verdict.skipped, line.skipped)
     verdict.replaced = _sum(verdict.replaced, line.replaced)
     verdict.planned = _sum(verdict.planned, line.planned)
     verdict.num_padded += line.num_padded
     verdict.num_given += line.handed_out.count if line.is_given else 0
+
+
+def _line_faults(placed: PlacedLine, name_samples: NameSamples) -> list[str]:
+    """What differs between a line and its part of the plan, in words."""
+    line = placed.line
     got = _sum(line.handed_out, line.skipped, line.replaced)
     if got == line.planned:
-        return
+        return []
     fault = (
         f"run {line.run}, rank {line.rank} of {line.world_size}, {_range(line)} ({placed.place}): "
         f"{got.count} samples for {line.planned.count} of the plan"
     )
     if got.count == line.planned.count:
         fault += ", but not the same ones"
-    verdict.faults += [fault, *name_samples(line)]
+    return [fault, *name_samples(line)]
 
 
 def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:
