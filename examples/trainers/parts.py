@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -72,7 +75,7 @@ class Ledger:
 
 
 def run(train: Callable[..., None]) -> None:
-    """Call `train(directory, stop_after=...)` with what the command line says."""
+    """Call `train(directory, stop_after=...)` with what the command line says, and certify it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--stop-after", type=int, metavar="STEPS")
@@ -82,11 +85,14 @@ def run(train: Callable[..., None]) -> None:
             f"no shards yet: python -m examples.trainers.parts {options.directory} writes them"
         )
     train(options.directory, stop_after=options.stop_after)
+    if dist.is_initialized():
+        dist.barrier()  # all ranks have written their lines
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        certify = [sys.executable, "-m", "shardwise", "certify", options.directory / "coverage"]
+        subprocess.run(certify, check=True)
 
 
 if __name__ == "__main__":
-    import sys
-
     from examples.digits.data import write_shards
 
     write_shards(Path(sys.argv[1]) / "shards")

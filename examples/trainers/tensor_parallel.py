@@ -42,6 +42,7 @@ def train(directory: Path, *, stop_after: int | None = None) -> None:
             ledger.add_batch(loader.epoch, batch, loss)
             step += 1
             if step == stop_after:
+                loader.state_dict()  # writes down what this rank has got up to here
                 return
 
 

@@ -43,7 +43,7 @@ def tar(
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are. They may have been cut between two samples, so without it they are a DataError.
         check: when a shard that a manifest file lists is held against its entry: at its first use,
-            or "all" when the dataset is opened. Other shards are always looked at then.
+            or "all" before this returns. Other shards are all looked at when it is first used.
 
     Raises:
         MissingShardError: nothing is there under a url, or a directory or a glob finds an index
@@ -69,6 +69,9 @@ def tar(
             check_all=check == "all",
         )
     )
+    if check == "all":
+        # Now, and once: copies in other processes do not look at all shards again.
+        _ = dataset.manifest
     return dataset if fields is None else dataset.select(*fields)
 
 

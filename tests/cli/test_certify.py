@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,10 @@ def planted(kind: str, draw: random.Random) -> tuple[Any, set[int]]:
             ids = np.append(ids, ids[row])
         elif kind == "both":
             lost.add(int(ids[row]))
-            ids[row] = next(i for i in ids if i != ids[row])
+            ids[row] = next((i for i in ids if i != ids[row]), (ids[row] + 1) % NUM)
         else:
             ids = (ids + 1) % NUM
-        return BatchRows(ids)
+        return replace(rows, ids=ids)
 
     return fault, lost
 
@@ -179,11 +180,37 @@ def check_faults(directory: Path, seeds: range) -> None:
         kind = ("lost", "double", "both", "shifted")[seed % 4]
         fault, _ = planted(kind, draw)
         sampler = SAMPLERS[seed // 4 % len(SAMPLERS)]
-        ranks = Ranks(directory, DATA, sampler, world_size=3, shared="one", fault=fault)
+        ranks = Ranks(
+            directory,
+            DATA,
+            sampler,
+            world_size=3,
+            remainder=draw.choice(["uneven", "pad", "drop"]),
+            on_error=draw.choice(["raise", "skip", "replace"]),
+            shared="one",
+            fault=fault,
+        )
         ranks.epoch()
         [epoch] = document("certify", directory, exit_code=1)["orders"][0]["epochs"]
         assert not epoch["ok"], (seed, kind)
         assert "run one, rank" in epoch["faults"][0], (seed, kind)
+
+
+@pytest.mark.parametrize("faulty", [None, 0, 1])
+def test_processes_that_share_a_rank_are_each_held_against_the_plan(
+    tmp_path: Path, faulty: int | None
+) -> None:
+    # Two of a tensor-parallel group have equal loaders: one run, and each rank twice.
+    for number in range(2):
+        fault = planted("both", random.Random(7))[0] if number == faulty else None
+        ranks = Ranks(tmp_path, DATA, SAMPLERS[0], world_size=3, shared="one", fault=fault)
+        ranks.epoch()
+    output = run("certify", tmp_path, exit_code=int(faulty is not None)).stdout
+    assert "undone" not in output
+    if faulty is None:
+        assert f"epoch 0: every one of {NUM} samples exactly once\n" in output
+    else:
+        assert "but not the same ones" in output
 
 
 def test_planted_faults_are_found_and_placed(tmp_path: Path) -> None:

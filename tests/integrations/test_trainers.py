@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from examples.trainers.parts import train_loader
-from tests.support.torchrun import run_program
+from tests.support.torchrun import run_program, torchrun
 from tests.support.trainers import (
     OFFLINE,
     TIMEOUT_S,
@@ -31,6 +31,15 @@ NUM_TRAIN, NUM_TESTS = 1441, 356
 def test_ddp_goes_on_in_the_middle_of_an_epoch(shards: Path, tmp_path: Path) -> None:
     launch("ddp", shards, tmp_path, stop_after=STOP_AFTER)
     assert_exact(tmp_path)
+
+
+@pytest.mark.long
+def test_a_program_ends_with_the_certificate(shards: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").symlink_to(shards)
+    for more in (["--stop-after", "6"], []):
+        done = torchrun("-m", "examples.trainers.ddp", tmp_path, *more, nproc=2, env=OFFLINE)
+    verdicts = [f"epoch {e}: every one of 1,441 samples exactly once" for e in range(2)]
+    assert all(verdict in done.stdout for verdict in verdicts)
 
 
 @pytest.mark.long

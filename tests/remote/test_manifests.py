@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import pickle
+import shutil
 
 import pytest
 
 import shardwise as sw
-from shardwise.errors import MissingShardError, StaleIndexError
+from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
@@ -91,7 +92,7 @@ def test_a_shard_that_was_replaced_or_lost_in_the_store_is_an_error(s3):
     replace_object(s3, s3.url("stale/001.tar"), numbered_tar(100, 6, 1000))
     data = sw.tar(url, storage=s3.config)
     data[0]
-    with pytest.raises(StaleIndexError, match="not the one that the manifest"):
+    with pytest.raises(StaleIndexError, match=r"manifest .* lists another ETag than there is"):
         data[7]
     with pytest.raises(StaleIndexError, match="not the one that the manifest"):
         sw.tar(url, storage=s3.config, check="all").manifest
@@ -100,6 +101,83 @@ def test_a_shard_that_was_replaced_or_lost_in_the_store_is_an_error(s3):
     s3.request("DELETE", "stale/002.tar")
     with pytest.raises((MissingShardError, StaleIndexError), match="manifest"):
         sw.tar(url, storage=s3.config)[12]
+
+
+@pytest.fixture(params=["local", "web", "s3"])
+def place(request, tmp_path):
+    """Where a dataset lies: its URL, what writes or removes (None) a file there, and settings."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def write(name: str, data: bytes | None) -> None:
+        if data is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(data)
+
+    if request.param == "local":
+        yield str(folder), write, None
+    elif request.param == "web":
+        with nginx(folder) as server:
+            yield server.url, write, None
+    else:
+        s3 = request.getfixturevalue("s3")
+
+        def put(name: str, data: bytes | None) -> None:
+            if data is None:
+                s3.request("DELETE", f"manifests/{name}")
+            else:
+                s3.put(f"manifests/{name}", data)
+
+        yield s3.url("manifests"), put, s3.config
+
+
+def test_what_is_wrong_with_a_dataset_is_an_error_and_no_short_epoch(place, tmp_path, user_cache):
+    url, write, storage = place
+    for name, first in (("sound", 0), ("other", 1000)):
+        pattern = f"{tmp_path}/{name}/train-{{shard:03d}}.tar"
+        with sw.TarWriter(pattern, max_samples=5, manifest=True) as writer:
+            for number in range(first, first + 15):
+                writer.write({"__key__": f"{number:05d}", "bin": b"x" * 100})
+    sound, other = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("sound", "other")
+    )
+    for name, data in sound.items():
+        write(name, data)
+    manifest = sound["train.swm"]
+    write("cut.swm", manifest[:-30])
+    write("page.swm", b"<html>Sign in</html>")
+    write("other.swm", other["train.swm"])
+    for name in ("cut.swm", "page.swm"):
+        with pytest.raises(DataError, match=rf"can't be used: .*index --merge .*{name} URLS"):
+            sw.tar(f"{url}/{name}", storage=storage)
+    with pytest.raises(MissingShardError, match=r"gone\.swm"):
+        sw.tar(f"{url}/gone.swm", storage=storage)
+
+    def epoch(name: str, **options) -> list[int]:
+        shutil.rmtree(user_cache, ignore_errors=True)
+        data = sw.tar(f"{url}/{name}", storage=storage)
+        with loader(data, batch_size=4, **options) as batches:
+            return [index for batch in batches for index in batch["__index__"].tolist()]
+
+    def refused(error: type[DataError], name: str, match: str) -> None:
+        for options in ({"num_threads": 0}, {"num_threads": 2, "shuffle": True}):
+            with pytest.raises(error, match=match):
+                epoch(name, **options)
+        with pytest.raises(error, match=match):
+            sw.tar(f"{url}/{name}", storage=storage, check="all")
+
+    assert epoch("train.swm") == list(range(15))
+    refused(StaleIndexError, "other.swm", "not the one that the manifest .* it lists 5 samples in")
+    write("train-001.tar", other["train-001.tar"])
+    refused(StaleIndexError, "train.swm", "its index is of another shard than there is")
+    write("train-001.tar.swi", other["train-001.tar.swi"])
+    refused(StaleIndexError, "train.swm", "not the one that the manifest .* it lists 5 samples in")
+    write("train-001.tar", sound["train-001.tar"][:1024])
+    refused(StaleIndexError, "train.swm", "it lists [0-9,]+ bytes, there are 1,024 bytes")
+    write("train-001.tar", None)
+    refused(MissingShardError, "train.swm", "lists this shard, and it is not there")
 
 
 def test_a_signature_is_not_stored_and_shards_are_found_beside_the_manifest(tmp_path, caplog):
@@ -118,6 +196,10 @@ def test_a_signature_is_not_stored_and_shards_are_found_beside_the_manifest(tmp_
         check_epoch(loader(sw.tar(made)), 15)
         plain = [f"{server.url}/00{number}.tar" for number in range(3)]
         assert sw.tar(made).fingerprint == sw.tar(plain).fingerprint
+        twice = [urls[0], urls[0].replace("sig=secret", "sig=other")]
+        with pytest.raises(ValueError, match="named twice, with different queries") as caught:
+            len(sw.tar(twice))
+        assert "sig=" not in str(caught.value)
         # A manifest that is signed itself.
         (tmp_path / "web" / "train.swm").write_bytes(made.read_bytes())
         check_epoch(loader(sw.tar(f"{server.url}/train.swm?sig=secret")), 15)

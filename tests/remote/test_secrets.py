@@ -13,7 +13,10 @@ import pytest
 
 from shardwise.shown import base_name, shown, shown_in
 from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.merge import merge_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from tests.support.commands import run
 from tests.support.servers import nginx
 from tests.support.tars import make_shards
 
@@ -38,6 +41,11 @@ def server(tmp_path_factory):
     whole = (folder / "train-000.tar").read_bytes()
     (folder / "damaged.tar").write_bytes(whole[:700] + b"\xff" + whole[701:])
     pq.write_table(pa.table({"x": [1, 2, 3], "t": ["a", "b", "c"]}), folder / "table.parquet")
+    store = IndexStore(tmp_path_factory.mktemp("index"))
+    shards = [str(folder / f"train-00{number}.tar") for number in range(2)]
+    build_indexes(shards, index=store.directory)
+    merge_indexes(str(folder / "train.swm"), shards, store=store)
+    (folder / "cut.swm").write_bytes((folder / "train.swm").read_bytes()[:-9])
     (folder / "list.jsonl").write_text('{"path": "train-000.tar"}\n')
     with nginx(folder) as running:
         yield running
@@ -80,6 +88,16 @@ def test_no_door_of_the_library_lets_a_secret_out(server, private):
     assert list(private.rglob("*.block"))
     assert len(list(out.glob("error-*.pickle"))) > 50
     assert b"/train-000.tar?..." in done.stdout
+    # Coverage of signed manifests, with a lost sample that is named.
+    (lines, *_) = (out / "coverage").glob("*.jsonl")
+    line = json.loads(lines.read_text().splitlines()[0])
+    line["handed_out"][0] -= 1
+    lines.write_text(json.dumps(line) + "\n")
+    for more in ([], ["--json"]):
+        url = f"{server.url}/train.swm{QUERY}"
+        found = run("certify", out / "coverage", url, *more, exit_code=1)
+        scan(private, printed=found.output.encode())
+        assert "8 samples for 9 of the plan" in found.output
     # The server had the query and nobody else's token.
     asked = server.log.read_text()
     assert "QUERYCANARY" in asked
@@ -87,8 +105,9 @@ def test_no_door_of_the_library_lets_a_secret_out(server, private):
 
 
 @pytest.mark.parametrize("arguments", [
-    ["index"], ["index", "--index", "DIR"], ["info", "--shards"], ["plan"], ["verify"], ["doctor"],
-    ["bench", "--max-batches", "2"], ["info", "--traceback"], ["cache", "DIR"],
+    ["index"], ["index", "--index", "DIR"], ["index", "--merge", "SWM"], ["info", "--shards"],
+    ["plan"], ["verify"], ["doctor"], ["bench", "--max-batches", "2"],
+    ["info", "--traceback"], ["cache", "DIR"],
 ], ids=" ".join)  # fmt: skip
 @pytest.mark.parametrize("name", ["train-000.tar", "damaged.tar", "gone.tar", "{a.tar", "USER"])
 def test_no_command_lets_a_secret_out(server, private, arguments, name, monkeypatch):
@@ -97,7 +116,8 @@ def test_no_command_lets_a_secret_out(server, private, arguments, name, monkeypa
     url = f"{server.url}/{name}{QUERY}"
     if name == "USER":
         url = url.replace("://", "://user:PASSWORDCANARY@")
-    arguments = [str(private / "index") if each == "DIR" else each for each in arguments]
+    places = {"DIR": str(private / "index"), "SWM": str(private / "train.swm")}
+    arguments = [places.get(each, each) for each in arguments]
     monkeypatch.chdir(private)
     for more in ([], ["--json"]):
         urls = (

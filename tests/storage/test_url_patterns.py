@@ -67,6 +67,13 @@ def test_matches_and_listings_are_sorted_whatever_the_order_of_the_directory(tmp
     assert expand(f"{tmp_path}/*.tar") == wanted
 
 
+def test_a_glob_leaves_out_indexes_and_manifests_that_lie_beside_the_shards(tmp_path):
+    for name in ("a.tar", "a.tar.swi", "train.swm"):
+        (tmp_path / name).touch()
+    assert expand(f"{tmp_path}/*") == [f"{tmp_path}/a.tar"]
+    assert expand(f"{tmp_path}/*.swm") == [f"{tmp_path}/train.swm"]
+
+
 def test_globs_work_inside_braces(shards):
     assert expand("{sub/*,[bc]}.tar") == ["sub/e.tar", "b.tar", "c.tar"]
 

@@ -45,6 +45,7 @@ class Ranks:
         world_size: how many.
         remainder: what becomes of the rest.
         shared: the run's name, as a process group would give it; None for one a rank.
+        on_error: "skip" or "replace" for data of which every 13th sample is damaged.
         fault: changes what is handed out.
     """
 
@@ -58,9 +59,10 @@ class Ranks:
         world_size: int = 1,
         remainder: Remainder = "uneven",
         shared: str | None = None,
+        on_error: str = "raise",
         fault: Fault | None = None,
     ) -> None:
-        self.data, self.fault = data, fault
+        self.data, self.fault, self.on_error = data, fault, on_error
         self.plan = Plan(
             len(data),
             sampler=sampler,
@@ -88,10 +90,11 @@ class Ranks:
         for rank, (account, current) in enumerate(zip(self.accounts, passes, strict=True)):
             plan, step = current.plan, current.num_batches
             positions, valid = plan.positions(current.epoch, range(step, step + 1), rank)
-            rows = BatchRows(
-                plan.ids(current.epoch, positions[valid]),
-                num_padded=int(np.count_nonzero(~valid)),
-            )
+            ids = plan.ids(current.epoch, positions[valid])
+            is_bad = (ids % 13 == 5) & (self.on_error != "raise")
+            damaged = "skipped" if self.on_error == "skip" else "replaced"
+            num_padded = int(np.count_nonzero(~valid))
+            rows = BatchRows(ids[~is_bad], num_padded=num_padded, **{damaged: ids[is_bad]})
             if self.fault is not None:
                 rows = self.fault(rank, step, rows)
             account.add(rows)
@@ -133,7 +136,9 @@ def random_chain(
             data,
             sampler,
             batch_size=draw.randint(1, 8),
-            world_size=draw.randint(1, 6),
+            # Among them primes, and more ranks than the 7 lanes of a window shuffle.
+            world_size=draw.choice([1, 2, 3, 4, 5, 6, 7, 11, 13]),
+            on_error=draw.choice(["raise", "skip", "replace"]),
             remainder=draw.choice(["uneven", "pad", "drop"]),
             shared=f"run{run}" if shares_runs else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from shardwise.torch import BatchSampler, DistributedSampler, IterableDataset, S
 from shardwise.torch import samplers as samplers_module
 from tests.support.commands import document, run
 from tests.support.coverage import plant_fault
+from tests.support.torchrun import torchrun
 
 # More workers than cores is what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -151,9 +153,35 @@ def test_a_sampler_alone_counts_up_to_the_batch_that_the_program_names(
             part.state_dict(step * size)
     assert [(line.first, line.last) for line in lines_of(tmp_path)] == [(0, 24), (24, NUM)]
     assert all(line.handed_out == line.planned for line in lines_of(tmp_path))
-    assert part.certificate()["verdict"] == "epoch 0: every one of 101 samples exactly once"
+    whole = "epoch 0: every one of 101 samples exactly once"
+    assert part.certificate(13 if size == 1 else NUM)["verdict"] == whole
+    given = "of them as indices given to torch's DataLoader, which reads ahead"
+    assert part.certificate()["verdict"] == f"{whole}, 101 {given}"
+    [epoch] = document("certify", tmp_path)["orders"][0]["epochs"]
+    assert (epoch["verdict"], epoch["given"]) == (f"{whole}, 77 {given}", 77)
     with pytest.raises(ValueError, match="num_steps=999"):
         part.certificate(999)
+
+
+@pytest.mark.parametrize("kind", ["batch sampler", "sampler"])
+def test_what_workers_read_ahead_of_a_kill_is_not_certified_as_handed_out(
+    kind: str, tmp_path: Path
+) -> None:
+    for loader_kind in (torch.utils.data.DataLoader, StatefulDataLoader):
+        directory = tmp_path / loader_kind.__name__
+        part = part_of(kind, coverage=directory)
+        loader = loader_of(part, loader_kind, num_workers=2)
+        # With two batches ahead for each worker, the sampler is at its end after 9 of 13 batches.
+        for step, _ in enumerate(loader, 1):
+            if step == 2 and loader_kind is StatefulDataLoader:
+                loader.state_dict()
+            if step == 10:
+                break
+        [epoch] = document("certify", directory)["orders"][0]["epochs"]
+        if loader_kind is StatefulDataLoader:
+            assert epoch["verdict"].endswith("up to position 16 of 101 so far")
+        else:
+            assert f"{NUM} of them as indices given to torch's DataLoader" in epoch["verdict"]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -249,3 +277,19 @@ def test_workers_of_torchs_own_loader_are_refused_since_nobody_knows_what_it_got
         pass
     assert part.certificate()["ok"]
     assert "every one of 101 samples exactly once" in run("certify", tmp_path).stdout
+
+
+def test_real_ranks_that_are_killed_are_certified_through_every_door(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "certified_doors.py"
+    for number, nproc in enumerate((2, 3)):
+        done = torchrun(program, tmp_path, nproc=nproc, check=number == 1)
+        assert (done.returncode == 0) == (number == 1), done.stdout
+    certificates = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [each["door"] for each in certificates] == ["iterable", "batches", "indices", "plain"]
+    for certificate in certificates:
+        assert (certificate["ok"], certificate["ranks"], certificate["count"]) == (True, 3, 105)
+        [order] = document("certify", tmp_path / certificate["door"])["orders"]
+        assert [epoch["world_sizes"] for epoch in order["epochs"]] == [[2, 3], [3]]
+        for epoch in order["epochs"]:
+            assert ": every one of 105 samples exactly once" in epoch["verdict"]
+            assert (epoch["given"] > 0) == (certificate["door"] == "plain")

@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.cli.legs import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
-from shardwise.plan.coverage_line import CoverageLine, Tallied
+from shardwise.plan.coverage_line import GIVEN, CoverageLine, Tallied
 from shardwise.plan.id_word import MODULUS
 
 __all__ = ["EpochVerdict", "verdict_of"]
@@ -26,9 +26,10 @@ class EpochVerdict:
         begin, reached: the positions from and up to which it was read in this order; `begin` is
             not 0 where it goes on from another order.
         is_once: whether its samples are the data's, each once.
+        num_given: of those handed out, indices that were given to torch's DataLoader.
         runs, world_sizes: the runs that count, and their numbers of ranks.
         faults, notes: what does not fit, and facts that explain it, in words.
-        used: the lines that count.
+        used: the lines that count, and their copies of other processes.
     """
 
     epoch: int
@@ -42,6 +43,7 @@ class EpochVerdict:
     planned: Tallied = field(default_factory=Tallied)
     num_padded: int = 0
     num_dropped: int = 0
+    num_given: int = 0
     runs: list[str] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -74,6 +76,7 @@ class EpochVerdict:
                 (self.replaced.count, "replaced by others"),
                 (self.num_dropped, "left out at the end"),
                 (self.num_padded, "rows of padding"),
+                (self.num_given, GIVEN),
             )
             if number
         ]
@@ -95,6 +98,7 @@ class EpochVerdict:
             "replaced": self.replaced.count,
             "padded": self.num_padded,
             "dropped": self.num_dropped,
+            "given": self.num_given,
             "runs": self.runs,
             "world_sizes": self.world_sizes,
             "faults": self.faults,
@@ -120,10 +124,15 @@ def verdict_of(
         verdict.runs.append(leg.run)
         verdict.world_sizes.append(leg.line.world_size)
         for rank in range(leg.line.world_size):
-            for placed in _counting(stretch, rank):
-                _add(verdict, placed, name_samples)
+            chain = _counting(stretch, rank)
+            for placed in chain:
+                _add(verdict, placed)
                 if placed.line.is_end:
                     ends.append(placed.line)
+            # Copies are held against the plan as well, and counted once.
+            for placed in [*chain, *leg.copies(chain, stretch.last)]:
+                verdict.used.append(placed)
+                verdict.faults += _line_faults(placed, name_samples)
         for rank_passes in leg.passes.values():
             for rank_pass in rank_passes:
                 verdict.faults += [
@@ -147,18 +156,23 @@ def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
     return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
 
 
-def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples | None) -> None:
-    """Count a line, and hold it against its part of the plan."""
+def _add(verdict: EpochVerdict, placed: PlacedLine) -> None:
+    """Count a line."""
     line = placed.line
-    verdict.used.append(placed)
     verdict.handed_out = _sum(verdict.handed_out, line.handed_out)
     verdict.skipped = _sum(verdict.skipped, line.skipped)
     verdict.replaced = _sum(verdict.replaced, line.replaced)
     verdict.planned = _sum(verdict.planned, line.planned)
     verdict.num_padded += line.num_padded
+    verdict.num_given += line.handed_out.count if line.is_given else 0
+
+
+def _line_faults(placed: PlacedLine, name_samples: NameSamples | None) -> list[str]:
+    """What differs between a line and its part of the plan, in words."""
+    line = placed.line
     got = _sum(line.handed_out, line.skipped, line.replaced)
     if got == line.planned:
-        return
+        return []
     fault = (
         f"run {line.run}, rank {line.rank} of {line.world_size}, {_range(line)} ({placed.place}): "
         f"{got.count} samples for {line.planned.count} of the plan"
@@ -166,7 +180,7 @@ def _add(verdict: EpochVerdict, placed: PlacedLine, name_samples: NameSamples | 
     if got.count == line.planned.count:
         fault += ", but not the same ones"
     without = ["    give the data's URLS to see which samples"]
-    verdict.faults += [fault, *(name_samples(line) if name_samples else without)]
+    return [fault, *(name_samples(line) if name_samples else without)]
 
 
 def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:

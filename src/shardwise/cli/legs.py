@@ -173,6 +173,23 @@ class Leg:
         chains = (each.until(position) for each in self.passes.get(rank, []))
         return next((chain for chain in chains if chain is not None), None)
 
+    def copies(self, chain: list[PlacedLine], position: int) -> list[PlacedLine]:
+        """The lines up to a position of other processes that had a chain's rank in the same pass.
+
+        Ranks of a group that holds one model between them (tensor parallel) get equal batches.
+        """
+        if not (chain and chain[0].line.is_shared):
+            return []
+        first = chain[0]
+        return [
+            placed
+            for each in self.passes[first.line.rank]
+            for placed in each.chain()
+            if placed.file != first.file
+            and placed.line.number == first.line.number
+            and placed.line.last <= position
+        ]
+
     def has_gap(self, rank: int) -> bool:
         """Whether a rank has lines behind positions of which it has none."""
         reached = max(self.ends(rank), default=self.line.begin)

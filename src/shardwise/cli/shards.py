@@ -10,7 +10,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.shown import shown
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file
+from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
@@ -38,7 +38,8 @@ def wrong_entries(
 ) -> Iterator[Problem]:
     """Shards that are not as the manifest files among the URLS list them, but for `known` ones."""
     store = IndexStore(index_dir, accept_unfinished=True)
-    for manifest in filter(is_manifest_file, urls):
+    names = filter(is_manifest_file, urls)
+    for manifest in [file for name in names for file in manifest_files(name, store.options)]:
         listed = ListedShards(manifest, store)
         for number, url in enumerate(listed.urls):
             if url in known:

@@ -124,7 +124,7 @@ class PassAccount:
         since_begin = self.current.epoch * self.plan.num_samples + position
         return f"{since_begin} {digest_of(past(since_begin))}"
 
-    def line(self, run: str, *, is_shared: bool) -> CoverageLine | None:
+    def line(self, run: str, *, is_shared: bool, is_given: bool) -> CoverageLine | None:
         """What was handed out since the last line; None where nothing was."""
         current, plan = self.current, self.plan
         # Positions, not batches: an end without a batch may leave out what is left of the epoch.
@@ -150,6 +150,7 @@ class PassAccount:
             last=self.end,
             num_samples=plan.num_samples,
             is_end=current.is_whole,
+            is_given=is_given,
             fingerprint=self.data.fingerprint,
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
@@ -192,25 +193,33 @@ class Account:
         self._newest.tally.add(rows)
         self._newest.num_added += num_batches
 
-    def note(self, current: Pass | None) -> None:
-        """Write a line of what the pass under way handed out since the last one."""
+    def note(self, current: Pass | None, *, is_given: bool = False) -> None:
+        """Write a line of what the pass under way handed out since the last one.
+
+        Args:
+            current: the pass.
+            is_given: whether it is what a sampler gave, see `CoverageLine.is_given`.
+        """
         newest = self._newest
         # A pass that was left, or that belongs to the process that this one was forked from.
         if self._file is None or newest is None or newest.current is not current:
             return
         if newest.current.pid == os.getpid():
             run, is_shared = self._file.run
-            line = newest.line(run, is_shared=is_shared)
+            line = newest.line(run, is_shared=is_shared, is_given=is_given)
             if line is not None:
                 self._file.append(line)
 
-    def certificate(self, ranks: Callable[[], tuple[int, int]], *, epoch: int) -> dict[str, Any]:
+    def certificate(
+        self, ranks: Callable[[], tuple[int, int]], *, epoch: int, is_given: bool = False
+    ) -> dict[str, Any]:
         """The certificate of the newest pass, see `DataLoader.certificate`.
 
         Args:
             ranks: gives rank and world size; where a process group has the same, its ranks'
                 numbers are gathered.
             epoch: the epoch that comes next, where there was no pass yet.
+            is_given: as of `note`.
         """
         gather: Callable[[list[int]], list[list[int]]] | None = None
         group = ranks_of_group()
@@ -238,6 +247,7 @@ class Account:
             num_samples=newest.plan.num_samples,
             is_once=newest.is_data_once,
             has_all=has_all,
+            is_given=is_given,
         )
 
     def __getstate__(self) -> dict[str, Any]:

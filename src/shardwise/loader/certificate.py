@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.loader.tally import Counted, difference, sum_of
-from shardwise.plan.coverage_line import Tallied
+from shardwise.plan.coverage_line import GIVEN, Tallied
 
 __all__ = ["RankNumbers", "certificate_of", "no_certificate"]
 
@@ -59,6 +59,7 @@ def certificate_of(
     num_samples: int,
     is_once: bool,
     has_all: bool,
+    is_given: bool = False,
 ) -> dict[str, Any]:
     """The certificate of what these ranks handed out.
 
@@ -69,6 +70,7 @@ def certificate_of(
         num_samples: positions of the epoch.
         is_once: whether the epoch's samples are the data's, each once.
         has_all: whether these are all ranks.
+        is_given: whether indices of a sampler are counted, see `CoverageLine.is_given`.
     """
     total = Counted()
     for rank in ranks:
@@ -92,6 +94,7 @@ def certificate_of(
         "replaced": total.replaced.count,
         "padded": total.num_padded,
         "dropped": dropped,
+        "given": total.handed_out.count if is_given else 0,
         "ranks": len(ranks),
     }
     if len(places) > 1:
@@ -124,6 +127,7 @@ def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
             ("replaced", "replaced by others"),
             ("dropped", "left out at the end"),
             ("padded", "rows of padding"),
+            ("given", GIVEN),
         )
         if c[name]
     ]

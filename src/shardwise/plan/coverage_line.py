@@ -11,7 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CoverageLine", "Tallied"]
+__all__ = ["GIVEN", "CoverageLine", "Tallied"]
+
+# What a verdict says of samples of which only the indices were counted.
+GIVEN = "of them as indices given to torch's DataLoader, which reads ahead"
 
 _VERSION = 1
 # More than any cluster has: a damaged number would have all of them looked for.
@@ -45,6 +48,8 @@ class CoverageLine:
         last: the position up to which it covers; the ranks' lines share the positions between.
         num_samples: positions in the epoch.
         is_end: whether the epoch ended here.
+        is_given: whether this counts indices that a sampler gave to torch's DataLoader, which takes
+            them ahead of the program; False where the program's own batches are counted.
         fingerprint: the data's.
         order: the sampler's `spec()`.
         begin_past: a digest of the order before the pass, for one that may be changed behind it;
@@ -75,6 +80,7 @@ class CoverageLine:
     last: int
     num_samples: int
     is_end: bool
+    is_given: bool
     fingerprint: str
     order: dict[str, Any]
     begin_past: str

@@ -39,7 +39,7 @@ def is_remote_pattern(url: str) -> bool:
 
 
 def list_remote(
-    url: str, *, suffixes: tuple[str, ...], ignored: str, options: StorageOptions
+    url: str, *, suffixes: tuple[str, ...], ignored: str | tuple[str, ...], options: StorageOptions
 ) -> list[str]:
     """The URLs that a remote directory or a glob stands for, sorted by name.
 

@@ -24,8 +24,8 @@ from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 __all__ = ["expand"]
 
-# Index files lie beside their shards, so `data/*` would find them too.
-_INDEX_SUFFIX = ".swi"
+# Index and manifest files lie beside their shards, so `data/*` would find them too.
+_BESIDE_SHARDS = (".swi", ".swm")
 
 
 def expand(
@@ -38,7 +38,8 @@ def expand(
 
     - Brace patterns, local and remote: `{000..123}`, `{0..10..2}`, `{a,b}`, nested.
     - Globs, local and remote: `*`, `?`, `[...]` and `**`. Matches are sorted by name; directories,
-      hidden files and index files (`.swi`) are left out.
+      hidden files, index files (`.swi`) and manifests (`.swm`) are left out, unless the glob itself
+      ends so.
     - A directory stands for the files in it that end in one of `suffixes`, sorted by name. A remote
       one is written with a slash at its end.
     - `file:` URLs become paths; `~` is expanded; other URLs are kept as they are.
@@ -103,8 +104,13 @@ def _match_remote(
     if not is_remote_pattern(name):
         return [name]
     return list_remote(
-        name, suffixes=suffixes, ignored=_INDEX_SUFFIX, options=options or StorageOptions()
+        name, suffixes=suffixes, ignored=_ignored(name), options=options or StorageOptions()
     )
+
+
+def _ignored(pattern: str) -> tuple[str, ...]:
+    """The ends of names that a glob leaves out."""
+    return tuple(suffix for suffix in _BESIDE_SHARDS if not pattern.endswith(suffix))
 
 
 def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -120,7 +126,7 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
     matches = sorted(
         path
         for path in glob.glob(name, recursive=True)
-        if not path.endswith(_INDEX_SUFFIX) and not os.path.isdir(path)
+        if not path.endswith(_ignored(name)) and not os.path.isdir(path)
     )
     if not matches:
         where = "" if os.path.isabs(name) else f" from {os.getcwd()!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwise.errors import DataError
 from shardwise.storage.open import is_local, local_path
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pinned_object import PinnedObject
@@ -39,4 +40,10 @@ def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
         rest = await remote.get(len(first.data), num_bytes)
         return b"".join((first.data, rest.data))
 
-    return remote.process.run(read())
+    try:
+        return remote.process.run(read())
+    except DataError as error:
+        if type(error) is not DataError:
+            raise
+        # Nothing else has no first byte.
+        raise DataError(f"the file is empty ({error.reason})", url=url) from error

@@ -83,6 +83,7 @@ class OrderAccount:
     Args:
         dataset: what the order is of, or its number of samples.
         directory: the coverage directory; None for none.
+        gives_indices: whether its owner is a sampler, from which torch's loader takes ahead.
 
     Attributes:
         writes: whether there is a directory.
@@ -91,7 +92,14 @@ class OrderAccount:
         is_loaders: whether the newest pass is.
     """
 
-    def __init__(self, dataset: Sized | int, directory: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self,
+        dataset: Sized | int,
+        directory: str | os.PathLike[str] | None,
+        *,
+        gives_indices: bool = False,
+    ) -> None:
+        self._gives_indices = gives_indices
         self._data = _Data(dataset)
         self._account = Account(directory)
         self._pass: Pass | None = None
@@ -118,11 +126,17 @@ class OrderAccount:
         if progress is self._progress:
             self._account.add_batches(rows, num_batches)
 
-    def note(self, progress: Progress | None, num_batches: int) -> None:
-        """Write a line of what a pass gave up to a number of batches, unless a loader counts."""
-        if not self.is_loaders and progress is self._progress:
-            self.count(num_batches)
-            self.write()
+    def note(self, progress: Progress | None, num_batches: int, *, is_named: bool = False) -> None:
+        """Write a line of what a pass gave up to a number of batches, unless a loader counts.
+
+        Args:
+            progress: the pass.
+            num_batches: how many.
+            is_named: whether the program said that it has them.
+        """
+        if not self.is_loaders and progress is self._progress and self._pass is not None:
+            self._pass.num_batches = num_batches
+            self._account.note(self._pass, is_given=self._gives_indices and not is_named)
 
     def count(self, num_batches: int) -> None:
         """Set the number of batches that the program has; the last one ends the epoch's lines."""
@@ -146,12 +160,13 @@ class OrderAccount:
             ranks: gives rank and world size.
             epoch: the epoch that comes next, where there was no pass yet.
         """
+        is_given = self._gives_indices and num_batches is None and not self.is_loaders
         if self._pass is not None and self._progress is not None:
             if num_batches is None and not self.is_loaders:
                 num_batches = self._progress.num_yielded
             if num_batches is not None:
                 self._pass.num_batches = num_batches
-        return self._account.certificate(ranks, epoch=epoch)
+        return self._account.certificate(ranks, epoch=epoch, is_given=is_given)
 
     def __getstate__(self) -> Mapping[str, Any]:
         """The directory travels, the pass does not: it is this process's."""

@@ -111,9 +111,10 @@ class SamplerState:
         """
         cursor = self._cursor
         rest = self._rest(cursor)
+        is_named = num_steps is not None
         num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
-        self._account.note(cursor, num_steps)
+        self._account.note(cursor, num_steps, is_named=is_named)
         return (
             order_of(self._dataset, rest.sampler)
             .state_after(rest, cursor.epoch, num_steps)

@@ -44,7 +44,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         drop_last: leave out what does not fill all ranks, instead of repeating samples for it.
         group: a process group or one dimension of a device mesh to take the ranks from.
         coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
-            has the indices that were given: whether their samples were loaded, no sampler knows.
+            has the indices that were given, and says so: `StatefulDataLoader` counts what was got.
 
     Rank r gets every num_replicas-th index from the r-th on. All ranks get `len(sampler)` of them.
     With drop_last=False the last ones of some ranks may be repeats: `num_padded` is their number
@@ -97,7 +97,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             )
         self._dataset = dataset
         self._cursor = Cursor()
-        self._account = OrderAccount(dataset, coverage)
+        self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's indices of the epoch, from where a loaded state stands."""
@@ -203,7 +203,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         epoch_size: samples in an epoch, over all ranks, where that is not all samples.
         batch_by: buckets, as in `shardwise.DataLoader`; a field's name needs a dataset with fields.
         coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
-            has the indices that were given: whether their samples were loaded, no sampler knows.
+            has the indices that were given, and says so: `StatefulDataLoader` counts what was got.
 
     The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
     An epoch is read in the same order until `set_epoch` names another.
@@ -253,7 +253,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         self._check_empty(self._plan)
         self._dataset = dataset
         self._cursor = Cursor()
-        self._account = OrderAccount(dataset, coverage)
+        self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank: the same on every rank, and after a resume."""

@@ -52,7 +52,7 @@ def use(ds: sw.Dataset, **options: Any) -> None:
         show(loader, loader.sampler)
         for batch in loader:
             show(batch)
-        show(loader.state_dict(), loader.stats())
+        show(loader.state_dict(), loader.stats(), loader.certificate())
 
 
 def fail(ds: sw.Dataset) -> None:
@@ -79,9 +79,14 @@ def main() -> None:
         assert pickle.dumps(ds).count(b"HEADERCANARY") == 0
         ds = sw.tar(shards, index=OUT / f"index-{number}", cache=OUT / "cache", storage=storage)
         use(ds, num_workers=1)
+        manifest = f"{URL}/train.swm{QUERY}"
+        use(sw.tar(manifest, storage=storage), coverage=OUT / "coverage", num_threads=1)
+        attempt(lambda m=manifest, s=storage: sw.tar([m, m], storage=s))
+        attempt(lambda m=manifest, s=storage: sw.tar([m, f"{URL}/train-000.tar{QUERY}"], storage=s))
         use(sw.parquet(f"{URL}/table.parquet{QUERY}", storage=storage))
         attempt(lambda storage=storage: sw.files(f"{URL}/list.jsonl{QUERY}", storage=storage)[0])
-        for name in ("damaged.tar", "gone.tar", "list.jsonl", "train-000.tar.gz", "*.tar", "a//b"):
+        names = ("damaged.tar", "gone.tar", "list.jsonl", "train-000.tar.gz", "*.tar", "a//b")
+        for name in (*names, "cut.swm", "gone.swm", "*.swm"):
             attempt(lambda name=name, s=storage: sw.tar(f"{URL}/{name}{QUERY}", storage=s)[0])
             attempt(lambda name=name, s=storage: sw.parquet(f"{URL}/{name}{QUERY}", storage=s)[0])
     for wrong in (

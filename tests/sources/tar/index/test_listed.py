@@ -92,6 +92,19 @@ def test_a_missing_shard_is_an_error_and_no_short_epoch(listed, workers):
         epoch(listed, num_workers=workers)
 
 
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_no_on_error_passes_over_a_whole_shard(listed, on_error, batch_size, has_manifest):
+    data = sw.tar(listed if has_manifest else Path(listed).with_suffix(""))
+    assert len(data) == 10
+    shard(listed, 2).unlink()
+    options = {"batch_size": batch_size, "on_error": on_error, "output": "numpy"}
+    with sw.DataLoader(data, **options) as it, pytest.raises(MissingShardError) as caught:
+        list(it)
+    assert (caught.value.url, caught.value.key) == (str(shard(listed, 2)), None)
+
+
 def replaced_by_one_of_another_size(path: Path) -> None:
     make_shards(path.parent / "new", [9])
     shutil.copy(path.parent / "new" / "part-000.tar", path)
@@ -195,6 +208,17 @@ def test_manifests_and_shards_may_be_joined(listed, tmp_path):
     copy = pickle.loads(pickle.dumps(joined))
     assert list(copy) == list(joined)
     assert epoch([listed, plain, other], num_workers=1) == list(range(16))
+
+
+def test_patterns_of_manifests_are_joined(listed, tmp_path, monkeypatch):
+    other = merged(tmp_path / "other", "train.swm", [4])
+    whole = list(sw.tar([listed, other]))
+    for pattern in ("{data,other}/train.swm", "*/train.swm", "*/*.swm"):
+        assert list(sw.tar(f"{tmp_path}/{pattern}")) == whole
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert list(sw.tar("~/data/train.swm")) == whole[:10]
+    with pytest.raises(MissingShardError, match="no file matches the pattern"):
+        sw.tar(f"{tmp_path}/*/none.swm")
 
 
 def test_what_does_not_go_together_is_refused(listed, tmp_path):

@@ -92,7 +92,9 @@ def decode_columns(
             }
             checksum = columns.pop("checksum").tobytes()
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise ColumnFileError(f"its table of columns is damaged ({error})") from error
+            raise ColumnFileError(
+                f"it is cut, or its table of columns is damaged ({error})"
+            ) from error
         if check and zlib.crc32(view[:-_CHECKSUM_BYTES]).to_bytes(4, "little") != checksum:
             raise ColumnFileError("its checksum does not hold")
     return metadata, columns
@@ -136,7 +138,10 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
     length = int.from_bytes(first[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
     if len(first) < _LENGTH_BYTES or length > _MAX_HEADER_BYTES or start > len(whole):
-        raise ColumnFileError(f"it holds {len(whole)} bytes and says its header takes {length}")
+        raise ColumnFileError(
+            f"it holds {len(whole):,} bytes, and the first, {first[:_LENGTH_BYTES]!r}, say that "
+            f"its header takes {length:,}: it is cut, or another kind of file"
+        )
     try:
         text = first if start <= len(first) else whole
         described = json.loads(bytes(text[_LENGTH_BYTES:start]))

@@ -11,7 +11,7 @@ from shardwise.arguments import path_text
 from shardwise.shown import shown, without_query
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file
+from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.opened import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
@@ -41,7 +41,11 @@ def split_items(
         items, lambda item: is_manifest_file(path_text("urls", item))
     ):
         if is_manifest:
-            split += [ListedShards(os.fspath(item), store) for item in group]
+            split += [
+                ListedShards(url, store)
+                for item in group
+                for url in manifest_files(os.fspath(item), store.options)
+            ]
             continue
         names = list(group)
         if any(is_shard_list(os.fspath(name)) for name in names):

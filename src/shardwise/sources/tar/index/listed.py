@@ -27,11 +27,19 @@ from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_
 from shardwise.sources.tar.index.opened import REMOTE_THREADS, in_threads
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
-from shardwise.storage import FileStat, LocalFile, atomic_write, is_local, local_path
+from shardwise.storage import (
+    FileStat,
+    LocalFile,
+    StorageOptions,
+    atomic_write,
+    expand,
+    is_local,
+    local_path,
+)
 from shardwise.storage.user_dirs import user_cache_dir
 from shardwise.storage.whole_file import read_whole
 
-__all__ = ["ListedShards", "is_manifest_file"]
+__all__ = ["ListedShards", "is_manifest_file", "manifest_files"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -43,6 +51,16 @@ def is_manifest_file(url: str) -> bool:
     (True, False)
     """
     return without_query(url).endswith(".swm")
+
+
+def manifest_files(url: str, options: StorageOptions | None) -> list[str]:
+    """The manifest files that a name or a pattern (`{a,b}/train.swm`, `*/train.swm`) stands for.
+
+    Raises:
+        MissingShardError: a glob matches nothing.
+        StorageError: a store can't be listed.
+    """
+    return expand(url, suffixes=(".swm",), options=options)
 
 
 class ListedShards:
@@ -162,15 +180,18 @@ class ListedShards:
             ) from error
         tag = int(content.tags[shard])
         length = self.shard_bytes.item(shard)
-        differs = stat.num_bytes != length
-        if stat.etag and tag_says_etag(tag):
-            differs = differs or tag_of(stat) != tag
-        if differs:
+        if stat.num_bytes != length:
             raise self._stale(url, f"it lists {length:,} bytes, there are {described(stat)}")
+        if stat.etag and tag_says_etag(tag) and tag_of(stat) != tag:
+            raise self._stale(url, f"it lists another ETag than there is ({described(stat)})")
         if save:
             # Refuses an index that does not fit; of a copy with another time, the headers are
             # compared: see `IndexStore.load`.
-            store.find(url, stat)
+            try:
+                store.find(url, stat)
+            except StaleIndexError as error:
+                how = f"its index is of another shard than there is ({described(stat)})"
+                raise self._stale(url, how) from error
         index = store.load(url, stat)
         is_new = index is None
         if index is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.cores import usable_cores
 from shardwise.errors import DataError
-from shardwise.shown import shown
+from shardwise.shown import shown, without_query
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.acceptance import require_end
@@ -146,6 +146,7 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
         StaleIndexError: a shard is not the one that its index was made from.
         DataError: an index or, where it must be indexed now, a shard is damaged; or a shard has no
             end, and `store` does not accept that.
+        ValueError: two URLs name one shard.
         StorageError: something could not be read.
     """
     are_local = all(map(is_local, urls))
@@ -160,6 +161,7 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
         opened.append(built)
     shards = OpenedShards(urls, opened, len(urls))
     _refuse_nameless(shards, opened)
+    _refuse_repeats(shards)
     endless = [urls[place] for each in opened for place in each.endless]
     if endless:
         _logger.warning(
@@ -261,3 +263,17 @@ def _refuse_nameless(shards: OpenedShards, opened: Sequence[_Columns]) -> None:
             "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
             url=shards.urls[0],
         )
+
+
+def _refuse_repeats(shards: OpenedShards) -> None:
+    """Raise ValueError where two URLs of one shard differ in their queries, such as signatures."""
+    seen: set[tuple[str, str]] = set()
+    for url, stat in shards.pins():
+        # A query may name the shard, too: then each has an ETag of its own.
+        version = (without_query(url), stat.etag)
+        if version in seen:
+            raise ValueError(
+                f"the shard {shown(url)!r} is named twice, with different queries and one ETag "
+                f"({stat.etag}): its samples would be read twice an epoch; remove one of the URLs"
+            )
+        seen.add(version)
