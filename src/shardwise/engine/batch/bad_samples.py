@@ -1,8 +1,7 @@
 """The fate of a bad sample: its error is raised, its row is skipped, or it is replaced.
 
 Decided sample by sample, so that every executor decides alike however a batch is cut into chunks
-(I5), and nothing is lost without a count (I6). Only a `DataError` is a bad sample, and not where a
-whole shard is gone or is another one: no `on_error` makes an epoch short by shards.
+(I5), and nothing is lost without a count (I6). Only a `DataError` is a bad sample.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.engine.batch.partial_batch import RowChunk
 from shardwise.engine.stats.stages import Stages
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.errors import DataError
 from shardwise.plan.permute import mix
 from shardwise.samples import DecodeWatch, Samples
 
@@ -86,8 +85,7 @@ class SampleLoader:
         """Load samples, fields of a fixed shape into the rows of `out`.
 
         Raises:
-            DataError: a sample is bad, and on_error is "raise", or its substitutes are bad, too; or
-                a shard is gone or replaced, whatever on_error is.
+            DataError: a sample is bad, and on_error is "raise", or its substitutes are bad, too.
         """
         chunk = _Chunk(epoch, stages, watching.watch)
         if watching.one_by_one:
@@ -98,7 +96,7 @@ class SampleLoader:
         except DataError as error:
             chunk_error = error
         # Not in the `except` clause: the error of one row is not a consequence of the chunk's.
-        if self.on_error != "raise" and not _is_of_shard(chunk_error):
+        if self.on_error != "raise":
             return self._load_singly(ids, out, chunk)
         if "read" not in stages.seconds:
             # Raise the error of the first bad row: the same one however the batch was cut. Once
@@ -130,7 +128,7 @@ class SampleLoader:
             try:
                 columns.append(self._load(ids[row : row + 1], out_row, chunk))
             except DataError as error:
-                if self.on_error == "raise" or _is_of_shard(error):
+                if self.on_error == "raise":
                     raise
                 if self.on_error == "skip":
                     kept[row] = False
@@ -150,8 +148,6 @@ class SampleLoader:
                 ids = np.array([other], dtype=np.int64)
                 return other, self._load(ids, out, chunk)
             except DataError as again:
-                if _is_of_shard(again):
-                    raise
                 last = again
         raise DataError(
             f"sample {index} is damaged, and so are {_MAX_SUBSTITUTES} substitutes for it",
@@ -161,11 +157,6 @@ class SampleLoader:
             offset=last.offset,
             index=index,
         ) from error
-
-
-def _is_of_shard(error: DataError) -> bool:
-    """Whether a whole shard is gone, or is another than the one that was opened or listed."""
-    return isinstance(error, MissingShardError | StaleIndexError) and error.key is None
 
 
 def _row(rows: _Rows, row: int) -> dict[str, NDArray[Any]]:

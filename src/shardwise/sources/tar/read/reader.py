@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Columns, PayloadColumn
-from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.storage import File, FilePool, is_local, read_files, read_payloads
@@ -242,9 +242,6 @@ class Reader:
     ) -> NoReturn:
         """Raise anew, with the first sample and field that a failed read was for."""
         url, offsets, sizes = self._url(shard), request.offsets, request.sizes
-        if isinstance(error, MissingShardError | StaleIndexError):
-            # Of the whole shard: no sample of it is damaged.
-            raise error
         is_hit = (
             (request.shard_of == shard)
             & (sizes > 0)
