@@ -78,14 +78,16 @@ def run(x):
 
 def modules(**texts: str) -> ModuleType:
     """Modules made of texts; the last one, which may import the others."""
-    made = {}
+    made, before = {}, {name: sys.modules.get(name) for name in texts}
     try:
         for name, text in texts.items():
             made[name] = sys.modules[name] = ModuleType(name)
             exec(textwrap.dedent(text), vars(made[name]))
     finally:
-        for name in made:
-            del sys.modules[name]
+        for name, module in before.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
     return made[name]
 
 
@@ -121,6 +123,14 @@ def test_names_that_stand_for_others_change_it() -> None:
     other = RECIPE.replace("scale as first", "unrelated as first")
     assert digest(recipe=other) != digest()
     assert digest(recipe=RECIPE.replace("n != 0 and", "n > 0 and")) != digest()
+
+
+def test_a_program_and_a_server_that_imports_it_have_the_same() -> None:
+    program, module = (modules(**{name: HELPERS}) for name in ("__main__", "imported"))
+    for name in ("scale", "table"):
+        assert code_digest(vars(program)[name]) == code_digest(vars(module)[name])
+    assert code_digest(program.Crop(3)) == code_digest(module.Crop(3))
+    assert code_digest(program.Crop(3)) != code_digest(module.Crop(4))
 
 
 def test_running_the_code_does_not_change_it() -> None:

@@ -40,6 +40,7 @@ _BY_NAME = (
     weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 )  # fmt: skip
 _CODE = (FunctionType, BuiltinFunctionType, type, functools.partial)
+_CACHING: Any = type(functools.cache(len))
 _INSTALLED = {"site-packages", "dist-packages"}
 _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
@@ -95,6 +96,13 @@ def state_of(value: Any) -> list[Any]:
     ]
 
 
+def _name(code: FunctionType | type) -> str:
+    """Of the user's without the module: a program's own is `__main__`, and another at a server."""
+    if is_users_code(code):
+        return code.__qualname__
+    return f"{code.__module__}.{code.__qualname__}"
+
+
 def _text(words: Iterator[str]) -> str:
     return "\n".join(words)
 
@@ -109,10 +117,10 @@ class _Walk:
     def words(self, value: Any, above: frozenset[int] = frozenset()) -> Iterator[str]:
         """A value as words, walked from outside to inside; a value inside itself is named only."""
         kind = type(value)
-        name = f"{kind.__module__}.{kind.__qualname__}"
         if isinstance(value, _PLAIN):
-            yield f"{name} {value!r}"
+            yield f"{kind.__qualname__} {value!r}"
             return
+        name = _name(kind)
         if id(value) in above or len(above) > _MAX_DEPTH:
             yield f"again {name}"
             return
@@ -149,13 +157,13 @@ class _Walk:
             if is_users_code(value):
                 yield from self.words(value)
             else:
-                yield f"{value.__module__}.{value.__qualname__}"
+                yield _name(value)
         elif isinstance(value, functools.partial) or _is_constant(value):
             yield from self.words(value)
-        elif callable(value) and "__wrapped__" in getattr(value, "__dict__", {}):
-            yield from self._named(value.__wrapped__)  # functools.cache
+        elif isinstance(value, _CACHING):
+            yield from self._named(value.__wrapped__)
         else:
-            yield f"{type(value).__module__}.{type(value).__qualname__}"
+            yield _name(type(value))
             self._reach(type(value))
 
     def _reach(self, code: FunctionType | type) -> None:
@@ -181,6 +189,8 @@ def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
         return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
+    if isinstance(value, _CACHING):
+        return [value.__wrapped__]
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
         return [value.__name__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]

@@ -126,7 +126,7 @@ def wanted_servers(stats: Mapping[str, Any], num_servers: int) -> int:
     if stats["bound_by"] not in (*_LOADING, "collate"):
         return num_servers
     wall_s: float = stats["wall_s"]
-    used_s = max(wall_s - stats["wait_s"], wall_s / _MAX_WANTED)
+    used_s: float = max(wall_s - stats["wait_s"], wall_s / _MAX_WANTED)
     # Not by the share, whose rounding would ask for one more.
     wanted: float = num_servers * wall_s / used_s
     return math.ceil(wanted)
