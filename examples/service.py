@@ -67,8 +67,8 @@ class Server(threading.Thread):
 
     def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
         target = f"{Path(__file__).resolve()}:dataset"
-        # Without clients it ends after 60 s.
-        options = ["--port", str(port), "--num-threads", "1", "--job", "60"]
+        # If this program is killed, it ends 5 minutes after the last rank.
+        options = ["--port", str(port), "--num-threads", "1", "--job", "300"]
         process = subprocess.Popen(
             [sys.executable, "-m", "shardwise", "serve", target, *options],
             stdout=subprocess.PIPE,
