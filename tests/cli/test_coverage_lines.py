@@ -63,6 +63,13 @@ def test_any_doubled_line_is_found(tmp_path: Path) -> None:
             output = run("certify", tmp_path, exit_code=1).stdout
             assert "covers already" in output
         path.write_text(text)
+        # A file that was copied beside itself.
+        copy = tmp_path / "zz.jsonl"
+        copy.write_text(text)
+        output = run("certify", tmp_path, exit_code=1).stdout
+        assert f"line 1 of zz.jsonl covers positions of rank {path.stem[-1]}" in output
+        assert "undone" not in output
+        copy.unlink()
 
 
 def test_a_missing_file_is_a_rank_without_a_line(tmp_path: Path) -> None:

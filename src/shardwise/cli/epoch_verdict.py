@@ -40,7 +40,7 @@ class EpochVerdict:
         world_sizes: their numbers of ranks.
         faults: what does not fit, in words.
         notes: facts that explain it, in words.
-        used: the lines that count, and their copies of other processes.
+        used: the lines that count, their copies of other processes, and doubled ones.
     """
 
     epoch: int
@@ -143,12 +143,12 @@ def verdict_of(epoch: int, stretches: list[Stretch], name_samples: NameSamples) 
                 verdict.used.append(placed)
                 verdict.faults += _line_faults(placed, name_samples)
         for rank_passes in leg.passes.values():
-            for rank_pass in rank_passes:
-                verdict.faults += [
+            for placed, other in (pair for each in rank_passes for pair in each.twice()):
+                verdict.used.append(other)
+                verdict.faults.append(
                     f"{other.place} covers positions of rank {other.line.rank} that "
                     f"{placed.place} covers already ({_range(other.line)})"
-                    for placed, other in rank_pass.twice()
-                ]
+                )
     if not verdict.faults and ends:
         _check_whole(verdict, ends)
     return verdict
