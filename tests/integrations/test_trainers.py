@@ -37,7 +37,10 @@ def test_ddp_goes_on_in_the_middle_of_an_epoch(shards: Path, tmp_path: Path) -> 
 def test_a_program_ends_with_the_certificate(shards: Path, tmp_path: Path) -> None:
     (tmp_path / "shards").symlink_to(shards)
     for more in (["--stop-after", "6"], []):
-        done = torchrun("-m", "examples.trainers.ddp", tmp_path, *more, nproc=2, env=OFFLINE)
+        done = torchrun(
+            "-m", "examples.trainers.ddp", tmp_path, *more,
+            nproc=2, env=OFFLINE, timeout=TIMEOUT_S,
+        )  # fmt: skip
     verdicts = [f"epoch {e}: every one of 1,441 samples exactly once" for e in range(2)]
     assert all(verdict in done.stdout for verdict in verdicts)
 

@@ -282,7 +282,7 @@ def test_workers_of_torchs_own_loader_are_refused_since_nobody_knows_what_it_got
 def test_real_ranks_that_are_killed_are_certified_through_every_door(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "certified_doors.py"
     for number, nproc in enumerate((2, 3)):
-        done = torchrun(program, tmp_path, nproc=nproc, check=number == 1)
+        done = torchrun(program, tmp_path, nproc=nproc, check=number == 1, timeout=240)
         assert (done.returncode == 0) == (number == 1), done.stdout
     certificates = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [each["door"] for each in certificates] == ["iterable", "batches", "indices", "plain"]

@@ -29,7 +29,7 @@ class EpochVerdict:
         num_given: of those handed out, indices that were given to torch's DataLoader.
         runs, world_sizes: the runs that count, and their numbers of ranks.
         faults, notes: what does not fit, and facts that explain it, in words.
-        used: the lines that count, and their copies of other processes.
+        used: the lines that count, their copies of other processes, and doubled ones.
     """
 
     epoch: int
@@ -134,12 +134,12 @@ def verdict_of(
                 verdict.used.append(placed)
                 verdict.faults += _line_faults(placed, name_samples)
         for rank_passes in leg.passes.values():
-            for rank_pass in rank_passes:
-                verdict.faults += [
+            for placed, other in (pair for each in rank_passes for pair in each.twice()):
+                verdict.used.append(other)
+                verdict.faults.append(
                     f"{other.place} covers positions of rank {other.line.rank} that "
                     f"{placed.place} covers already ({_range(other.line)})"
-                    for placed, other in rank_pass.twice()
-                ]
+                )
     if not verdict.faults and ends:
         _check_whole(verdict, ends)
     return verdict
