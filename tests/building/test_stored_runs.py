@@ -115,6 +115,38 @@ def test_copies_have_the_bytes_that_encoding_gives(tmp_path, dialect):
     assert copied == encoded
 
 
+def test_copies_are_made_by_threads_and_other_samples_by_processes(tmp_path, monkeypatch):
+    source = sw.tar(make(tmp_path / "in", b""))
+    options = {"samples_per_shard": 9, "num_workers": 0}
+    sw.build(source, tmp_path / "alone" / "{shard:02d}.tar", **options)
+
+    def refuse(*_args, **_options):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("shardwise.building.local_workers.ProcessPoolExecutor", refuse)
+    options["num_workers"] = 3
+    sw.build(source, tmp_path / "threads" / "{shard:02d}.tar", **options)
+    assert shards_of(tmp_path / "threads") == shards_of(tmp_path / "alone")
+    assert not (tmp_path / "threads" / ".build").exists()
+    with pytest.raises(AssertionError, match="a process was started"):
+        sw.build(source, tmp_path / "kept" / "{shard:02d}.tar", filter=keep, **options)
+
+
+def test_what_a_copying_thread_meets_ends_the_build_and_the_next_one_goes_on(tmp_path):
+    paths = make(tmp_path / "in", b"")
+    source, out = sw.tar(paths), tmp_path / "out" / "{shard:02d}.tar"
+    whole = Path(paths[2]).read_bytes()
+    times = os.stat(paths[2])
+    options = {"samples_per_shard": 9, "num_workers": 2}
+    os.truncate(paths[2], 1024)
+    with pytest.raises(sw.DataError):
+        sw.build(source, out, **options)
+    Path(paths[2]).write_bytes(whole)
+    os.utime(paths[2], ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert sw.build(sw.tar(paths), out, **options)["out"] == len(source)
+    assert not (tmp_path / "out" / ".build").exists()
+
+
 def test_samples_as_the_writer_makes_them_are_copied_and_only_odd_ones_are_encoded(tmp_path):
     source = DatasetInput(sw.tar(make(tmp_path / "in", DIALECTS["an owner and a time"])))
     runs = list(source.stored(np.arange(len(source), dtype=np.int64)))

@@ -52,6 +52,18 @@ def test_what_build_can_not_run_is_a_usage_error(tmp_path, monkeypatch):
         assert message in run("build", name, exit_code=2).stderr
 
 
+def test_convert_and_reshard_index_the_media_that_they_write(media_files, tmp_path):
+    folder = tmp_path / "in"
+    with sw.TarWriter(folder / "0.tar") as writer:
+        writer.write({"__key__": "a", "mp4": media_files.read("b_frames")})
+    first, again = tmp_path / "first", tmp_path / "again"
+    document("convert", folder, first, "--media", "--jobs", 0)
+    document("reshard", first, again, "--media", "--jobs", 0)
+    sidecars = [(path / "000000.tar.media").read_bytes() for path in (first, again)]
+    assert sidecars[0] == sidecars[1]
+    assert "media=True" in run("convert", folder, "{shard}.parquet", "--media", exit_code=2).stderr
+
+
 def test_convert_makes_tar_shards_of_a_table_and_parquet_of_them(tmp_path):
     table = {"name": ["a", "b", "c"], "n": [1, 2, 3], "ids": [[1], [2, 3], [4]], "raw": [b"x"] * 3}
     pq.write_table(pa.table(table), tmp_path / "in.parquet")

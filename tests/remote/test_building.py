@@ -76,6 +76,33 @@ def test_a_build_into_a_store_that_was_killed_ends_in_the_same_bytes(s3, tmp_pat
     assert names_in(s3, "killed") == {path.name for path in local.iterdir()}
 
 
+LARGE = """
+import json, sys
+import shardwise as sw
+def large(item):
+    return {"bin": bytes([item % 251]) * (1 << 20)}
+sw.build(range(30), sys.argv[1], map=large, samples_per_shard=10, num_workers=0,
+         storage=json.loads(sys.argv[2]))
+"""
+
+
+def test_a_kill_leaves_no_parts_of_large_shards_since_each_is_one_request(s3):
+    pattern = s3.url("large/{shard}.tar")
+    command = [sys.executable, "-c", LARGE, pattern, json.dumps(s3.config)]
+    deadline = time.monotonic() + GUARD_S
+    process = subprocess.Popen(command)
+    while process.poll() is None and "0.tar" not in names_in(s3, "large"):
+        assert time.monotonic() < deadline
+    process.kill()
+    process.wait()
+    subprocess.run(command, check=True, timeout=GUARD_S)
+    shards = {f"{number}.tar" for number in range(3)}
+    indexes = {f"{name}.swi" for name in shards}
+    assert names_in(s3, "large") == shards | indexes | {"build.json", "manifest.swm"}
+    puts = [seen["path"] for seen in s3.requests() if "/large/" in seen["path"]]
+    assert not [path for path in puts if "upload" in path.lower()]
+
+
 def test_parquet_shards_and_errors_go_into_a_store(s3):
     pattern = s3.url("tables/{shard}.parquet")
     report = sw.build(

@@ -86,7 +86,8 @@ def build(
             a shuffle that reads runs of 128 neighbours, for sources in a store.
         seed: of the order, and of `rng`.
         num_workers: processes, which are spawned: a script needs `if __name__ == "__main__":`. 0
-            for none; None for one a core. With `ray`, shards at a time.
+            for none; None for one a core. Threads where stored samples are copied as they are.
+            With `ray`, shards at a time.
         ray: make the shards on a Ray cluster, a task of one core each: True for the one that runs
             here, or else a new one of this machine, which ends with the build; "auto" or
             "host:port" for one that must run. Its machines have the same packages, and see the

@@ -1,4 +1,8 @@
-"""Workers of a build on this machine: spawned processes, or this process itself."""
+"""Workers of a build on this machine: spawned processes, threads, or this process itself.
+
+Samples that are copied as they stand are copied by threads: reading and writing release the GIL,
+and a process takes 0.3 CPU seconds to start, in which a thread copies 500 MB.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,20 @@ import os
 import pickle
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from shardwise.building.place import Place
+from shardwise.building.recipe import Outcome
 from shardwise.building.shard import Job, make_shard
 from shardwise.building.workers import AHEAD, WorkerDiedError, Workers
 from shardwise.engine.processes.pickling import pickled_by_value
@@ -26,7 +37,7 @@ def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
 
     Args:
         job: the build.
-        num_workers: processes; 0 for this one.
+        num_workers: processes, or threads for copies; 0 for this thread.
 
     Raises:
         TypeError: a function can't be pickled.
@@ -34,11 +45,11 @@ def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
     if not num_workers:
         yield _ThisProcess(job)
         return
-    processes = _Processes(job, num_workers)
+    workers = (_Threads if job.copies() else _Processes)(job, num_workers)
     try:
-        yield processes
+        yield workers
     finally:
-        processes.close()
+        workers.close()
 
 
 class _ThisProcess:
@@ -58,6 +69,29 @@ class _ThisProcess:
     def wait(self) -> dict[int, BaseException | None]:
         done, self._done = self._done, {}
         return done
+
+
+class _Threads:
+    """Threads of this process."""
+
+    advice = ""
+
+    def __init__(self, job: Job, num_workers: int) -> None:
+        self.limit = num_workers + AHEAD
+        self._job = job
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="shardwise-build")
+        self._running: dict[Future[Outcome], int] = {}
+
+    def submit(self, number: int) -> None:
+        self._running[self._pool.submit(make_shard, self._job, number)] = number
+
+    def wait(self) -> dict[int, BaseException | None]:
+        done = wait(self._running, return_when=FIRST_COMPLETED).done
+        return {self._running.pop(future): future.exception() for future in done}
+
+    def close(self) -> None:
+        """End the threads, after the shards that they are making."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 class _Processes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,6 +64,11 @@ class Job:
         if self.failed is None:
             return self.recipe.ids(number)
         return np.array(self.failed[number], np.int64)
+
+    def copies(self) -> bool:
+        """Whether the first shard to make begins with samples that are copied as they stand."""
+        parts = self.recipe.stored(self.ids(self.shards()[0]))
+        return any(run is not None for _, run in islice(parts, 1))
 
 
 # A key, the members of an encoded sample, and what the sidecar says of them.

@@ -56,6 +56,7 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the shuffle."),
         click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]"),
+        click.option("--media", is_flag=True, help="Index frames of videos and sounds, in tar."),
     ):
         function = option(function)
     return common_options(_ray_option(function))

@@ -27,6 +27,9 @@ __all__ = ["ObstoreClient", "client_options", "redirects_are_followed"]
 _BARE = frozenset("[]{}|\\^`")
 _CONNECT_S = 5.0
 _LIST_CHUNK = 1000
+# Up to this size an object is one request, of which a kill leaves nothing; it is in memory for that
+# time. Parts of a killed upload would stay in the store: obstore neither lists nor aborts them.
+_WHOLE_BYTES = 512 << 20
 # Stores accept at most 10,000 parts.
 _PART_BYTES = 8 << 20
 _MAX_PARTS = 9000
@@ -136,7 +139,7 @@ class ObstoreClient:
         raise failed
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store an object whole; a large one in parts."""
+        """Store an object whole; one of more than 512 MiB in parts."""
         num_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
         part_bytes = max(_PART_BYTES, num_bytes // _MAX_PARTS)
         try:
@@ -145,6 +148,7 @@ class ObstoreClient:
                     self._store,
                     key,
                     source,
+                    use_multipart=num_bytes > _WHOLE_BYTES,
                     chunk_size=part_bytes,
                     max_concurrency=_CONCURRENT_PARTS,
                 )

@@ -1,7 +1,8 @@
 """Upload and removal of whole objects: nothing is visible under the name until all of it is stored.
 
-Keeps I8: large objects are uploaded in parts, which the store joins at the end; a killed program
-leaves at most nameless parts, which the bucket's rule for incomplete uploads removes.
+Keeps I8: an object of up to 512 MiB is one request, of which a killed program leaves nothing. A
+larger one goes up in parts, which the store joins at the end; a killed program leaves nameless
+parts, which the bucket's rule for incomplete uploads removes.
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ END = bytes(2 * BLOCK)
 # The disk begins to write after this many bytes, so that the flush at the end waits for the last
 # ones only.
 _WRITEBACK_BYTES = 8 << 20
+# Aligned writes of 64 KiB: with 1 MiB a call, ext4 on Linux 6.18 took 0.5 to 1.8 CPU seconds for
+# 1,000 MB, and with 64 KiB always 0.5.
+_WRITE_BYTES = 64 << 10
 
 
 class LocalShard:
@@ -36,6 +39,7 @@ class LocalShard:
         self.num_samples = 0
         self.num_bytes = 0
         self._num_sent = 0
+        self._at = 0
         self._index = WrittenIndex(path)
         self._stack = contextlib.ExitStack()
         with _naming(path):
@@ -101,7 +105,8 @@ class LocalShard:
         rest = memoryview(data)
         with _naming(self.path):
             while rest:
-                rest = rest[self._file.write(rest) :]
+                done = self._file.write(rest[: _WRITE_BYTES - self._at % _WRITE_BYTES])
+                rest, self._at = rest[done:], self._at + done
 
 
 class RemoteShard(LocalShard):

@@ -25,7 +25,7 @@ from shardwise.storage import File
 __all__ = ["StoredRun", "stored_runs"]
 
 # 4 MiB cost as little a byte as 1 MiB, which stays in the second cache, and a quarter of the calls.
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 22
 # Numbers that are located at a time, rows times fields: 512 KiB.
 _MAX_CELLS = 1 << 16
 _WORDS = np.arange(BLOCK // 8)

@@ -72,7 +72,7 @@ class TarWriter:
             exception leaves none; it lists this writer's shards only.
 
     A remote shard is collected in a temporary file without a name (in `tempfile`'s directory: it
-    needs room for one shard) and goes up when it is finished, in parts if it is large; its index
+    needs room for one shard) and goes up when it is finished, in parts above 512 MiB; its index
     follows. What exists is looked for before, not while a shard goes up: two programs that write
     the same name at once are not kept apart there.
 
