@@ -27,18 +27,20 @@ class LastValues(Generic[K, T]):
 
     def __init__(self, size: int = 2) -> None:
         self._size = size
-        self._entries: dict[K, T] = {}
+        # The newest first.
+        self._entries: tuple[tuple[K, T], ...] = ()
 
     def get(self, key: K, make: Callable[[K], T]) -> T:
         """Return `make(key)`, from the cache where it is there."""
         entries = self._entries
-        if key in entries and next(reversed(entries)) == key:
-            return entries[key]
-        value = entries[key] if key in entries else make(key)
-        kept = [entry for entry in entries.items() if entry[0] != key]
+        if entries and entries[0][0] == key:
+            return entries[0][1]
+        found = [entry for entry in entries if entry[0] == key]
+        newest = found[0] if found else (key, make(key))
+        others = [entry for entry in entries if entry[0] != key]
         # One assignment: a thread that reads while another writes sees one or the other.
-        self._entries = dict([*kept[max(0, len(kept) + 1 - self._size) :], (key, value)])
-        return value
+        self._entries = (newest, *others[: self._size - 1])
+        return newest[1]
 
     def __reduce__(self) -> tuple[type[LastValues[Any, Any]], tuple[int]]:
         return LastValues, (self._size,)

@@ -108,7 +108,7 @@ class Plan:
         self._order_size: int | None = None
         self.epoch = 0
         self._partitions: LastValues[int, Partition | BatchPartition] = LastValues()
-        self._kept_rows: LastValues[tuple[int, range, int], list[Rows]] = LastValues(1)
+        self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
         self._base = Partition(0, batch_size, world_size, remainder)
         self._for_sizes()
         self._base = replace(self._base, start=whole("start", start))
@@ -311,9 +311,13 @@ class Plan:
             raise ValueError(f"step={step} is not in an epoch of {num_steps} steps")
         length = max(1, _BLOCK_ROWS // self.batch_size)
         first = step - step % length
-        steps = range(first, min(first + length, num_steps))
-        rows = self._kept_rows.get((epoch, steps, rank), lambda key: list(self.batches(*key)))
+        stop = min(first + length, num_steps)
+        rows = self._kept_rows.get((epoch, first, stop, rank), self._block)
         return rows[step - first]
+
+    def _block(self, key: tuple[int, int, int, int]) -> list[Rows]:
+        epoch, first, stop, rank = key
+        return list(self.batches(epoch, range(first, stop), rank))
 
     def _repr_html_(self) -> str:
         names = ("num_samples", "batch_size", "world_size", "remainder", "start", "num_steps")
