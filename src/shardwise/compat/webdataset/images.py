@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from shardwise.codecs import image
 from shardwise.codecs.image_backends import Pixels, write_planes
@@ -85,21 +85,17 @@ class ImageHandler:
         kind, elements, colours = imagespecs[self.imagespec]
         if kind == "pil":
             return _pillow_image(data, colours)
-        pixels = _pixels(data, colours)
+        pixels: Any = _pixels(data, colours)
         if kind == "torch":
-            import torch
-
             planes = np.empty((*pixels.shape[2:], *pixels.shape[:2]), np.uint8)
             if pixels.ndim == 3:
                 write_planes(pixels, planes)
             else:
                 planes[:] = pixels
-            return torch.from_numpy(_scaled(planes) if elements == "float" else planes)
-        return _scaled(pixels) if elements == "float" else pixels
-
-
-def _scaled(pixels: Pixels) -> NDArray[np.float32]:
-    return np.divide(pixels, np.float32(255), dtype=np.float32)
+            pixels = planes
+        if elements == "float":
+            pixels = np.divide(pixels, np.float32(255), dtype=np.float32)
+        return torch.from_numpy(pixels) if kind == "torch" else pixels
 
 
 def _pixels(data: bytes, colours: str) -> Pixels:

@@ -1,4 +1,4 @@
-"""Stages that treat one sample at a time: map, decode, select, to_tuple and their like.
+"""Stages that treat one sample at a time: map, decode, select, rename, to_tuple and their like.
 
 `handler` is called with an exception of the user's function, and returns whether to continue: any
 exception may come here.

@@ -50,23 +50,20 @@ class SharedIntegers:
 
 
 class EpochCounter:
-    """Counts the epochs that have begun, over generations of workers."""
+    """Counts the epochs that have begun, over generations of workers.
+
+    torch's DataLoader may start new workers for every epoch, from a dataset that knows nothing of
+    the epochs before. The count is in anonymous shared memory: workers that were started together
+    see the same epoch, the next generation the next one. It needs no lock, and a killed process
+    leaves no name behind.
+    """
 
     def __init__(self, next_epoch: int = 0) -> None:
         self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0])
-        self._begin_here()
-
-    def _begin_here(self) -> None:
+        # Of the worker process that `_own_mark` names: its generation, and what it has read.
         self._own_mark: tuple[int, int] | None = None
-        self._seen_sets = self._cells[_NUM_SETS]
+        self._seen_sets = 0
         self._epoch = -1
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_cells": self._cells}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._cells = state["_cells"]
-        self._begin_here()
 
     def copy(self) -> EpochCounter:
         """A counter of its own with the same count."""

@@ -4,7 +4,8 @@ Keeps I10 for pipelines that run in workers of torch's DataLoader: ranks are fou
 that iterates the loader, and travel in the pickled pipeline to workers that were not forked, which
 have no process group. `WORKER` and `NUM_WORKERS` in the environment stand for a worker, as in
 WebDataset. Stages take their keys when they are built, so that one seed drives everything and each
-pass has an order of its own.
+pass has an order of its own. Keeps I1: shards are in one order on all readers, and each takes every
+n-th.
 """
 
 from __future__ import annotations

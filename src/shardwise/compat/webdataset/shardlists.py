@@ -60,7 +60,11 @@ def get_pid_from_filename(fname: str) -> int | None:
 
 @dataclass(eq=False, repr=False)
 class DirectoryShardList(IterableDataset[Any]):
-    """The shards of a directory, again and again, with those that come while it is read."""
+    """The shards of a directory, again and again, with those that come while it is read.
+
+    A shard is renamed while it is in use, so that several readers share the directory; the process
+    id in its name tells which shards readers left that died.
+    """
 
     path: str
     pattern: str = "*.{tar,tgz,tar.tgz}"

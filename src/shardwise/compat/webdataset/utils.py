@@ -187,7 +187,7 @@ def compute_sample_weights(n_w_pairs: Iterable[tuple[float, float]]) -> NDArray[
 
 
 class FilterFunction:
-    """A stage: a function `f` of a source, and its other arguments `args` and `kw`."""
+    """A stage: a function `f` of a source, and its other arguments; it pickles if `f` does."""
 
     def __init__(self, f: Callable[..., Any], *args: Any, **kw: Any) -> None:
         self.f = f
@@ -203,13 +203,14 @@ class FilterFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         module = sys.modules.get(getattr(self.f, "__module__", ""))
-        named = getattr(module, getattr(self.f, "__name__", ""), None)
+        named: Any = getattr(module, getattr(self.f, "__name__", ""), None)
         is_decorated = isinstance(named, RestCurried) and named.f is self.f
-        return _make_stage, (named if is_decorated else self.f, self.args, self.kw)
+        make = named if is_decorated else functools.partial(FilterFunction, self.f)
+        return functools.partial(make, *self.args, **self.kw), ()
 
 
 class RestCurried:
-    """What `pipelinefilter` makes of a function: called with arguments, it gives a stage."""
+    """Makes stages of a function `f` whose first argument is the source; also as a decorator."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.f = f
@@ -224,10 +225,4 @@ class RestCurried:
         return str(self.f.__name__)
 
 
-def pipelinefilter(f: Callable[..., Any]) -> RestCurried:
-    """Make stages of a function whose first argument is the source; also as a decorator."""
-    return RestCurried(f)
-
-
-def _make_stage(f: Any, args: tuple[Any, ...], kw: dict[str, Any]) -> FilterFunction:
-    return FilterFunction(f.f if isinstance(f, RestCurried) else f, *args, **kw)
+pipelinefilter = RestCurried

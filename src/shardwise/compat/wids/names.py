@@ -1,4 +1,4 @@
-"""Names of members as wids splits them: the key up to the first dot, then the extension with it."""
+"""Names of members, split at the first dot as by wids; and the paths of copies of remote shards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_NAME = 120
 
 
 class CacheLocalname:
-    """Names in a directory: called with a URL, gives the path of its copy.
+    """Paths in a directory: the shard's name with a hash of its whole URL before the extension.
 
     >>> name = CacheLocalname("cache")
     >>> name("https://host/train/000.tar") == name("https://host/val/000.tar")

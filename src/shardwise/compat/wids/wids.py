@@ -1,10 +1,29 @@
-"""The names of `wids.wids`, gathered; each lies in a file of its own."""
+"""wids' `ShardListDataset`: samples of a list of shards, by number, in any order.
 
-from shardwise.compat.wids.dataset import (
-    ShardListDataset,
-    hash_dataset_name,
-    interpret_transformations,
-)
+Local shards are read where they are, through one tar source for all of them: a sample costs what
+it costs in `shardwise.tar`. Remote ones are read by byte ranges and kept in the cache directory,
+or copied to where `localname` says. Keeps I6: what the list says of a shard is held against it.
+Any thread may read, and the dataset pickles without open files. Samplers, indexes and single
+shards are modules of their own; their names are here, too, as in wids.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import operator
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import IO, Any, Self, TypeVar, cast
+
+import numpy as np
+import torch.utils.data
+
+from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.names import (
     CacheLocalname,
     DefaultLocalname,
@@ -29,10 +48,242 @@ from shardwise.compat.wids.shards import (
     LRUShards,
     compute_file_md5sum,
     compute_num_samples,
+    open_copy,
+    open_local,
+    samples_of,
 )
 from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_dl import download_and_open
 from shardwise.compat.wids.wids_lru import LRUCache
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar
-from shardwise.compat.wids.wids_specs import load_dsdesc_and_resolve, urldir
+from shardwise.compat.wids.wids_specs import (
+    check_shards,
+    load_dsdesc_and_resolve,
+    rebase_shardlist,
+    urldir,
+)
 from shardwise.compat.wids.wids_tar import TarFileReader, find_index_file
+from shardwise.formats import tar
+from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
+from shardwise.sources.tar.source import TarSource
+from shardwise.storage import is_local
+from shardwise.storage.cache import CacheSettings
+from shardwise.storage.requests.event_loop import is_cut_off
+
+_logger = logging.getLogger("shardwise")
+
+T_co = TypeVar("T_co", covariant=True)
+Transformation = Callable[[dict[str, Any]], Any]
+
+# From 100 accesses on, 30 % misses are worth a warning.
+_MANY_ACCESSES, _MANY_MISSES = 100, 0.3
+# More bytes than any disk has.
+_UNBOUNDED = 1 << 60
+
+
+class ShardListDataset(torch.utils.data.Dataset[T_co]):
+    """Samples of a list of shards, by number; negative numbers count from the end.
+
+    A sample is a dict: a field an extension with its dot (".jpg"), "__key__", and where it comes
+    from: "__dataset__", "__index__", "__shard__" (the URL) and "__shardindex__" (its number
+    there). Fields are streams of bytes until a transformation decodes them.
+
+    Args:
+        shards: a list of dicts with "url" and "nsamples", the path or URL of an index in JSON, or
+            an open index.
+        cache_size: most bytes of remote shards that are kept in the cache directory.
+        cache_dir: the cache directory of remote shards; None for `WIDS_CACHE` or the user's own.
+        lru_size: remote shards that stay open.
+        dataset_name: a name for a list; an index has its own.
+        localname: copies remote shards whole, to the path that it gives for their URL, in place of
+            the cache. Forked processes make such copies in the cache directory, if the one that
+            they come from has read remote data.
+        transformations: "PIL" and "numpy" decode by extension; a callable, or a list of these; None
+            for none. Each gets what the one before gave.
+        keep: keep what is cached, whatever `cache_size` says.
+        base: what relative URLs are relative to.
+        options: entries that take the place of the index's own.
+
+    Raises:
+        DataError: the list is malformed. When shards are opened: one is damaged, or has not as
+            many samples or bytes as the list says.
+        MissingShardError: the index, or a shard when it is opened, is not there.
+
+    Example:
+        dataset = ShardListDataset("index.json", transformations=[decode])
+        loader = torch.utils.data.DataLoader(dataset, sampler=DistributedChunkedSampler(dataset))
+    """
+
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | IO[Any] | Sequence[dict[str, Any]],
+        *,
+        cache_size: int = 10**12,
+        cache_dir: str | None = None,
+        lru_size: int = 10,
+        dataset_name: str | None = None,
+        localname: Callable[[str], str] | None = None,
+        transformations: Any = "PIL",
+        keep: bool = False,
+        base: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.base = base
+        if isinstance(shards, os.PathLike):
+            shards = os.fspath(shards)
+        if isinstance(shards, str) or hasattr(shards, "read"):
+            self.spec = load_dsdesc_and_resolve(
+                cast(str | IO[Any], shards), options=options, base=base
+            )
+            self.shards: list[dict[str, Any]] = self.spec["shardlist"]
+            name = self.spec.get("name")
+        else:
+            self.spec = dict(options or {})
+            self.shards = rebase_shardlist(check_shards(copy.copy(shards)), base)
+            name = dataset_name
+        self.dataset_name = name or hash_dataset_name(str(shards))
+        self.lengths: list[int] = [int(shard["nsamples"]) for shard in self.shards]
+        self._ends = list(accumulate(self.lengths))
+        self.cum_lengths = np.array(self._ends, dtype=np.int64)
+        self.total_length = self._ends[-1] if self._ends else 0
+        self.cache_dir = cache_dir if localname is None else None
+        self.cache_size = cache_size
+        self.keep = keep
+        self.localname = localname or CacheLocalname(cache_dir or wids_cache_dir())
+        self._copies = localname is not None
+        self.transformations = interpret_transformations(transformations)
+        self._urls = {shard["url"]: shard for shard in self.shards}
+        self._local_urls = frozenset(url for url in self._urls if is_local(url))
+        self._local_shards: dict[str, IndexedTarSamples] | None = None
+        self.cache = LRUShards(lru_size, keep=keep, localname=self.localname, opener=self._open)
+        self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_local_shards": None}
+
+    def __len__(self) -> int:
+        return self.total_length
+
+    def add_transform(self, transform: Transformation) -> Self:
+        """Add a transformation behind the others, and give back this dataset."""
+        self.transformations.append(transform)
+        return self
+
+    def get_stats(self) -> tuple[int, int]:
+        """How often a shard was asked for in this process, and how often it had to be opened."""
+        return self.cache.accesses, self.cache.misses
+
+    def check_cache_misses(self) -> None:
+        """Warn, once, if remote shards are opened again and again."""
+        accesses, misses = self.get_stats()
+        is_costly = len(self._local_urls) < len(self._urls)
+        if is_costly and accesses > _MANY_ACCESSES and misses > _MANY_MISSES * accesses:
+            if not self._has_warned:
+                _logger.warning(
+                    "%d of %d accesses had to open a remote shard: take a sampler that reads "
+                    "chunks, or raise lru_size=%d",
+                    misses, accesses, self.cache.lru_size,
+                )  # fmt: skip
+            self._has_warned = True
+
+    def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
+        """The opened shard of a sample, the sample's number there, and what the list says of it."""
+        row, desc = self._locate(self._checked(index))
+        return self.cache.get_shard(desc["url"]), row, desc
+
+    def __getitem__(self, index: int) -> T_co:
+        index = self._checked(index)
+        shard, row, desc = self.get_shard(index)
+        if desc["url"] not in self._local_urls:
+            self.check_cache_misses()
+        return self._finished(shard[row], index, row, desc)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
+        """Samples by number, read together where all are local; torch calls this for a batch."""
+        numbers = [self._checked(index) for index in indices]
+        found = [self._locate(number) for number in numbers]
+        # A subclass may do more in its own __getitem__.
+        is_own = type(self).__getitem__ is not ShardListDataset.__getitem__
+        if is_own or not numbers or not self._local_urls.issuperset(d["url"] for _, d in found):
+            return [self[number] for number in numbers]
+        shards = [self.cache.get_shard(desc["url"]) for _, desc in found]
+        rows = [shard.first + row for shard, (row, _) in zip(shards, found, strict=True)]
+        samples = samples_of(shards[0].source, rows)
+        return [
+            self._finished(sample, number, row, desc)
+            for sample, number, (row, desc) in zip(samples, numbers, found, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Let go of all shards; they are opened again if samples are asked for."""
+        self.cache.clear()
+        self._local_shards = None
+
+    def _checked(self, index: int) -> int:
+        number = operator.index(index)
+        if not -self.total_length <= number < self.total_length:
+            raise IndexError(f"sample {number} of {self.total_length}")
+        return number % self.total_length
+
+    def _locate(self, index: int) -> tuple[int, dict[str, Any]]:
+        number = bisect_right(self._ends, index)
+        return index - (self._ends[number] - self.lengths[number]), self.shards[number]
+
+    def _finished(self, sample: dict[str, Any], index: int, row: int, desc: dict[str, Any]) -> T_co:
+        sample["__dataset__"] = desc.get("dataset")
+        sample["__index__"] = index
+        sample["__shard__"] = desc["url"]
+        sample["__shardindex__"] = row
+        for transform in self.transformations:
+            sample = transform(sample)
+        # What the last transformation gives is for the user to say.
+        return cast(T_co, sample)
+
+    def _open(self, url: str) -> IndexedTarSamples:
+        """Open a shard: a local one is a part of one source, a remote one has its own."""
+        if url in self._local_urls:
+            # Two threads may both open them: one set stays, and what it costs is in the indexes.
+            opened = self._local_shards
+            if opened is None:
+                local = [shard for url, shard in self._urls.items() if url in self._local_urls]
+                opened = self._local_shards = open_local(local)
+            return opened[url]
+        desc = self._urls[url]
+        num_bytes = desc.get("filesize")
+        # Ranges can't be read in a process that was forked from one that has read some.
+        if self._copies or is_cut_off():
+            path = self.localname(url)
+            return open_copy(url, path, num_bytes=num_bytes, num_samples=desc["nsamples"])
+        cache = CacheSettings(
+            self.cache_dir or wids_cache_dir(),
+            max_bytes=_UNBOUNDED if self.keep else int(self.cache_size),
+        )
+        source = tar([url], cache=cache).source
+        assert isinstance(source, TarSource)
+        check_counts([ListedShard(url, desc["nsamples"], num_bytes)], source.manifest.shards)
+        return IndexedTarSamples.all_of(source)[0]
+
+
+def interpret_transformations(transformations: Any) -> list[Transformation]:
+    """What `transformations=` means: a list of functions of a sample."""
+    if transformations is None:
+        return []
+    if isinstance(transformations, str) or callable(transformations):
+        transformations = [transformations]
+    found: list[Transformation] = []
+    for transformation in transformations:
+        if isinstance(transformation, str) and transformation.lower() in ("pil", "numpy"):
+            found.append(partial(default_decoder, format=transformation))
+        elif callable(transformation):
+            found.append(transformation)
+        else:
+            raise TypeError(
+                f"transformations: {transformation!r} is neither callable nor 'PIL' nor 'numpy'"
+            )
+    return found
+
+
+def hash_dataset_name(input_string: str) -> str:
+    """16 hex digits that stand for a list without a name."""
+    return hashlib.sha256(input_string.encode("utf-8", "surrogateescape")).hexdigest()[:16]

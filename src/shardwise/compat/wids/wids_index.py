@@ -240,7 +240,7 @@ def info(filenames: tuple[str, ...], table: bool) -> None:
 def sample(filename: str, index: int, python: bool, raw: bool, cat: str | None, width: int) -> None:
     """Show one sample of the data set that the index FILENAME lists."""
     del python
-    from shardwise.compat.wids.dataset import ShardListDataset
+    from shardwise.compat.wids.wids import ShardListDataset
 
     is_raw = raw or cat is not None
     dataset: ShardListDataset[dict[str, Any]] = ShardListDataset(
