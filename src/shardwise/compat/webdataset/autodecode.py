@@ -80,9 +80,13 @@ def cbor_loads(data: bytes) -> Any:
     return importlib.import_module("cbor").loads(data)
 
 
+def _text(data: bytes) -> str:
+    return str(data, "utf-8")
+
+
 # Decoders by extension. Users may change it.
 decoders: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript"), partial(str, encoding="utf-8")),
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("pkl", "pickle", "pyd"), unpickle_loads),
