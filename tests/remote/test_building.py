@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -74,6 +76,33 @@ def test_a_build_into_a_store_that_was_killed_ends_in_the_same_bytes(s3, tmp_pat
         path.name: path.read_bytes() for path in sorted(local.glob("*.tar"))
     }
     assert names_in(s3, "killed") == {path.name for path in local.iterdir()}
+
+
+ANOTHER: list[Callable[[], object]] = []
+
+
+def numbered(item: int) -> dict[str, int]:
+    """A sample; one of them is made while another builder runs."""
+    if item == 25 and ANOTHER:
+        ANOTHER.pop()()
+    return {"cls": item}
+
+
+def test_two_builders_of_a_store_at_once_write_the_same_bytes(s3, tmp_path):
+    def build(pattern: str) -> dict[str, Any]:
+        options = {"samples_per_shard": 10, "num_workers": 0, "storage": s3.config}
+        return {**sw.build(range(40), pattern, map=numbered, **options), "seconds": 0}
+
+    local = tmp_path / "local"
+    build(f"{local}/{{shard:03d}}.tar")
+    # The second one begins after two shards of the first and ends before its third.
+    reports = []
+    ANOTHER.append(lambda: reports.append(build(s3.url("both/{shard:03d}.tar"))))
+    reports.append(build(s3.url("both/{shard:03d}.tar")))
+    assert len(reports) == 2
+    assert reports[0] == reports[1]
+    assert shards_in(s3, "both") == {p.name: p.read_bytes() for p in local.glob("*.tar")}
+    assert names_in(s3, "both") == {path.name for path in local.iterdir()}
 
 
 LARGE = """

@@ -230,7 +230,8 @@ def _finish(job: Job, state: BuildState) -> dict[str, Any]:
     numbers = job.shards()
     notes = place.read_notes([job.note_name(number) for number in numbers])
     for number, data in zip(numbers, notes, strict=True):
-        assert data is not None, "a shard that was made has its note"
+        if data is None:
+            return _report_of_other(place)
         outcome = outcome_of(data)
         # A retry has no new inputs.
         report["in"] += 0 if job.generation else outcome.num_in
@@ -253,6 +254,17 @@ def _finish(job: Job, state: BuildState) -> dict[str, Any]:
     state = replace(state, is_complete=True, files=files, failed=failed, report=report)
     save_state(place, state)
     return report
+
+
+def _report_of_other(place: Place) -> dict[str, Any]:
+    """The report of another builder of the same store, which removed the notes as it ended."""
+    state = load_state(place)
+    if state is None or not state.is_complete:
+        raise StateError(
+            f"another program removed notes of this build in {shown(place.root)!r}, and has not "
+            "ended: build again when it has"
+        )
+    return state.report
 
 
 def _write_manifest(job: Job, files: Sequence[str]) -> str | None:
