@@ -16,7 +16,7 @@ REAL = [5, 8]
 @pytest.fixture(scope="module")
 def videos(media_files, tmp_path_factory):
     path = tmp_path_factory.mktemp("masks") / "v.tar"
-    short = media_files.make("short.mp4", H264 + "-g 10", count=20)
+    short = media_files.make("masks.mp4", H264 + "-g 10", count=20)
     with sw.TarWriter(path) as writer:
         for key, file in (("short", short), ("long", media_files.path("b_frames"))):
             writer.write({"__key__": key, "mp4": file.read_bytes(), "cls": len(key)})

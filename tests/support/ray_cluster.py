@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,9 @@ def main(num_nodes: int, num_cpus: int) -> None:
     from ray.cluster_utils import Cluster
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # Ray interrupts a task by SIGINT, which its workers would inherit as ignored from tests in the
+    # background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Ray writes to the standard output; the address has it for itself.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

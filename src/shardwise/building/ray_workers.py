@@ -29,6 +29,7 @@ __all__ = ["ray_workers"]
 # A head node that does not take a connection within this time is away; Ray itself would try for
 # a quarter of an hour.
 _CONNECT_S = 10.0
+_CANCEL_S = 5.0
 
 
 @contextmanager
@@ -123,10 +124,11 @@ class _Tasks:
     def close(self) -> None:
         """Take back what has not begun, interrupt the rest, and wait until nothing runs."""
         running = list(self._running)
-        for ref in running:
-            self._ray.cancel(ref)
-        if running:
-            self._ray.wait(running, num_returns=len(running))
+        while running:
+            for ref in running:
+                self._ray.cancel(ref)
+            # Python drops an interrupt that is raised in a destructor: interrupt again.
+            _, running = self._ray.wait(running, num_returns=len(running), timeout=_CANCEL_S)
 
 
 class _State:
