@@ -78,6 +78,11 @@ class Samples(Protocol):
         ...
 
     @property
+    def mask_fields(self) -> tuple[str, ...]:
+        """The fields of masks that decoders make beside their own, such as "mp4.mask"."""
+        ...
+
+    @property
     def is_mapped(self) -> bool:
         """Whether the fields of a batch are known from loaded samples only."""
         ...

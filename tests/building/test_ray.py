@@ -144,8 +144,12 @@ def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, c
     assert not list((tmp_path / "out" / ".build").glob("staging-*"))
     assert not cluster.workers(running="build")
     process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
-    (tmp_path / "gate").touch()
-    assert process.wait(GUARD_S) == 0
+    try:
+        (tmp_path / "gate").touch()
+        assert process.wait(GUARD_S) == 0
+    finally:
+        process.kill()
+        process.wait()
     assert len(shards_of(tmp_path / "out")) == 4
 
 

@@ -227,6 +227,12 @@ def test_a_list_that_says_something_else_than_the_shard_is_an_error(shards, wron
         assert caught.value.url == shards[1]["url"]
 
 
+def test_a_shard_that_a_list_names_in_two_ways_is_refused(shards):
+    again = {**shards[0], "url": f"file://{shards[0]['url']}"}
+    with pytest.raises(ValueError, match="is named twice"):
+        raw([*shards, again])[0]
+
+
 def test_a_missing_shard_is_an_error_with_its_name(shards):
     shards[2]["url"] += "x.tar"
     with pytest.raises(MissingShardError, match="no such file"):

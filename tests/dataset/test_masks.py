@@ -58,6 +58,22 @@ def test_masks_go_through_maps_concats_and_mixtures(videos):
     assert set(loaded(data, ragged="pad")[0]) >= {"mp4", "mp4.mask"}
 
 
+def test_a_batch_of_a_tuple_may_have_a_mask(videos):
+    data = videos.select("mp4").decode(mp4=sw.video(8, stride=4, short="mask", size=32))
+    for samples in (data, sw.concat([data]), sw.mix({"a": (data, 1)})):
+        [(clips, masks)] = loaded(samples, as_tuple=("mp4", "mp4.mask"))
+        assert clips.shape[:2] == masks.shape
+    plain = videos.decode(mp4=sw.video(4))
+    with pytest.raises(ValueError, match=r"names 'mp4\.mask'"):
+        loaded(plain, as_tuple=("mp4", "mp4.mask"))
+
+
+def test_a_mask_of_padding_never_takes_the_place_of_a_decoders(videos):
+    data = videos.select("mp4").decode(mp4=sw.video(8, stride=4, short="mask"))
+    with pytest.raises(sw.DataError, match=r"if a decoder makes it, .*video\(size=\)"):
+        loaded(data, ragged="pad")
+
+
 def test_there_is_no_mask_where_nothing_is_filled_up(videos):
     for decoder in (sw.video(4), sw.video(8, stride=4, short="repeat"), sw.audio()):
         assert "mp4.mask" not in videos.decode(mp4=decoder).mask_fields

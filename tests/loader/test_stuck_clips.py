@@ -93,7 +93,8 @@ def test_the_error_of_a_stuck_clip_names_url_key_field_and_frames_in_time(clips,
         assert seen == list(range(20))
         assert raised.value.url.endswith("v.tar")
         assert (raised.value.key, raised.value.field, raised.value.index) == ("film", "mp4", 24)
-        # benchmarks/stuck_decoder.py measures it; a busy machine takes longer.
-        assert -0.1 < late_s < 30
+        # benchmarks/stuck_decoder.py measures it; a busy machine takes longer, and may write the
+        # note a while after the decoder began.
+        assert -2 < late_s < 30
         # Its worker was replaced.
         assert next(iter(loader))["__index__"].tolist() == list(range(10))

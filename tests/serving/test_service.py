@@ -394,7 +394,7 @@ def test_a_port_that_is_no_batch_server_is_named(
         thread.start()
         address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(sw.StallError, match=r"another program's port|closed|reset|Broken pipe"):
-            next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=1.0)))
+            next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=3.0)))
         stop.set()
         thread.join()
 

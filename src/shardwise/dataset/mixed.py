@@ -86,6 +86,12 @@ class MixedDataset(Dataset):
         return np.concatenate([part.shard_sizes for part in self._mixed.parts.values()])
 
     @property
+    def mask_fields(self) -> tuple[str, ...]:
+        """The fields of masks that decoders of any of the datasets make beside their own."""
+        parts = self._mixed.parts.values()
+        return tuple(dict.fromkeys(name for part in parts for name in part.mask_fields))
+
+    @property
     def is_mapped(self) -> bool:
         """Whether a `map()` makes samples of one of the datasets."""
         return any(part.is_mapped for part in self._mixed.parts.values())

@@ -82,7 +82,7 @@ def checked_names(
     if not names:
         raise ValueError("as_tuple=() would be batches of nothing: name a field or more")
     if not dataset.is_mapped:
-        known = ["__key__", "__index__", *dataset.fields]
+        known = ["__key__", "__index__", *dataset.fields, *dataset.mask_fields]
         known += ["__valid__"] if remainder == "pad" else []
         is_padded = ragged == "pad" or (isinstance(collate, Padding) and collate.mask)
         known += map(mask_of, dataset.fields) if is_padded else []

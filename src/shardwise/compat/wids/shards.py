@@ -165,18 +165,19 @@ def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSampl
     Raises:
         MissingShardError: a shard is not there.
         DataError: a shard has not as many samples or bytes as the list says.
+        ValueError: two URLs are of one shard.
     """
-    listed = {local_path(shard["url"]): shard for shard in shards}
-    source = TarSource(list(listed), accept_unfinished=True)
-    for path in listed.keys() - set(source.urls):
+    listed = {shard["url"]: shard for shard in shards}
+    paths = list(map(local_path, listed))
+    source = TarSource(paths, accept_unfinished=True)
+    for path in set(paths).difference(source.urls):
         raise MissingShardError("the list names a shard that is not there", url=path)
     claims = [
         ListedShard(path, shard["nsamples"], shard.get("filesize"))
-        for path, shard in listed.items()
+        for path, shard in zip(paths, listed.values(), strict=True)
     ]
     check_counts(claims, source.manifest.shards)
-    urls = [shard["url"] for shard in listed.values()]
-    return dict(zip(urls, IndexedTarSamples.all_of(source), strict=True))
+    return dict(zip(listed, IndexedTarSamples.all_of(source), strict=True))
 
 
 class LRUShards:

@@ -31,12 +31,8 @@ class MediaFiles(Protocol):
         """A text that changes with the indexes."""
         ...
 
-    def block(self, sample: int) -> bytes:
-        """The stored index of a sample's file; "!" and a reason; empty where there is none."""
-        ...
-
     def index(self, sample: int) -> MediaIndex:
-        """The same, parsed.
+        """The index of a sample's file.
 
         Raises:
             DataError: the file can't be used; url, key and field say which.
@@ -99,10 +95,6 @@ class StoredFiles:
         for sample, block in self._blocks.items():
             digest.update(b"%d %d " % (sample, len(block)) + block)
         return digest.hexdigest()[:16]
-
-    def block(self, sample: int) -> bytes:
-        """The stored index of a sample's file."""
-        return self._blocks[sample]
 
     def index(self, sample: int) -> MediaIndex:
         """The index of a sample's file."""

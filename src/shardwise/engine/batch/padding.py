@@ -90,7 +90,8 @@ class Padding:
                 if mask_of(name) in data:
                     raise DataError(
                         f"padding adds {mask_of(name)!r}, and there is such a field: leave it out "
-                        "with select(), or rename it in a map()",
+                        "with select(), or rename it in a map(); if a decoder makes it, give that "
+                        "one a fixed shape: video(size=), audio(rate=, channels=)",
                         field=mask_of(name),
                     )
                 padded[mask_of(name)] = pair[1]

@@ -61,12 +61,6 @@ class TarMedia:
             digest.update(self._sidecar(shard).identity)
         return digest.hexdigest()[:16]
 
-    def block(self, sample: int) -> bytes:
-        """The stored index of a sample's file; empty where it lacks the field."""
-        shard, row = self._shards().locate(sample)
-        sidecar = self._sidecar(shard)
-        return b"" if self._field not in sidecar.header.fields else sidecar.block(row, self._field)
-
     def index(self, sample: int) -> MediaIndex:
         """The index of a sample's file.
 
