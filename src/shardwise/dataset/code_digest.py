@@ -68,9 +68,9 @@ def code_digest(value: Any) -> str:
     has its own; functions with bytecode, constants, defaults and captured values.
     """
     walk = _Walk()
-    root = _text(walk.words(value))
+    root = "\n".join(walk.words(value))
     # Each piece of code once, in no order. The list grows while it is read.
-    pieces = {_text(walk.piece(code)) for code in walk.reached}
+    pieces = {"\n".join(walk.piece(code)) for code in walk.reached}
     digest = hashlib.sha256(b"shardwise code 2\n")
     for text in (root, *sorted(pieces)):
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
@@ -129,10 +129,6 @@ def _name(code: FunctionType | type) -> str:
     return f"{code.__module__}.{code.__qualname__}"
 
 
-def _text(words: Iterator[str]) -> str:
-    return "\n".join(words)
-
-
 class _Walk:
     """Describes values, and collects the user's functions and classes that it meets."""
 
@@ -156,7 +152,7 @@ class _Walk:
             return
         self._reach(value if isinstance(value, type | FunctionType) else kind)
         if isinstance(value, set | frozenset):
-            yield from sorted(_text(self.words(part, depth + 1)) for part in value)
+            yield from sorted("\n".join(self.words(part, depth + 1)) for part in value)
         elif isinstance(value, tuple):
             for part in value:
                 yield from self.words(part, depth + 1)
