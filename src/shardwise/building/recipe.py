@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -76,10 +75,6 @@ class Outcome:
     num_filtered: int = 0
     num_bytes: int = 0
     failures: list[Failure] = field(default_factory=list)
-
-    def failed_by_kind(self) -> Counter[str]:
-        """How many inputs failed, by their kind."""
-        return Counter(failure.kind for failure in self.failures)
 
 
 @dataclass(frozen=True)
