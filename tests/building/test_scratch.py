@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -47,6 +48,18 @@ def test_what_a_killed_process_leaves_is_removed_and_what_is_in_use_is_not(folde
     assert list(folder.iterdir()) == [held]
     with scratch_directory() as own:
         assert list(folder.iterdir()) == [own]
+    assert not list(folder.iterdir())
+
+
+def test_without_locks_there_is_a_directory_and_none_is_swept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_fd: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with scratch_directory() as one, scratch_directory() as two:
+        assert {one, two} == set(folder.iterdir())
     assert not list(folder.iterdir())
 
 

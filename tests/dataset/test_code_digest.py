@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import re
 import sys
 import textwrap
 import threading
+from array import array
+from collections import deque
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -184,6 +192,96 @@ def test_generators_and_open_files_count_by_their_type(tmp_path: Any) -> None:
     assert code_digest(one) == code_digest(two)
     with (tmp_path / "x").open("w") as first, (tmp_path / "y").open("w") as second:
         assert code_digest(first) == code_digest(second)
+
+
+class Slotted:
+    """Has no `__dict__`."""
+
+    __slots__ = ("size", "unset")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
+        (re.compile("a"), re.compile("a", re.IGNORECASE)), (Path("a"), Path("b")),
+        (range(3), range(4)), (slice(3), slice(4)), (deque([1]), deque([2])),
+        (bytearray(b"a"), bytearray(b"b")), (array("i", [1]), array("i", [2])),
+        (Slotted(1), Slotted(2)),
+        (date(2020, 1, 1), date(2020, 1, 2)), (Decimal(1), Decimal(2)), (Fraction(1), Fraction(2)),
+        (np.arange(6)[::2], np.arange(6)[1::2]), (np.array(1.0), np.array(2.0)),
+    ],
+)  # fmt: skip
+def test_values_that_functions_hold_change_it(one: Any, two: Any) -> None:
+    assert code_digest(functools.partial(max, one)) != code_digest(functools.partial(max, two))
+    assert code_digest(one) == code_digest(one)
+
+
+def test_tensors_and_weights_count_with_their_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    mean = torch.tensor([0.5, 0.25], dtype=torch.bfloat16)
+    assert code_digest(mean) == code_digest(mean.clone())
+    assert code_digest(mean) != code_digest(mean + 1)
+    assert code_digest(mean) != code_digest(mean.reshape(2, 1))
+    assert code_digest(torch.float16) != code_digest(mean.dtype)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    before = code_digest(model)
+    with torch.no_grad():
+        model[0].weight[1, 2] += 1
+    assert code_digest(model) != before
+    assert code_digest(mean.to_sparse()) == code_digest(mean.to_sparse())
+
+
+def test_a_lock_between_processes_counts_by_its_type() -> None:
+    one, two = ([multiprocessing.Lock(), multiprocessing.Queue()] for _ in range(2))
+    assert code_digest(one) == code_digest(two)
+
+
+def test_a_variable_that_a_function_captured_and_assigns_does_not_count() -> None:
+    def counting(scale: int) -> Any:
+        calls = 0
+
+        def scaled(x: int) -> int:
+            nonlocal calls
+            calls += 1
+            return scale * x
+
+        return scaled
+
+    scaled = counting(2)
+    before = code_digest(scaled)
+    assert scaled(1) == 2
+    assert code_digest(scaled) == before != code_digest(counting(3))
+
+
+class Node:
+    """Refers to all nodes, itself included."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.others: list[Node] = []
+
+
+def linked(sizes: list[int]) -> Node:
+    nodes = [Node(size) for size in sizes]
+    for node in nodes:
+        node.others = list(nodes)
+    return nodes[0]
+
+
+def test_objects_that_all_refer_to_one_another_take_no_time() -> None:
+    """Twelve have 40 million ways from one to another."""
+    sizes = list(range(12))
+    assert code_digest(linked(sizes)) == code_digest(linked(sizes))
+    assert code_digest(linked(sizes)) != code_digest(linked([*sizes[:-1], 99]))
+
+
+def test_it_is_the_same_whether_equal_parts_are_one_object_or_several() -> None:
+    one = [1, 2]
+    assert code_digest([one, one]) == code_digest([[1, 2], [1, 2]])
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -77,6 +78,39 @@ def refused(service: Any) -> str:
 
 def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
+
+
+def test_a_client_that_resets_its_connection_at_once_is_passed_over(authority: Authority) -> None:
+    listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
+    where = ("127.0.0.1", port_of(listener.address))
+    for data in (b"", b"x"):
+        with socket.create_connection(where) as reset:
+            reset.send(data)
+            # A reset in place of an end.
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    received = bytearray(2)
+
+    def send() -> None:
+        with suppress(OSError):  # of a listener that was closed
+            transport = TlsTransport(TlsFiles(ca=str(authority.ca)))
+            connection = transport.connect(listener.address, timeout_s=60)
+            connection.send([b"ok"])
+            connection.close()
+
+    client = threading.Thread(target=send)
+    client.start()
+    try:
+        while not any(received):
+            connection = listener.accept()
+            connection.limit(60)
+            # One whose reset arrives late was accepted, and has an error of its own.
+            with suppress(OSError, EOFError):
+                connection.receive_into(memoryview(received))
+            connection.close()
+    finally:
+        listener.close()
+        client.join(60)
+    assert received == b"ok"
 
 
 def test_it_conforms(authority: Authority) -> None:

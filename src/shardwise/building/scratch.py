@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = ["scratch_directory"]
@@ -43,7 +43,9 @@ def _locked() -> tuple[Path, int]:
             lock = os.open(path, _OPEN)
         except FileNotFoundError:
             continue  # it was swept before it was locked
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Where the file system has no locks, nothing is swept.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
             return path, lock
         os.close(lock)
@@ -59,7 +61,7 @@ def _sweep(path: Path) -> None:
         if os.fstat(lock).st_uid == os.getuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
-    except BlockingIOError:
-        pass  # in use
+    except OSError:
+        pass  # in use, or without locks
     finally:
         os.close(lock)

@@ -254,7 +254,9 @@ _MAX_BAR = 30
 
 def _show(document: dict[str, Any]) -> None:
     """Write the result for people."""
-    made_by = Concurrency(document["executor"], document["num_workers"], document["num_threads"])
+    concurrency = Concurrency(
+        document["executor"], document["num_workers"], document["num_threads"]
+    )
     decoded = "" if document["decode"] == "auto" else ", not decoded"
     size = document["image_size"]
     decoded += f", images of {size} x {size}" if size else ""
@@ -266,7 +268,7 @@ def _show(document: dict[str, Any]) -> None:
          f"{plural(document['num_shards'], 'shard')}, shuffle {document['shuffle']}"],
         [
             ["fields", (", ".join(document["fields"]) or "none") + decoded],
-            ["made by", f"{made_by} (executor {document['executor']})"],
+            ["made by", f"{concurrency} (executor {document['executor']})"],
             ["open", f"{document['open_s']:.3f} s"],
             ["first batch", f"{document['first_batch_s']:.3f} s"],
             ["then", f"{batches} of {document['batch_size']}, {samples}, "

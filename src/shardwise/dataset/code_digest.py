@@ -11,13 +11,19 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import pickle
 import random
+import re
 import sys
 import weakref
+from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta, timezone
+from decimal import Decimal
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -32,8 +38,13 @@ import numpy as np
 
 __all__ = ["code_digest", "is_users_code", "state_of"]
 
+# Objects that refer to one another are followed to this depth.
 _MAX_DEPTH = 40
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype)
+# Of these `repr` says all.
+_PLAIN = (
+    int, float, complex, Decimal, str, bytes, bytearray, type(None), type(...), np.generic,
+    np.dtype, range, date, time, timedelta, timezone, PurePath,
+)  # fmt: skip
 # Their state changes with use.
 _BY_NAME = (
     random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState,
@@ -45,6 +56,9 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
 _STORES_GLOBAL = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_STORES_CAPTURED = {"STORE_DEREF", "DELETE_DEREF"}
+# What `__getstate__` of locks, queues, files and compiled models raises: they can't be pickled.
+_NO_STATE = (TypeError, RuntimeError, pickle.PickleError)
 
 
 def code_digest(value: Any) -> str:
@@ -54,9 +68,9 @@ def code_digest(value: Any) -> str:
     has its own; functions with bytecode, constants, defaults and captured values.
     """
     walk = _Walk()
-    root = _text(walk.words(value))
+    root = "\n".join(walk.words(value))
     # Each piece of code once, in no order. The list grows while it is read.
-    pieces = {_text(walk.piece(code)) for code in walk.reached}
+    pieces = {"\n".join(walk.piece(code)) for code in walk.reached}
     digest = hashlib.sha256(b"shardwise code 2\n")
     for text in (root, *sorted(pieces)):
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
@@ -83,17 +97,29 @@ def state_of(value: Any) -> list[Any]:
     if kind.__getstate__ is not object.__getstate__:
         try:
             state = value.__getstate__()
-        except TypeError:  # it does not travel, as an open file
+        except _NO_STATE:
             return []
-        return sorted(state.items()) if type(state) is dict else [state]
+        if type(state) is not dict:
+            return [state]
+        return sorted(state.items(), key=lambda item: str(item[0]))
     if is_dataclass(value):
         return [(each.name, getattr(value, each.name, None)) for each in fields(value)]
     # What a cached property has stored is no state.
     return [
         (name, part)
-        for name, part in sorted(getattr(value, "__dict__", {}).items())
+        for name, part in sorted({**getattr(value, "__dict__", {}), **_slots(value)}.items())
         if not isinstance(getattr(kind, name, None), functools.cached_property)
     ]
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    return {
+        name: getattr(value, name)
+        for kind in type(value).__mro__
+        if "__slots__" in vars(kind)
+        for name, member in vars(kind).items()
+        if isinstance(member, MemberDescriptorType) and hasattr(value, name)
+    }
 
 
 def _name(code: FunctionType | type) -> str:
@@ -103,35 +129,47 @@ def _name(code: FunctionType | type) -> str:
     return f"{code.__module__}.{code.__qualname__}"
 
 
-def _text(words: Iterator[str]) -> str:
-    return "\n".join(words)
-
-
 class _Walk:
     """Describes values, and collects the user's functions and classes that it meets."""
 
     def __init__(self) -> None:
         self.reached: list[Any] = []
         self._ids: set[int] = set()
+        # Digests by id and depth, so that time grows with the references, not with the ways along
+        # them; and the values, so that no other one gets an id.
+        self._known: dict[tuple[int, int], str] = {}
+        self._alive: list[Any] = []
 
-    def words(self, value: Any, above: frozenset[int] = frozenset()) -> Iterator[str]:
-        """A value as words, walked from outside to inside; a value inside itself is named only."""
+    def words(self, value: Any, depth: int = 0) -> Iterator[str]:
+        """A value as words, walked from outside to inside; below `_MAX_DEPTH` it is named only."""
         kind = type(value)
         if isinstance(value, _PLAIN):
             yield f"{kind.__qualname__} {value!r}"
             return
         name = _name(kind)
-        if id(value) in above or len(above) > _MAX_DEPTH:
-            yield f"again {name}"
-            return
         yield name
-        self._reach(value if isinstance(value, type | FunctionType) else kind)
-        above |= {id(value)}
-        if isinstance(value, set | frozenset):
-            yield from sorted(_text(self.words(part, above)) for part in value)
+        if depth > _MAX_DEPTH:
             return
-        for part in _parts(value):
-            yield from self.words(part, above)
+        self._reach(value if isinstance(value, type | FunctionType) else kind)
+        if isinstance(value, set | frozenset):
+            yield from sorted("\n".join(self.words(part, depth + 1)) for part in value)
+        elif isinstance(value, tuple):
+            for part in value:
+                yield from self.words(part, depth + 1)
+        else:
+            yield self._digest_of(value, depth)
+
+    def _digest_of(self, value: Any, depth: int) -> str:
+        """A digest of the parts of a value that may refer to itself."""
+        key = id(value), depth
+        if key not in self._known:
+            self._alive.append(value)
+            digest = hashlib.sha256()
+            for part in _parts(value):
+                for word in self.words(part, depth + 1):
+                    digest.update(word.encode("utf-8", "surrogatepass") + b"\n")
+            self._known[key] = digest.hexdigest()
+        return self._known[key]
 
     def piece(self, code: FunctionType | type) -> Iterator[str]:
         """A function or class of the user's, and what it names."""
@@ -176,12 +214,9 @@ def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
     """What makes a value what it is, in an order that does not depend on the process."""
     if isinstance(value, _BY_NAME):
         return []
-    if isinstance(value, np.ndarray):
-        content = value.tolist() if value.dtype.hasobject else _hash_of(value)
-        return [value.dtype, value.shape, content]
     if isinstance(value, Mapping):
         return [part for item in value.items() for part in item]
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | deque | array):
         return list(value)
     if isinstance(value, CodeType):
         return [value.co_code, value.co_consts, value.co_names, value.co_varnames]
@@ -192,10 +227,25 @@ def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
     if isinstance(value, _CACHING):
         return [value.__wrapped__]
     if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
-        return [value.__name__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
+        defaults = [value.__defaults__, value.__kwdefaults__]
+        return [value.__name__, value.__code__, *defaults, _captured(value)]
     if isinstance(value, type | ModuleType | BuiltinFunctionType):
         return [getattr(value, "__qualname__", None) or value.__name__]
+    return _parts_of_data(value)
+
+
+def _parts_of_data(value: Any) -> list[Any]:
+    if isinstance(value, np.ndarray):
+        content = value.tolist() if value.dtype.hasobject else _hash_of(value)
+        return [value.dtype, value.shape, content]
+    if isinstance(value, slice):
+        return [value.start, value.stop, value.step]
+    if isinstance(value, re.Pattern):
+        return [value.pattern, value.flags]
+    if _is_of_torch(value, "Tensor"):
+        return [value.dtype, tuple(value.shape), _hash_of_tensor(value)]
+    if _is_of_torch(value, "dtype", "device"):
+        return [repr(value)]
     return state_of(value)
 
 
@@ -248,8 +298,40 @@ def _is_constant(value: Any) -> bool:
     return isinstance(value, (*_PLAIN, *_CODE, np.ndarray, Enum))
 
 
-def _hash_of(array: np.ndarray[Any, Any]) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()
+def _hash_of(values: np.ndarray[Any, Any]) -> str:
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return hashlib.sha256(flat.view(np.uint8).data).hexdigest()
+
+
+def _is_of_torch(value: Any, *names: str) -> bool:
+    torch = sys.modules.get("torch")
+    return any(isinstance(value, getattr(torch, name, ())) for name in names)
+
+
+def _hash_of_tensor(tensor: Any) -> str | None:
+    """Of its bytes; None where they are no array."""
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+        return None
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return _hash_of(plain.reshape(-1).view(torch.uint8).numpy())
+
+
+def _captured(function: FunctionType) -> list[Any]:
+    """What a function captured, but for variables that it assigns itself, as counters."""
+    code = function.__code__
+    assigned = set(_assigned(code))
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    return [cell.cell_contents for name, cell in cells if name not in assigned and _is_full(cell)]
+
+
+def _assigned(code: CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in _STORES_CAPTURED:
+            yield step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _assigned(constant)
 
 
 def _is_full(cell: Any) -> bool:

@@ -23,10 +23,10 @@ from shardwise.serving.tcp import TcpConnection, TcpListener
 
 __all__ = ["TlsConnection", "TlsFiles", "TlsListener", "TlsTransport"]
 
-# One step's buffer: the lock is free again after 0.1 ms.
+# Bytes of one step, during which the lock is held for 0.1 ms.
 _STEP_BYTES = 256 << 10
-# What OpenSSL says of a client that sends no TLS, which it does not answer; and the answer, a fatal
-# alert that the version is wrong (RFC 8446, 6).
+# OpenSSL's reasons for a client that sends no TLS. OpenSSL sends it nothing, so this module sends a
+# fatal alert, "protocol_version" (RFC 8446, 6).
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 _ALERT = bytes([0x15, 3, 1, 0, 2, 2, 70])
 
@@ -220,10 +220,14 @@ class TlsListener(TcpListener):
 
     def accept(self) -> TlsConnection:
         """Wait for the next connection."""
-        sock, _ = self._sock.accept()
-        return TlsConnection(
-            self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        )
+        while True:
+            sock, _ = self._sock.accept()
+            try:
+                return TlsConnection(
+                    self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                )
+            except OSError:  # its client has reset it already, as a port scan does
+                sock.close()
 
 
 class TlsTransport:
