@@ -13,9 +13,11 @@ from collections import deque
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -210,7 +212,8 @@ class Slotted:
         (re.compile("a"), re.compile("a", re.IGNORECASE)), (Path("a"), Path("b")),
         (range(3), range(4)), (slice(3), slice(4)), (deque([1]), deque([2])),
         (bytearray(b"a"), bytearray(b"b")), (array("i", [1]), array("i", [2])),
-        (Slotted(1), Slotted(2)),
+        (Slotted(1), Slotted(2)), (itemgetter(1), itemgetter(2)),
+        (ZoneInfo("UTC"), ZoneInfo("Etc/GMT+1")),
         (date(2020, 1, 1), date(2020, 1, 2)), (Decimal(1), Decimal(2)), (Fraction(1), Fraction(2)),
         (np.arange(6)[::2], np.arange(6)[1::2]), (np.array(1.0), np.array(2.0)),
     ],
@@ -233,6 +236,14 @@ def test_tensors_and_weights_count_with_their_numbers() -> None:
         model[0].weight[1, 2] += 1
     assert code_digest(model) != before
     assert code_digest(mean.to_sparse()) == code_digest(mean.to_sparse())
+
+
+def test_a_pattern_or_tensor_that_code_reads_from_its_module_counts() -> None:
+    pytest.importorskip("torch")
+    text = "import re, torch\nA, B = re.compile('x'), torch.tensor([1, 2])\ndef run(): return A, B"
+    assert code_digest(modules(m=text).run) == code_digest(modules(m=text).run)
+    for change in (text.replace("'x'", "'y'"), text.replace("[1, 2]", "[1, 3]")):
+        assert code_digest(modules(m=change).run) != code_digest(modules(m=text).run)
 
 
 def test_a_lock_between_processes_counts_by_its_type() -> None:

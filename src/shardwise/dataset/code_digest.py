@@ -20,9 +20,10 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import date, time, timedelta, timezone
+from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
+from operator import attrgetter, itemgetter, methodcaller
 from pathlib import Path, PurePath
 from types import (
     BuiltinFunctionType,
@@ -43,7 +44,7 @@ _MAX_DEPTH = 40
 # Of these `repr` says all.
 _PLAIN = (
     int, float, complex, Decimal, str, bytes, bytearray, type(None), type(...), np.generic,
-    np.dtype, range, date, time, timedelta, timezone, PurePath,
+    np.dtype, range, date, time, timedelta, tzinfo, PurePath, itemgetter, attrgetter, methodcaller,
 )  # fmt: skip
 # Their state changes with use.
 _BY_NAME = (
@@ -295,7 +296,8 @@ def _is_constant(value: Any) -> bool:
     """Whether a global is of a kind that programs don't change."""
     if isinstance(value, tuple | frozenset):
         return all(map(_is_constant, value))
-    return isinstance(value, (*_PLAIN, *_CODE, np.ndarray, Enum))
+    is_constant = isinstance(value, (*_PLAIN, *_CODE, np.ndarray, Enum, re.Pattern))
+    return is_constant or _is_of_torch(value, "Tensor", "dtype")
 
 
 def _hash_of(values: np.ndarray[Any, Any]) -> str:
