@@ -101,7 +101,7 @@ def test_a_record_that_was_changed_on_the_way_ends_the_connection_as_a_network_e
     client.receive_into(memoryview(bytearray(2)))
     record = b"\x17\x03\x03\x00\x20" + bytes(32)
     assert socket.socket.send(client._sock, record) == len(record)
-    with pytest.raises(OSError, match="ALERT|alert"):
+    with pytest.raises(OSError, match=r"ALERT|alert"):
         client.receive_into(memoryview(bytearray(1)))
     client.close()
     server.join(60)
