@@ -80,6 +80,34 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
+def test_a_record_that_was_changed_on_the_way_ends_the_connection_as_a_network_error(
+    authority: Authority,
+) -> None:
+    """Also at a client, which gets the server's alert: after the greeting that is no refusal."""
+    listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
+
+    def serve() -> None:
+        connection = listener.accept()
+        connection.limit(60)
+        connection.send([b"ok"])
+        with suppress(OSError):
+            connection.receive_into(memoryview(bytearray(1)))
+        connection.close()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    transport = TlsTransport(TlsFiles(ca=str(authority.ca)))
+    client = transport.connect(listener.address, timeout_s=60)
+    client.receive_into(memoryview(bytearray(2)))
+    record = b"\x17\x03\x03\x00\x20" + bytes(32)
+    assert socket.socket.send(client._sock, record) == len(record)
+    with pytest.raises(OSError, match=r"ALERT|alert"):
+        client.receive_into(memoryview(bytearray(1)))
+    client.close()
+    server.join(60)
+    listener.close()
+
+
 def test_a_client_that_resets_its_connection_at_once_is_passed_over(authority: Authority) -> None:
     listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
     where = ("127.0.0.1", port_of(listener.address))

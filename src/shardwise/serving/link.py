@@ -110,7 +110,7 @@ class Link:
         why: Exception = EOFError("closed")
         try:
             self._receive(connection)
-        except (FrameError, EOFError, OSError) as error:
+        except (ServiceError, FrameError, EOFError, OSError) as error:
             why = error
         finally:
             connection.close()

@@ -81,7 +81,7 @@ class TlsConnection(TcpConnection):
         sock.setblocking(False)
         self._lock = threading.Lock()
         self._timeout_s: float | None = None
-        self._is_greeted = self._is_closed = False
+        self._is_greeted = self._has_received = self._is_closed = False
         self._num_waiting = 0
 
     def send(self, buffers: Sequence[Any]) -> None:
@@ -100,6 +100,7 @@ class TlsConnection(TcpConnection):
             received = self._step(partial(self._sock.recv_into, part))
             if not received:
                 raise EOFError("the other end closed the connection")
+            self._has_received = True
             done += received
 
     def limit(self, timeout_s: float | None) -> None:
@@ -168,11 +169,17 @@ class TlsConnection(TcpConnection):
                 if getattr(error, "reason", None) in _NO_TLS:
                     socket.socket.send(self._sock, _ALERT)
         host = None if self._sock.server_side else self._sock.server_hostname
+        if self._has_received:
+            return error
         return _in_words(error, host, is_greeted=self._is_greeted)
 
 
 def _in_words(error: OSError, host: str | None, *, is_greeted: bool) -> Exception:
-    """Who does not trust whom; `host` is the server's name at a client, and None at a server."""
+    """Who does not trust whom; `host` is the server's name at a client, and None at a server.
+
+    In TLS 1.3 a client's handshake ends before the server looks at its certificate, so that the
+    server's alert reaches the client in its first read.
+    """
     if isinstance(error, ssl.SSLEOFError | ConnectionError):
         if host is None or is_greeted:
             return error
