@@ -22,19 +22,32 @@ async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | Non
 
     `finally_` is called in the loop when `work` has returned, even if this was cancelled before.
     """
+    future = _started(work, finally_)
+    try:
+        return await future
+    finally:
+        # The exception's frames refer to this one and to the thread's. Neither refers to the
+        # exception now, so that a connection that broke is freed at once, files first, and not by
+        # the collector in any order.
+        del future
+
+
+def _started(work: Callable[[], T], finally_: Callable[[], None] | None) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    unsettled = [future]
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if finally_ is not None:
             finally_()
+        settled = unsettled.pop()
         # Cancelled meanwhile, or the loop has ended.
-        if future.done():
+        if settled.done():
             return
         if error is not None:
-            future.set_exception(error)
+            settled.set_exception(error)
         else:
-            future.set_result(result)  # type: ignore[arg-type]
+            settled.set_result(result)  # type: ignore[arg-type]
 
     def call() -> None:
         result, failed = None, None
@@ -44,6 +57,7 @@ async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | Non
             failed = error
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, failed)
+        del failed
 
     threading.Thread(target=call, name="shardwise-blocking", daemon=True).start()
-    return await future
+    return future
