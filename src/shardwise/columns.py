@@ -21,6 +21,7 @@ __all__ = [
     "Layout",
     "LazyBytesColumn",
     "PayloadColumn",
+    "mask_of",
     "merge_columns",
     "values_of",
 ]
@@ -32,6 +33,11 @@ Column = Sequence[Any] | NDArray[Any]
 _PYTHON_TYPES = (np.int64, np.float64, np.bool_)
 
 _GATHER_BYTES = 64 << 10
+
+
+def mask_of(field: str) -> str:
+    """The name of the field that says which values of another field are real."""
+    return f"{field}.mask"
 
 
 class BytesColumn(Sequence[memoryview | None]):

@@ -96,40 +96,30 @@ def test_the_commands_build_on_ray(tmp_path, cluster):
 
 @pytest.mark.long
 def test_a_second_builder_is_refused_while_one_on_ray_runs(tmp_path, cluster):
-    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
-    try:
+    with gated_driver(tmp_path, cluster) as process:
         wait_until(lambda: any(tmp_path.glob("begun-*")), process)
         with pytest.raises(sw.StateError, match="another build writes to"):
             sw.build(range(4), f"{tmp_path}/out/{{shard}}.tar", num_workers=0)
         (tmp_path / "gate").touch()
         assert process.wait(GUARD_S) == 0
-    finally:
-        process.kill()
-        process.wait()
     assert len(shards_of(tmp_path / "out")) == 4
     assert not (tmp_path / "out" / ".build").exists()
 
 
 @pytest.mark.long
 def test_a_build_loses_a_node_and_goes_on(tmp_path, no_orphans):
-    with ray_cluster() as cluster:
-        process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
-        try:
-            # A core a node: one of the two is made there.
-            wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, process)
-            cluster.kill_node()
-            (tmp_path / "gate").touch()
-            assert process.wait(GUARD_S) == 0
-        finally:
-            process.kill()
-            process.wait()
+    with ray_cluster() as cluster, gated_driver(tmp_path, cluster) as process:
+        # A core a node: one of the two is made there.
+        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, process)
+        cluster.kill_node()
+        (tmp_path / "gate").touch()
+        assert process.wait(GUARD_S) == 0
     assert len(shards_of(tmp_path / "out")) == 4
     assert not (tmp_path / "out" / ".build").exists()
 
 
 def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, cluster):
-    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
-    try:
+    with gated_driver(tmp_path, cluster) as process:
         wait_until(lambda: any(tmp_path.glob("begun-*")), process)
         # Python drops an interrupt that is raised in a destructor: a user presses Ctrl-C again.
         deadline = time.monotonic() + GUARD_S
@@ -138,24 +128,21 @@ def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, c
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GUARD_S / 4)
         assert process.poll() == -signal.SIGINT, (tmp_path / "driver.log").read_text()
-    finally:
-        process.kill()
-        process.wait()
     assert not list((tmp_path / "out" / ".build").glob("staging-*"))
     assert not cluster.workers(running="build")
-    process = start(tmp_path, PROGRAM, "gate", str(tmp_path), cluster.address, cluster=cluster)
-    try:
+    with gated_driver(tmp_path, cluster) as process:
         (tmp_path / "gate").touch()
         assert process.wait(GUARD_S) == 0
-    finally:
-        process.kill()
-        process.wait()
     assert len(shards_of(tmp_path / "out")) == 4
 
 
-def start(directory: Path, module: str, *arguments: str, cluster: RayCluster) -> Any:
+@contextlib.contextmanager
+def driver(
+    directory: Path, module: str, *arguments: str, cluster: RayCluster
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program on the cluster; it is killed at the end of the block if it runs then."""
     with (directory / "driver.log").open("wb") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
             env={**os.environ, **cluster.environment},
@@ -163,6 +150,18 @@ def start(directory: Path, module: str, *arguments: str, cluster: RayCluster) ->
             stdout=log,
             stderr=log,
         )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def gated_driver(
+    directory: Path, cluster: RayCluster
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """A build of four shards, each of which waits for the file "gate"."""
+    return driver(directory, PROGRAM, "gate", str(directory), cluster.address, cluster=cluster)
 
 
 def wait_until(condition: Any, process: subprocess.Popen[bytes]) -> None:
@@ -175,12 +174,10 @@ def wait_until(condition: Any, process: subprocess.Popen[bytes]) -> None:
 
 def kill_at_random(directory: Path, out: Path, cluster: RayCluster, rng: random.Random) -> None:
     """Let a builder make some shards, then kill up to three of Ray's workers, or itself."""
-    process = start(
-        directory, "tests.building.program", f"{out}/{PATTERN}", cluster.address, cluster=cluster
-    )
     goal, deadline = len(shards_of(out)), time.monotonic() + GUARD_S
     kills = rng.randint(1, 3)
-    try:
+    arguments = (f"{out}/{PATTERN}", cluster.address)
+    with driver(directory, "tests.building.program", *arguments, cluster=cluster) as process:
         for _ in range(kills):
             goal += rng.randint(0, 12)
             while process.poll() is None and len(list(out.glob("*.tar"))) < goal:
@@ -198,9 +195,6 @@ def kill_at_random(directory: Path, out: Path, cluster: RayCluster, rng: random.
             # The builder goes on without them.
             log = directory / "driver.log"
             assert process.wait(GUARD_S) == 0, log.read_text(errors="replace")[-3000:]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def killed_again_and_again(directory: Path, undisturbed: Path, cluster: RayCluster, seed: int):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs.protocol import has_mask
-from shardwise.columns import Layout
+from shardwise.columns import Layout, mask_of
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 
 __all__ = ["Field", "in_place", "is_plain_function", "mask_in_place", "put"]
@@ -49,7 +49,7 @@ class Field:
     @property
     def mask_name(self) -> str:
         """What the field of its masks is called."""
-        return f"{self.name}.mask"
+        return mask_of(self.name)
 
     @property
     def stream(self) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.codecs import default_decoder, resolve
 from shardwise.codecs.protocol import has_mask
-from shardwise.columns import Layout
+from shardwise.columns import Layout, mask_of
 from shardwise.dataset.field import Field
 from shardwise.dataset.map_function import MapFunction
 from shardwise.dataset.raw_rows import name_of
@@ -60,9 +60,9 @@ class Transforms:
             for name, spec in decoders.items()
         }
         for name, decoder in resolved.items():
-            if has_mask(decoder) and f"{name}.mask" in known:
+            if has_mask(decoder) and mask_of(name) in known:
                 raise ValueError(
-                    f"decode({name}={decoder!r}) makes a field {name + '.mask'!r}, and the samples "
+                    f"decode({name}={decoder!r}) makes a field {mask_of(name)!r}, and the samples "
                     "have one: leave it out with select()"
                 )
         return replace(

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from shardwise.collate import named
+from shardwise.columns import mask_of
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.padding import Padding, mask_of
+from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.hints import call_for
 from shardwise.plan import Remainder

@@ -51,10 +51,10 @@ _DEFAULT_CACHE_BYTES = 256 << 20
 class _Job:
     """A builder, what names its batches, and which data and code it has here."""
 
-    def __init__(self, builder: BatchBuilder, name: bytes) -> None:
+    def __init__(self, builder: BatchBuilder, name: bytes, word: VersionWord) -> None:
         self.builder = builder
         self.name = name
-        self.word = VersionWord.of(builder.dataset)
+        self.word = word
         self.collate = builder_options(builder)["collate"]
 
     def key(self, request: BatchRequest) -> bytes:
@@ -216,8 +216,11 @@ class BatchServer:
             if job is not None:
                 self._jobs.move_to_end(key)
         if job is None:
-            builder = self._builder_of(admission, is_own=key[0] == "own")
-            job = _Job(builder, hashlib.sha256(repr(key).encode()).digest())
+            is_own = key[0] == "own"
+            builder = self._builder_of(admission, is_own=is_own)
+            own_word = self._word if is_own else None
+            word = own_word or VersionWord.of(builder.dataset)
+            job = _Job(builder, hashlib.sha256(repr(key).encode()).digest(), word)
         # A pickle only names the functions of modules, which may be others here than at the client.
         _refuse_other(job.word, admission.word)
         if job.collate != admission.options.get("collate"):

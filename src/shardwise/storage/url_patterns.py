@@ -123,10 +123,11 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         return _list_directory(name, suffixes)
     if not magic or os.path.exists(name):
         return [name]
+    ignored = _ignored(name)
     matches = sorted(
         path
         for path in glob.glob(name, recursive=True)
-        if not path.endswith(_ignored(name)) and not os.path.isdir(path)
+        if not path.endswith(ignored) and not os.path.isdir(path)
     )
     if not matches:
         where = "" if os.path.isabs(name) else f" from {os.getcwd()!r}"

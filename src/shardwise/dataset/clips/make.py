@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import values_of
+from shardwise.columns import mask_of, values_of
 from shardwise.dataset.clips.clip import ClipDecoder, SoundDecoder, SoundMask
 from shardwise.dataset.clips.files import MediaFiles, StoredFiles, files_of
 from shardwise.dataset.clips.options import ClipOptions
@@ -61,10 +61,10 @@ def make_clips(
         field: ClipDecoder(options.frames, options.size, options.fit, options.layout),
     }
     if options.audio is not None:
-        decoders |= {f"{field}.audio": SoundDecoder(), f"{field}.audio.mask": SoundMask()}
+        decoders |= {f"{field}.audio": SoundDecoder(), mask_of(f"{field}.audio"): SoundMask()}
     required = transforms.required.union([field])
     if options.short == "mask":
-        required = required.union([f"{field}.mask"])
+        required = required.union([mask_of(field)])
     return made, replace(
         transforms, selected=None, indices=None, decoders=decoders, required=required
     )

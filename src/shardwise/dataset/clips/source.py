@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column, Columns, values_of
+from shardwise.columns import BytesColumn, Column, Columns, mask_of, values_of
 from shardwise.dataset.clips.chosen import ChosenClip
 from shardwise.dataset.clips.clip import Clip, HeldRanges
 from shardwise.dataset.clips.files import MediaFiles
@@ -71,8 +71,8 @@ class ClipSource(EpochReads):
         self._identity = identity
         self._beside = tuple(name for name in fields if name != options.field)
         name = options.field
-        made = [f"{name}.mask"] if options.short == "mask" else []
-        made += [f"{name}.audio", f"{name}.audio.mask"] if options.audio else []
+        made = [mask_of(name)] if options.short == "mask" else []
+        made += [f"{name}.audio", mask_of(f"{name}.audio")] if options.audio else []
         self._made = (*made, MEDIA)
         self.fields = (*fields, *self._made)
 
@@ -90,7 +90,7 @@ class ClipSource(EpochReads):
         inner = traits_of(self.source)
         layouts = {name: inner.layouts[name] for name in self._beside if name in inner.layouts}
         if self.options.short == "mask":
-            layouts[f"{self.options.field}.mask"] = ((self.options.frames,), np.dtype(np.bool_))
+            layouts[mask_of(self.options.field)] = ((self.options.frames,), np.dtype(np.bool_))
         values = set(value_fields_of(self.source)).intersection(self._beside)
         return SourceTraits(
             value_fields={*values, self.options.field, *self._made},
@@ -207,7 +207,7 @@ class ClipSource(EpochReads):
     ) -> tuple[list[Clip], int]:
         """The bytes of clips; those of one video share what they have in common."""
         field = self.options.field
-        has_sound = not {f"{field}.audio", f"{field}.audio.mask"}.isdisjoint(names)
+        has_sound = not {f"{field}.audio", mask_of(f"{field}.audio")}.isdisjoint(names)
         wanted: dict[int, list[tuple[int, int]]] = {}
         for clip in chosen:
             ranges = clip.ranges(pictures=field in names, sound=has_sound)
@@ -232,7 +232,7 @@ class ClipSource(EpochReads):
         shown = np.array([clip.frames for clip in chosen], np.int64) >= 0
         return {
             field: clips,
-            f"{field}.mask": shown.reshape(len(chosen), self.options.frames),
+            mask_of(field): shown.reshape(len(chosen), self.options.frames),
             f"{field}.audio": clips,
-            f"{field}.audio.mask": clips,
+            mask_of(f"{field}.audio"): clips,
         }

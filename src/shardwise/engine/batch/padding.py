@@ -13,17 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.collate import collate
+from shardwise.columns import mask_of
 from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
 
-__all__ = ["Padding", "description_of", "form_of", "mask_of", "pad"]
+__all__ = ["Padding", "description_of", "form_of", "pad"]
 
 _NUMBERS = "biufc"
-
-
-def mask_of(field: str) -> str:
-    """The name of the mask of a padded field."""
-    return f"{field}.mask"
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | Non
 def _started(work: Callable[[], T], finally_: Callable[[], None] | None) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    # Taken out when the call has returned: the frames of its exception refer to `settle`.
     unsettled = [future]
 
     def settle(result: T | None, error: BaseException | None) -> None:
