@@ -8,6 +8,7 @@ returns, if ever; these threads are bounded as well. Used in the event loop's th
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -30,12 +31,19 @@ class BlockingPool(Generic[S]):
     Args:
         name: of the server's kind, for messages.
         make: makes a connection; called in the thread of a call.
+        close: closes a connection whose call failed; called in that thread.
     """
 
-    def __init__(self, name: str, make: Callable[[], S]) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], S], close: Callable[[S], None] = lambda _: None
+    ) -> None:
         self._name = name
         self._make = make
+        self._close = close
         self._free: list[S] = []
+        # Connections are never part of a cycle that the collector frees: it calls the destructors
+        # of a connection, its files and their buffers in any order.
+        weakref.finalize(self, self._free.clear).atexit = False
         self._turns = asyncio.Semaphore(_MAX_CALLS)
         self._num_stuck = 0
 
@@ -61,7 +69,11 @@ class BlockingPool(Generic[S]):
 
             def call() -> tuple[S, T]:
                 connection = self._make() if free is None else free
-                return connection, work(connection)
+                try:
+                    return connection, work(connection)
+                except BaseException:
+                    self._close(connection)
+                    raise
 
             self._num_stuck += 1
             async with asyncio.timeout(timeout_s):

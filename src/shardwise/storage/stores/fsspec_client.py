@@ -92,6 +92,13 @@ class _Instance:
         file.seek(start)
         return bytes(file.read(stop - start))
 
+    def close(self) -> None:
+        """Close the open files: a plug-in's destructor of a file may print an error."""
+        while self._files:
+            # Plug-ins raise exceptions of any kind; the call that failed has its own.
+            with contextlib.suppress(Exception):
+                self._files.popitem()[1].close()
+
     def version(self, path: str) -> tuple[int, str]:
         """Time and ETag of a file's version, for file systems without them in `info`."""
         from fsspec import AbstractFileSystem
@@ -139,7 +146,7 @@ class FsspecClient(StreamsByGet):
         self._kind = kind
         self._root = root
         self._scheme = scheme
-        self._calls = BlockingPool(f"{scheme}://", make)
+        self._calls = BlockingPool(f"{scheme}://", make, _Instance.close)
         self._attempt_s = options.attempt_timeout_s
         # By key: the last known version, and when it was asked for.
         self._stats: dict[str, tuple[FileStat, float]] = {}

@@ -1,0 +1,75 @@
+"""Connections of blocking calls."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+
+import pytest
+
+from shardwise.storage.requests.blocking_pool import BlockingPool
+
+
+class Connection:
+    """Knows whether it is alive, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+
+
+def fail(connection: Connection) -> None:
+    """A call that breaks its connection."""
+    raise ConnectionResetError
+
+
+def test_a_connection_whose_call_failed_is_closed_and_another_one_is_made():
+    made: list[Connection] = []
+
+    def make() -> Connection:
+        made.append(Connection())
+        return made[-1]
+
+    async def program() -> None:
+        pool = BlockingPool("a store", make, Connection.close)
+        await pool.call(id, timeout_s=60)
+        with pytest.raises(ConnectionResetError):
+            await pool.call(fail, timeout_s=60)
+        assert [each.closed for each in made] == [True]
+        await pool.call(id, timeout_s=60)
+        assert [each.closed for each in made] == [True, False]
+
+    asyncio.run(program())
+
+
+def test_the_collector_never_frees_a_connection():
+    closed_before: list[bool] = []
+
+    class File:
+        """As paramiko's: its destructor writes its buffer, which is an object of its own."""
+
+        def __init__(self, buffer: io.BytesIO) -> None:
+            self.buffer = buffer
+
+        def __del__(self) -> None:
+            closed_before.append(self.buffer.closed)
+
+    async def program() -> None:
+        # The collector takes older objects first.
+        buffer = io.BytesIO()
+        pool = BlockingPool("a store", lambda: File(buffer))
+        await pool.call(id, timeout_s=60)
+        cycle: list[object] = [pool]
+        cycle.append(cycle)
+
+    gc.disable()
+    try:
+        asyncio.run(program())
+        gc.collect()
+        assert closed_before == [False]
+    finally:
+        gc.enable()
