@@ -23,6 +23,7 @@ from shardwise.codecs.image_backends import (
 )
 from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
+from shardwise.codecs.jpeg_rows import find_height
 from shardwise.codecs.rows import check_row
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]
@@ -45,11 +46,13 @@ class ImagePart:
         header: the file's, within `max_pixels`.
         orientation: the EXIF orientation to apply, 1 for none.
         box: the part of the upright image.
+        height_at: where a JPEG's height stands if its rows below the box may be left out, else 0.
     """
 
     header: ImageHeader
     orientation: int
     box: CropBox
+    height_at: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,8 +127,9 @@ class Image:
         """Draw a part of one file's image; nothing but its header is read."""
         view = memoryview(data)
         header, orientation = self._measure(view)
-        size = header.height, header.width
-        return ImagePart(header, orientation, crop.draw(rng, *_upright(size, orientation)))
+        box = crop.draw(rng, *_upright((header.height, header.width), orientation))
+        may_end_early = header.format == "jpeg" and orientation == 1
+        return ImagePart(header, orientation, box, find_height(view) if may_end_early else 0)
 
     def decode_part(self, data: bytes | memoryview, out: NDArray[Any], part: ImagePart) -> None:
         """Decode a part of one file into an array of `row`'s shape and dtype."""
@@ -181,7 +185,12 @@ class Image:
         exact = (header.height, header.width) == self.size == (box.height, box.width)
         exact = exact and part.orientation == 1 and not box.is_mirrored
         pixels = read_pixels(
-            data, header, mode=self.mode, shrink=shrink, out=place if exact else None
+            data,
+            header,
+            mode=self.mode,
+            shrink=shrink,
+            out=place if exact else None,
+            first_rows=(box.top + box.height, part.height_at) if part.height_at else None,
         )
         pixels = resize_pixels(
             box.cut(turn_pixels(pixels, part.orientation)),

@@ -13,7 +13,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["ImageHeader", "check_complete", "find_orientation", "is_plain_jpeg", "probe"]
+__all__ = [
+    "ImageHeader",
+    "check_complete",
+    "find_orientation",
+    "is_plain_jpeg",
+    "jpeg_segments",
+    "probe",
+]
 
 _WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
 _EXIF_PREFIX = b"Exif\0\0"
@@ -73,7 +80,7 @@ def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
     )
 
 
-def _jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
+def jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
     """Yield (marker, place of its payload) up to the first scan."""
     at = 2
     while True:
@@ -93,7 +100,7 @@ def _jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
 
 def _jpeg_frame(data: memoryview) -> int:
     """Where the payload of the frame header begins."""
-    for marker, at in _jpeg_segments(data):
+    for marker, at in jpeg_segments(data):
         if marker in _FRAME_MARKERS:
             return at
     raise ValueError("the jpeg has no frame header")
@@ -192,7 +199,7 @@ def _exif_start(data: memoryview, name: str) -> int | None:
     if name == "tiff":
         return 0
     if name == "jpeg":
-        for marker, at in _jpeg_segments(data):
+        for marker, at in jpeg_segments(data):
             if marker == 0xE1 and bytes(data[at : at + 6]) == _EXIF_PREFIX:
                 return at + 6
     if name == "png":
