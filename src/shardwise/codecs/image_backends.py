@@ -74,7 +74,7 @@ def read_pixels(
     mode: str,
     shrink: int = 1,
     out: Pixels | None = None,
-    first_rows: tuple[int, int] | None = None,
+    first_rows: int | None = None,
 ) -> Pixels:
     """Decode an image file to uint8 `[height, width, channels]`.
 
@@ -84,8 +84,8 @@ def read_pixels(
         mode: "gray", "rgb" or "rgba".
         shrink: 1, 2, 4 or 8: decode a JPEG at this part of its size, rounded up, in the DCT.
         out: an array to decode into where the package can; the result need not be it.
-        first_rows: of a JPEG at its full size, how many rows from the top are needed, and the
-            place from `find_height`; the others may be missing.
+        first_rows: how many rows from the top are needed, the others may be missing; of a JPEG at
+            its full size that `may_end_early`.
 
     Raises:
         ValueError: the file is damaged, cut, or of a kind that the package does not read.
@@ -103,7 +103,9 @@ def read_pixels(
     pixels: Pixels
     if name == "simplejpeg":
         if first_rows is not None:
-            rows = read_first_rows(package, data, mode, expected, *first_rows)
+            rows = read_first_rows(
+                package, data, mode, expected, num_rows=first_rows, frame_at=header.frame_at
+            )
             if rows is not None:
                 return rows
         pixels = _read_simplejpeg(package, data, mode, expected, out)

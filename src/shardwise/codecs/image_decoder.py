@@ -23,7 +23,7 @@ from shardwise.codecs.image_backends import (
 )
 from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
-from shardwise.codecs.jpeg_rows import find_height
+from shardwise.codecs.jpeg_rows import may_end_early
 from shardwise.codecs.rows import check_row
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]
@@ -46,13 +46,13 @@ class ImagePart:
         header: the file's, within `max_pixels`.
         orientation: the EXIF orientation to apply, 1 for none.
         box: the part of the upright image.
-        height_at: where a JPEG's height stands if its rows below the box may be left out, else 0.
+        may_end_early: whether the rows below the box may be left out.
     """
 
     header: ImageHeader
     orientation: int
     box: CropBox
-    height_at: int = 0
+    may_end_early: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,8 +128,9 @@ class Image:
         view = memoryview(data)
         header, orientation = self._measure(view)
         box = crop.draw(rng, *_upright((header.height, header.width), orientation))
-        may_end_early = header.format == "jpeg" and orientation == 1
-        return ImagePart(header, orientation, box, find_height(view) if may_end_early else 0)
+        is_upright = header.format == "jpeg" and orientation == 1
+        ends_early = is_upright and may_end_early(view, header.frame_at)
+        return ImagePart(header, orientation, box, ends_early)
 
     def decode_part(self, data: bytes | memoryview, out: NDArray[Any], part: ImagePart) -> None:
         """Decode a part of one file into an array of `row`'s shape and dtype."""
@@ -190,7 +191,7 @@ class Image:
             mode=self.mode,
             shrink=shrink,
             out=place if exact else None,
-            first_rows=(box.top + box.height, part.height_at) if part.height_at else None,
+            first_rows=box.top + box.height if part.may_end_early else None,
         )
         pixels = resize_pixels(
             box.cut(turn_pixels(pixels, part.orientation)),

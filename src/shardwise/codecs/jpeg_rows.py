@@ -7,8 +7,6 @@ that are damaged below the rows are not seen.
 
 from __future__ import annotations
 
-import re
-import struct
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.codecs.image_headers import jpeg_segments
 
-__all__ = ["find_height", "read_first_rows"]
+__all__ = ["may_end_early", "read_first_rows"]
 
 # Colours at half the height are upsampled with those of the row below.
 _ROWS_BELOW = 2
@@ -24,33 +22,41 @@ _ROWS_BELOW = 2
 _LEAST_SAVED = 16
 _RESTART_INTERVAL, _START_OF_SCAN = 0xDD, 0xDA
 _SEQUENTIAL = (0xC0, 0xC1)
-# What is wrong with a copy. Only the first complaint is told, so there was none before it.
-_REST_IS_LEFT = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
+# The complaint about a copy. Only the first one is told, so nothing was wrong before it.
+_REST_IS_LEFT = "extraneous bytes before marker 0xd9"
 
 
-def find_height(data: memoryview) -> int:
-    """Where the height of a JPEG stands, of the kinds whose first rows can be decoded; else 0.
+def may_end_early(data: memoryview, frame_at: int) -> bool:
+    """Whether the first rows of a JPEG can be decoded without the others.
 
-    That is a gray or three-coloured one whose only scan holds all of it from top to bottom. One
-    with restart markers is not: they would end the search for its end.
+    That is so for a gray or three-coloured one whose only scan holds all of it from top to bottom.
+    Restart markers would end the search for the end marker.
+
+    Args:
+        data: the whole file.
+        frame_at: from its `ImageHeader`.
     """
-    frame = 0
     try:
-        for marker, at in jpeg_segments(data):
-            if marker in _SEQUENTIAL:
-                frame = at
-            elif marker == _START_OF_SCAN:
-                channels = data[frame + 5] if frame else 0
-                return frame + 1 if channels in (1, 3) and data[at] == channels else 0
-            elif marker == _RESTART_INTERVAL:
-                return 0
-    except (struct.error, IndexError, ValueError):
+        if data[frame_at - 3] not in _SEQUENTIAL:
+            return False
+        for marker, at in jpeg_segments(data, frame_at - 4):
+            if marker == _START_OF_SCAN:
+                return data[at] == data[frame_at + 5] and data[at] in (1, 3)
+            if marker == _RESTART_INTERVAL:
+                return False
+    except (IndexError, ValueError):
         pass  # decoding it will say what is wrong
-    return 0
+    return False
 
 
 def read_first_rows(
-    package: Any, data: memoryview, mode: str, shape: tuple[int, int, int], num_rows: int, at: int
+    package: Any,
+    data: memoryview,
+    mode: str,
+    shape: tuple[int, int, int],
+    *,
+    num_rows: int,
+    frame_at: int,
 ) -> NDArray[np.uint8] | None:
     """The first rows of a JPEG, or None: decode it whole, and see what is wrong with it.
 
@@ -60,17 +66,17 @@ def read_first_rows(
         mode: "gray", "rgb" or "rgba".
         shape: height, width and channels of the whole image.
         num_rows: how many rows are needed; more may come.
-        at: from `find_height`.
+        frame_at: from its `ImageHeader`.
     """
     height = num_rows + _ROWS_BELOW
     if shape[0] - height < _LEAST_SAVED:
         return None
     copy = bytearray(data)
-    copy[at : at + 2] = height.to_bytes(2, "big")
+    copy[frame_at + 1 : frame_at + 3] = height.to_bytes(2, "big")
     pixels = np.empty((height, *shape[1:]), np.uint8)
     try:
         package.decode_jpeg(copy, mode.upper(), buffer=pixels)
     except ValueError as exc:
-        if _REST_IS_LEFT.fullmatch(str(exc)) is None:
+        if not str(exc).endswith(_REST_IS_LEFT):
             return None
     return pixels
