@@ -17,7 +17,7 @@ from shardwise.codecs.image_headers import jpeg_segments
 __all__ = ["may_end_early", "read_first_rows"]
 
 # Colours at half the height are upsampled with those of the row below.
-_ROWS_BELOW = 2
+_ROWS_BELOW = 1
 # Rows of the largest block: with fewer to leave out, nothing is saved.
 _LEAST_SAVED = 16
 _RESTART_INTERVAL, _START_OF_SCAN = 0xDD, 0xDA
