@@ -82,7 +82,7 @@ def floor(directory: Path, *, first_rows: bool = False) -> Iterator[int]:
     import shardwise as sw
     from shardwise.codecs import RandomCrop
     from shardwise.codecs.image_headers import probe
-    from shardwise.codecs.jpeg_rows import read_first_rows
+    from shardwise.codecs.image_jpeg_rows import read_first_rows
 
     cv2.setNumThreads(1)
     files = [sample["jpg"] for sample in sw.tar(shards(directory, "image-batch"))[:1024]]

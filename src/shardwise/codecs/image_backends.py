@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
-from shardwise.codecs.jpeg_rows import read_first_rows
+from shardwise.codecs.image_jpeg_rows import read_first_rows
 from shardwise.errors import MissingExtraError
 
 __all__ = [

@@ -23,7 +23,7 @@ from shardwise.codecs.image_backends import (
 )
 from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
-from shardwise.codecs.jpeg_rows import may_end_early
+from shardwise.codecs.image_jpeg_rows import may_end_early
 from shardwise.codecs.rows import check_row
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]

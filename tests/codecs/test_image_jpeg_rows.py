@@ -12,7 +12,7 @@ from PIL import Image
 from shardwise.codecs import RandomCrop, image
 from shardwise.codecs import image_backends as backends
 from shardwise.codecs.image_headers import probe
-from shardwise.codecs.jpeg_rows import may_end_early, read_first_rows
+from shardwise.codecs.image_jpeg_rows import may_end_early, read_first_rows
 from tests.codecs.samples import encode, picture
 
 
