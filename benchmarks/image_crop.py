@@ -12,6 +12,7 @@ seconds of itself and its workers. FFCV is left out where it is not installed.
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import os
@@ -73,26 +74,37 @@ def shardwise_map(directory: Path) -> Iterator[int]:
     return forever(lambda: (len(batch["cls"]) for batch in loader))
 
 
-def floor(directory: Path) -> Iterator[int]:
+def floor(directory: Path, *, first_rows: bool = False) -> Iterator[int]:
     """Decode, cut, resize, mirror into the rows of a batch: the packages and no loader."""
     import cv2
     import simplejpeg
 
     import shardwise as sw
     from shardwise.codecs import RandomCrop
+    from shardwise.codecs.image_headers import probe
+    from shardwise.codecs.image_jpeg_rows import read_first_rows
 
     cv2.setNumThreads(1)
     files = [sample["jpg"] for sample in sw.tar(shards(directory, "image-batch"))[:1024]]
     crop, rng = RandomCrop(), np.random.default_rng(0)
-    boxes = []
-    for data in files:
-        height, width, *_ = simplejpeg.decode_jpeg_header(data)
-        boxes.append(crop.draw(rng, height, width))
+    headers = [probe(memoryview(data)) for data in files]
+    boxes = [crop.draw(rng, header.height, header.width) for header in headers]
     rows = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+
+    def decode(number: int) -> Any:
+        data, header, box = files[number], headers[number], boxes[number]
+        if first_rows:
+            shape, num_rows = (header.height, header.width, 3), box.top + box.height
+            pixels = read_first_rows(
+                simplejpeg, data, "rgb", shape, num_rows=num_rows, frame_at=header.frame_at
+            )
+            if pixels is not None:
+                return pixels
+        return simplejpeg.decode_jpeg(data)
 
     def one(number: int) -> None:
         box, out = boxes[number % len(files)], rows[number % BATCH]
-        pixels = box.cut(simplejpeg.decode_jpeg(files[number % len(files)]))
+        pixels = box.cut(decode(number % len(files)))
         while pixels.shape[0] >= 2 * SIZE and pixels.shape[1] >= 2 * SIZE:
             half = pixels.shape[1] // 2, pixels.shape[0] // 2
             pixels = cv2.resize(pixels, half, interpolation=cv2.INTER_AREA)
@@ -181,6 +193,7 @@ def webdataset(directory: Path) -> Iterator[int]:
 
 LOADERS = {
     "floor": floor,
+    "floor, first rows": functools.partial(floor, first_rows=True),
     "shardwise": shardwise,
     "shardwise, CHW tensors": shardwise_planes,
     "shardwise, a map()": shardwise_map,

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
+from shardwise.codecs.image_jpeg_rows import read_first_rows
 from shardwise.errors import MissingExtraError
 
 __all__ = [
@@ -67,7 +68,13 @@ def _say_slow() -> None:
 
 
 def read_pixels(
-    data: memoryview, header: ImageHeader, *, mode: str, shrink: int = 1, out: Pixels | None = None
+    data: memoryview,
+    header: ImageHeader,
+    *,
+    mode: str,
+    shrink: int = 1,
+    out: Pixels | None = None,
+    first_rows: int | None = None,
 ) -> Pixels:
     """Decode an image file to uint8 `[height, width, channels]`.
 
@@ -77,6 +84,8 @@ def read_pixels(
         mode: "gray", "rgb" or "rgba".
         shrink: 1, 2, 4 or 8: decode a JPEG at this part of its size, rounded up, in the DCT.
         out: an array to decode into where the package can; the result need not be it.
+        first_rows: how many rows from the top are needed, the others may be missing; of a JPEG at
+            its full size that `may_end_early`.
 
     Raises:
         ValueError: the file is damaged, cut, or of a kind that the package does not read.
@@ -93,6 +102,12 @@ def read_pixels(
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
     pixels: Pixels
     if name == "simplejpeg":
+        if first_rows is not None:
+            rows = read_first_rows(
+                package, data, mode, expected, num_rows=first_rows, frame_at=header.frame_at
+            )
+            if rows is not None:
+                return rows
         pixels = _read_simplejpeg(package, data, mode, expected, out)
     elif name == "cv2":
         pixels = _read_opencv(package, data, header, mode, shrink)

@@ -23,6 +23,7 @@ from shardwise.codecs.image_backends import (
 )
 from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
+from shardwise.codecs.image_jpeg_rows import may_end_early
 from shardwise.codecs.rows import check_row
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]
@@ -45,11 +46,13 @@ class ImagePart:
         header: the file's, within `max_pixels`.
         orientation: the EXIF orientation to apply, 1 for none.
         box: the part of the upright image.
+        may_end_early: whether the rows below the box may be left out.
     """
 
     header: ImageHeader
     orientation: int
     box: CropBox
+    may_end_early: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,8 +127,10 @@ class Image:
         """Draw a part of one file's image; nothing but its header is read."""
         view = memoryview(data)
         header, orientation = self._measure(view)
-        size = header.height, header.width
-        return ImagePart(header, orientation, crop.draw(rng, *_upright(size, orientation)))
+        box = crop.draw(rng, *_upright((header.height, header.width), orientation))
+        is_upright = header.format == "jpeg" and orientation == 1
+        ends_early = is_upright and may_end_early(view, header.frame_at)
+        return ImagePart(header, orientation, box, ends_early)
 
     def decode_part(self, data: bytes | memoryview, out: NDArray[Any], part: ImagePart) -> None:
         """Decode a part of one file into an array of `row`'s shape and dtype."""
@@ -181,7 +186,12 @@ class Image:
         exact = (header.height, header.width) == self.size == (box.height, box.width)
         exact = exact and part.orientation == 1 and not box.is_mirrored
         pixels = read_pixels(
-            data, header, mode=self.mode, shrink=shrink, out=place if exact else None
+            data,
+            header,
+            mode=self.mode,
+            shrink=shrink,
+            out=place if exact else None,
+            first_rows=box.top + box.height if part.may_end_early else None,
         )
         pixels = resize_pixels(
             box.cut(turn_pixels(pixels, part.orientation)),

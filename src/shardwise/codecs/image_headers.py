@@ -13,7 +13,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["ImageHeader", "check_complete", "find_orientation", "is_plain_jpeg", "probe"]
+__all__ = [
+    "ImageHeader",
+    "check_complete",
+    "find_orientation",
+    "is_plain_jpeg",
+    "jpeg_segments",
+    "probe",
+]
 
 _WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
 _EXIF_PREFIX = b"Exif\0\0"
@@ -30,28 +37,33 @@ class ImageHeader:
         format: "jpeg", "png", "webp", "gif", "bmp" or "tiff".
         height: pixels, as stored.
         width: pixels, as stored.
+        frame_at: where the payload of a JPEG's frame header begins, 0 for other formats.
     """
 
     format: str
     height: int
     width: int
+    frame_at: int = 0
 
 
 def probe(data: memoryview) -> ImageHeader:
     """Read format and size of an image from its first bytes."""
     head = bytes(data[:16])
+    frame_at = 0
     try:
-        name, (height, width) = _measure(data, head)
+        if head.startswith(b"\xff\xd8"):
+            name, frame_at = "jpeg", _jpeg_frame(data)
+            height, width = struct.unpack_from(">HH", data, frame_at + 1)
+        else:
+            name, (height, width) = _measure(data, head)
     except (struct.error, IndexError) as exc:
         raise ValueError(f"an image of {len(data)} bytes ends inside its header") from exc
     if height < 1 or width < 1:
         raise ValueError(f"the {name} header says {height} x {width} pixels (height x width)")
-    return ImageHeader(name, height, width)
+    return ImageHeader(name, height, width, frame_at)
 
 
 def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
-    if head.startswith(b"\xff\xd8"):
-        return "jpeg", _jpeg_size(data)
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         width, height = struct.unpack_from(">II", data, 16)
         return "png", (height, width)
@@ -73,35 +85,29 @@ def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
     )
 
 
-def _jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (marker, place of its payload) up to the first scan."""
-    at = 2
+def jpeg_segments(data: memoryview, at: int = 2) -> Iterator[tuple[int, int]]:
+    """Yield (marker, place of its payload) from byte `at` up to the first scan."""
     while True:
         if data[at] != 0xFF:
             raise ValueError(f"the jpeg has no marker at byte {at}: it is damaged there")
-        while data[at] == 0xFF:  # any number of fill bytes may stand before a marker
+        at += 1
+        while (marker := data[at]) == 0xFF:  # any number of fill bytes may stand before a marker
             at += 1
-        marker = data[at]
         at += 1
         if marker == 0x01 or 0xD0 <= marker <= 0xD9:  # markers without a payload
             continue
         yield marker, at + 2
         if marker == _START_OF_SCAN:
             return
-        at += struct.unpack_from(">H", data, at)[0]
+        at += data[at] << 8 | data[at + 1]
 
 
 def _jpeg_frame(data: memoryview) -> int:
     """Where the payload of the frame header begins."""
-    for marker, at in _jpeg_segments(data):
+    for marker, at in jpeg_segments(data):
         if marker in _FRAME_MARKERS:
             return at
     raise ValueError("the jpeg has no frame header")
-
-
-def _jpeg_size(data: memoryview) -> tuple[int, int]:
-    height, width = struct.unpack_from(">HH", data, _jpeg_frame(data) + 1)
-    return height, width
 
 
 def is_plain_jpeg(data: memoryview) -> bool:
@@ -192,7 +198,7 @@ def _exif_start(data: memoryview, name: str) -> int | None:
     if name == "tiff":
         return 0
     if name == "jpeg":
-        for marker, at in _jpeg_segments(data):
+        for marker, at in jpeg_segments(data):
             if marker == 0xE1 and bytes(data[at : at + 6]) == _EXIF_PREFIX:
                 return at + 6
     if name == "png":

@@ -64,12 +64,14 @@ class PrefetchBound:
 
 def num_bytes(value: Any) -> int:
     """About how much memory a batch or a part of it takes: exact for arrays, bytes and text."""
+    if isinstance(value, str | bytes | bytearray):  # first: a batch's keys are most of its values
+        return sys.getsizeof(value)
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size
     if isinstance(value, Mapping):
         return sum(map(num_bytes, value.values()))
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+    if isinstance(value, Sequence):
         step = max(1, len(value) // _MAX_VALUES)
         looked_at = value[::step]
         seen = sum(map(num_bytes, looked_at))
