@@ -41,18 +41,18 @@ class SampleKeys:
         epoch: the epoch.
     """
 
-    __slots__ = ("_epoch", "_seed", "_words")
+    __slots__ = ("_words", "epoch", "seed")
 
     def __init__(self, seed: int = 0, epoch: int = 0) -> None:
-        self._seed = seed
-        self._epoch = epoch
+        self.seed = seed
+        self.epoch = epoch
         self._words: dict[int, int] = {}
 
     def generator(self, sample_id: int, stream: int = 0) -> np.random.Generator:
         """The generator of a sample, by its id in the source: a new object at each call (3 us)."""
         word = self._words.get(stream)
         if word is None:
-            word = self._words[stream] = mix(self._seed, self._epoch, _DECODERS, stream)
+            word = self._words[stream] = mix(self.seed, self.epoch, _DECODERS, stream)
         # numpy's stubs know its own seed sequence only; it takes any of the protocol.
         key: Any = _SampleKey(sample_id, word)
         return np.random.Generator(np.random.Philox(key))

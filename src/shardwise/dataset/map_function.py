@@ -57,9 +57,7 @@ class MapFunction:
             ) from None
         return cls(fn, takes_rng=takes_rng, place=place)
 
-    def __call__(
-        self, sample: dict[str, Any], rows: RawRows, row: int, *, epoch: int, seed: int
-    ) -> dict[str, Any]:
+    def __call__(self, sample: dict[str, Any], rows: RawRows, row: int) -> dict[str, Any]:
         """Transform the sample in this row.
 
         Raises:
@@ -70,7 +68,7 @@ class MapFunction:
         try:
             rows.begin(row, -1 - self.place)
             if self.takes_rng:
-                sample = self.fn(sample, rng=self._generator(rows, row, epoch, seed))
+                sample = self.fn(sample, rng=self._generator(rows, row))
             else:
                 sample = self.fn(sample)
         except Exception as exc:  # noqa: BLE001 - transforms are the user's code
@@ -90,11 +88,11 @@ class MapFunction:
             )
         return sample
 
-    def _generator(self, rows: RawRows, row: int, epoch: int, seed: int) -> np.random.Generator:
+    def _generator(self, rows: RawRows, row: int) -> np.random.Generator:
         # Half of the 128 bits are the sample's id as it is: no two samples share them. A seed
         # sequence, not the bare key, so that the user may spawn() more generators from it.
         sample_id = int(rows.columns.ids[row])
-        entropy = sample_id << 64 | mix(seed, epoch, self.place)
+        entropy = sample_id << 64 | mix(rows.keys.seed, rows.keys.epoch, self.place)
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
