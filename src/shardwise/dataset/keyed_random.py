@@ -16,7 +16,7 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 
 from shardwise.plan.permute import mix
 
-__all__ = ["SampleKeys", "takes_rng"]
+__all__ = ["SampleKeys", "seeded_generator", "takes_rng"]
 
 # Sets the keys of decoders apart from whatever else is mixed from seed and epoch.
 _DECODERS = 0xDEC0DE
@@ -31,6 +31,15 @@ def takes_rng(fn: Callable[..., Any] | None) -> bool:
     except (TypeError, ValueError):
         # Some built-ins tell no signature.
         return False
+
+
+def seeded_generator(sample_id: int, word: int) -> np.random.Generator:
+    """A generator for a function of the user's, by 64 bits of an id and 64 of a key.
+
+    The id is taken as it is: no two samples share a generator. A seed sequence, not the bare key,
+    so that the user may spawn() more generators from it.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(sample_id << 64 | word)))
 
 
 class SampleKeys:
