@@ -1,4 +1,4 @@
-"""What a process opens for itself: once, by the first thread; anew after a fork or a pickle."""
+"""What is opened once: by each process for itself, or by the first thread for all copies."""
 
 import multiprocessing
 import os
@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 
 from shardwise.sources import PerProcess
+from shardwise.sources.per_process import MadeOnce
 
 
 class Handle:
@@ -66,3 +67,27 @@ def test_what_could_not_be_made_is_tried_again():
     with pytest.raises(ZeroDivisionError):
         handles.get(lambda: 1 / 0)
     assert handles.get(lambda: 5) == 5
+
+
+def test_what_is_made_once_is_made_by_one_thread_and_travels():
+    made = []
+    barrier = Barrier(4)
+    names = MadeOnce()
+
+    def make():
+        made.append(1)
+        if len(made) == 1:
+            raise OSError("the store does not answer")
+        return Handle()
+
+    def use(_):
+        barrier.wait()
+        return names.get(make)
+
+    with pytest.raises(OSError, match="does not answer"):
+        names.get(make)
+    with ThreadPoolExecutor(4) as pool:
+        (handle,) = set(pool.map(use, range(4)))
+    copy = pickle.loads(pickle.dumps(names))
+    assert copy.get(make).pid == handle.pid
+    assert len(made) == 2

@@ -222,10 +222,8 @@ class TarSource:
         shards = reader.shards
         ids = np.asarray(ids, dtype=np.int64)
         names = shards.fields if fields is None else tuple(fields)
-        if fields is not None and not shards.has_fields(names):
-            wrong = next(name for name in names if name not in shards.fields)
-            known = ", ".join(shards.fields) or "none"
-            raise ValueError(f"no field {wrong!r}: the shards have {known}")
+        if fields is not None:
+            shards.check_fields(names)
         shards.manifest.check(ids)
         if len(ids) == 1:
             sample = reader.read_one(ids.item(), names)

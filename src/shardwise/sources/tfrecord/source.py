@@ -92,7 +92,7 @@ class TfRecordSource(RecordSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the places of records: other processes load the index files."""
-        return super().__getstate__() | {"_found": MadeOnce()}
+        return self.__dict__ | {"_found": MadeOnce()}
 
     @cached_property
     def manifest(self) -> Manifest:

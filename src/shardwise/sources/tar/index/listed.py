@@ -120,9 +120,6 @@ class ListedShards:
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "_store": self._store, "_version": self._version}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def __getattr__(self, name: str) -> Any:
         # Of a pickled one, whatever is read first reads the file: errors then come from a read,
         # where they are reported, and not from unpickling.

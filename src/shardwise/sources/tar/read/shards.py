@@ -203,9 +203,16 @@ class ShardSet:
                 digest.update(f"{stat.num_bytes} {stat.mtime_ns} {stat.etag}\n".encode())
         return digest.hexdigest()[:16]
 
-    def has_fields(self, names: tuple[str, ...]) -> bool:
-        """Whether some sample has each of these fields."""
-        return self._field_set.issuperset(names)
+    def check_fields(self, names: tuple[str, ...]) -> None:
+        """Refuse a field that no sample has.
+
+        Raises:
+            ValueError: one is not there.
+        """
+        if not self._field_set.issuperset(names):
+            wrong = next(name for name in names if name not in self._field_set)
+            known = ", ".join(self.fields) or "none"
+            raise ValueError(f"no field {wrong!r}: the shards have {known}")
 
     def locate(self, sample: int) -> tuple[int, int]:
         """The shard and row of one sample, by its id: as `Manifest.locate`, for single reads."""
