@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -106,9 +105,9 @@ class MixSource:
             name, part = list(self.parts.items())[number]
             rows = np.flatnonzero(owners == number)
             start = int(self.ends[number]) - len(part)
-            inner = replace(
-                request,
-                ids=ids[rows] - start,
+            inner = LoadRequest(
+                ids[rows] - start,
+                epoch=request.epoch,
                 seed=mix(request.seed, key_of(name)),
                 out=out if is_one or not out else _buffers(out, len(rows)),
                 stats=kept or stats,

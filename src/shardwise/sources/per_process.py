@@ -65,6 +65,9 @@ class _Slot(Generic[T]):
 class MadeOnce(Generic[T]):
     """A value that is made at its first use and then travels, to forked children and in pickles.
 
+    Attributes:
+        value: None before its first use.
+
     Example:
         >>> names: MadeOnce[list[str]] = MadeOnce()
         >>> names.get(list) is names.get(list)
@@ -72,7 +75,7 @@ class MadeOnce(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._value: T | None = None
+        self.value: T | None = None
         self._lock: PerProcess[threading.Lock] = PerProcess()
 
     def get(self, make: Callable[[], T]) -> T:
@@ -81,8 +84,8 @@ class MadeOnce(Generic[T]):
         Args:
             make: called without arguments; if it raises, the next call tries again.
         """
-        if self._value is None:
+        if self.value is None:
             with self._lock.get(threading.Lock):
-                if self._value is None:
-                    self._value = make()
-        return self._value
+                if self.value is None:
+                    self.value = make()
+        return self.value

@@ -159,7 +159,7 @@ class TarSource:
 
     def _opened(self) -> Reader:
         """The reader of the opened shards."""
-        return self._reader.get(self._open)
+        return self._reader.value or self._reader.get(self._open)
 
     def _open(self) -> Reader:
         parts = self._open_parts()
