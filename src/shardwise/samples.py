@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Layout
 from shardwise.plan import WindowShape
 
-__all__ = ["DecodeWatch", "LoadCost", "Samples", "StageTimes"]
+__all__ = ["DecodeWatch", "LoadCost", "LoadRequest", "Samples", "StageTimes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,23 @@ class DecodeWatch(Protocol):
     def end(self) -> None:
         """No decoder or function runs."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """The arguments of one `Samples.load`, which has their meaning."""
+
+    ids: NDArray[np.int64]
+    epoch: int = 0
+    seed: int = 0
+    out: Mapping[str, NDArray[Any]] | None = None
+    stats: StageTimes | None = None
+    watch: DecodeWatch | None = None
+
+    def row(self, row: int) -> LoadRequest:
+        """The request for one row alone, with its row of each array."""
+        out = {name: rows[row : row + 1] for name, rows in (self.out or {}).items()}
+        return replace(self, ids=self.ids[row : row + 1], out=out)
 
 
 class Samples(Protocol):

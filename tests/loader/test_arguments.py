@@ -11,7 +11,7 @@ import torch
 
 import shardwise as sw
 from shardwise.dataset import Dataset
-from shardwise.errors import StateError
+from shardwise.errors import DataError, StateError
 from shardwise.loader.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from shardwise.plan import WindowShape
 from shardwise.testing import assert_batches_equal, check_resume
@@ -45,7 +45,47 @@ class Squares(torch.utils.data.Dataset):
         return index, index * index
 
 
+class Own:
+    """A dataset by the protocol `shardwise.samples.Samples`, but for its newest option."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __getattr__(self, name):
+        return getattr(self.data, name)
+
+    def __len__(self):
+        return len(self.data)
+
+    def layout(self):
+        return self.data.layout()
+
+    def load(self, ids, *, epoch=0, seed=0, out=None, stats=None):
+        if 3 in ids:
+            raise DataError("damaged", index=3)
+        return self.data.load(ids, epoch=epoch, seed=seed, out=out, stats=stats)
+
+
 # Data.
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_a_dataset_of_the_users_own_is_loaded_by_its_own_load(on_error):
+    def noisy(sample, rng):
+        return {**sample, "noise": rng.random()}
+
+    whole = numbered().map(noisy)
+    found = {}
+    for epoch in range(2):
+        loader = make(Own(whole), shuffle="full", seed=7, on_error=on_error)
+        loader.set_epoch(epoch)
+        for batch in loader:
+            found |= dict(zip(batch["__index__"].tolist(), batch["noise"].tolist(), strict=True))
+        expected = whole.load(np.array(list(found)), epoch=epoch, seed=7)["noise"]
+        assert list(found.values()) == expected
+        assert sorted(found) == [i for i in range(40) if i != 3]
+        assert loader.stats()["skipped" if on_error == "skip" else "replaced"] == 1
+        found.clear()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
-"""What a process opens for itself: once, by the first thread; anew after a fork or a pickle."""
+"""What is opened once: by each process for itself, or by the first thread for all copies."""
 
 import multiprocessing
 import os
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 
 from shardwise.sources import PerProcess
+from shardwise.sources.per_process import MadeOnce
 
 
 class Handle:
@@ -66,3 +68,30 @@ def test_what_could_not_be_made_is_tried_again():
     with pytest.raises(ZeroDivisionError):
         handles.get(lambda: 1 / 0)
     assert handles.get(lambda: 5) == 5
+
+
+def test_what_is_made_once_is_made_by_one_thread_and_travels():
+    made = []
+    barrier, second = Barrier(4), Barrier(2)
+    names = MadeOnce()
+
+    def fail():
+        raise OSError("the store does not answer")
+
+    def make():
+        made.append(1)
+        with suppress(BrokenBarrierError):
+            second.wait(0.2)  # for another thread that makes it, too
+        return Handle()
+
+    def use(_):
+        barrier.wait()
+        return names.get(make)
+
+    with pytest.raises(OSError, match="does not answer"):
+        names.get(fail)
+    with ThreadPoolExecutor(4) as pool:
+        (handle,) = set(pool.map(use, range(4)))
+    copy = pickle.loads(pickle.dumps(names))
+    assert copy.get(make).pid == handle.pid
+    assert len(made) == 1

@@ -70,7 +70,7 @@ SHARED = {
         "records",
         "row_group_cache",
     },
-    "codecs": {"protocol", "rows"},
+    "codecs": {"part_decoder", "protocol", "rows"},
 }
 KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
 IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.building.fetch import FetchError
 from shardwise.building.inputs import Input
 from shardwise.dataset.function_digest import described_function
+from shardwise.dataset.keyed_random import seeded_generator, takes_rng
 from shardwise.dataset.raw_rows import name_of
 from shardwise.errors import DataError, ShardwiseError, message_of
 from shardwise.plan import FullSampler, SequentialSampler, WindowSampler
@@ -142,10 +142,7 @@ class Recipe:
 
     @cached_property
     def _takes_rng(self) -> bool:
-        try:
-            return self.map is not None and "rng" in inspect.signature(self.map).parameters
-        except ValueError:
-            return False
+        return takes_rng(self.map)
 
     def stored(
         self, ids: NDArray[np.int64]
@@ -220,7 +217,11 @@ class Recipe:
                 if isinstance(result, Exception):
                     yield step
                 else:
-                    rng = {"rng": self._generator(number)} if self._takes_rng else {}
+                    rng = (
+                        {"rng": seeded_generator(number, mix(self.seed, 0, 0))}
+                        if self._takes_rng
+                        else {}
+                    )
                     yield number, value, _called(self.map, value, **rng), self.map
 
     def _checked(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
@@ -239,11 +240,6 @@ class Recipe:
             own = key if result is not results else f"{key}-{place:03d}"
             samples.append({"__key__": own, **sample})
         return samples
-
-    def _generator(self, number: int) -> np.random.Generator:
-        # The input's number as it is: no two inputs share a generator.
-        entropy = number << 64 | mix(self.seed, 0, 0)
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
     def fail(
         self,

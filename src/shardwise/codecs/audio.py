@@ -6,13 +6,13 @@ row of the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.part_decoder import KeyedPartDecoder, PartDecoder
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
@@ -22,8 +22,11 @@ __all__ = ["Audio", "KeyedAudio", "audio"]
 
 
 @dataclass(frozen=True, repr=False)
-class Audio:
+class Audio(PartDecoder):
     """A decoder of sound; `audio` makes it and says what its attributes mean."""
+
+    _maker = "audio"
+    _row_needs = "seconds, rate and channels"
 
     seconds: float | None = None
     rate: int | None = None
@@ -49,29 +52,12 @@ class Audio:
         elif not 0 <= self.start < 1e6:
             raise ValueError(f"audio(start={self.start}): must be 0 or more seconds")
 
-    def __repr__(self) -> str:
-        arguments = [
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in fields(self)
-            if getattr(self, each.name) != each.default
-        ]
-        return f"audio({', '.join(arguments)})"
-
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Shape and dtype of every value; None unless seconds, rate and channels are said."""
         if self.seconds is None or self.rate is None or self.channels is None:
             return None
         return (self.channels, round(self.seconds * self.rate)), np.dtype(np.float32)
-
-    def __call__(self, data: bytes | memoryview) -> NDArray[np.float32]:
-        """Decode a part of one file."""
-        return self._decode(data, None)
-
-    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        """Decode into an array of `row`'s shape and dtype, such as a row of a batch."""
-        self._check_row(out)
-        out[...] = self._decode(data, None)
 
     @property
     def gives_mask(self) -> bool:
@@ -85,21 +71,7 @@ class Audio:
             return None
         return (round(self.seconds * self.rate),), np.dtype(np.bool_)
 
-    def decode_masked(
-        self, data: bytes | memoryview, out: NDArray[Any] | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """A part, and bool `[samples]`: True where there is sound, False for zeros behind it."""
-        return self._decode_masked(data, None, out)
-
-    def _check_row(self, out: NDArray[Any]) -> None:
-        check_row(self, self.row, out, needs="seconds, rate and channels")
-
     def _decode(
-        self, data: bytes | memoryview, rng: np.random.Generator | None
-    ) -> NDArray[np.float32]:
-        return self._decode_masked(data, rng, None)[0]
-
-    def _decode_masked(
         self,
         data: bytes | memoryview,
         rng: np.random.Generator | None,
@@ -131,25 +103,8 @@ class Audio:
         return part, np.arange(count) < inside
 
 
-class KeyedAudio(Audio):
+class KeyedAudio(KeyedPartDecoder, Audio):
     """A decoder of parts that begin at random: the generator is keyed by the sample."""
-
-    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[np.float32]:  # type: ignore[override]
-        """Decode the part of one file that begins where `rng` says."""
-        return self._decode(data, rng)
-
-    def decode_into(  # type: ignore[override]
-        self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
-    ) -> None:
-        """Decode into an array of `row`'s shape and dtype."""
-        self._check_row(out)
-        out[...] = self._decode(data, rng)
-
-    def decode_masked(  # type: ignore[override]
-        self, data: bytes | memoryview, out: NDArray[Any] | None = None, *, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """The part that begins where `rng` says, and where there is sound."""
-        return self._decode_masked(data, rng, out)
 
 
 def audio(

@@ -6,14 +6,14 @@ field has one shape, and its pictures are written straight into its row of the b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.part_decoder import KeyedPartDecoder, PartDecoder
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.clip_frames import ClipRule
 from shardwise.media_files.frames import BACKENDS, decode_frames, form_of
@@ -32,8 +32,12 @@ _CHOICES = {
 
 
 @dataclass(frozen=True, repr=False)
-class Video:
+class Video(PartDecoder):
     """A decoder of video files; `video` makes it and says what its attributes mean."""
+
+    _maker = "video"
+    _always_shown = "frames"
+    _row_needs = "a size: video(size=(height, width))"
 
     frames: int = 16
     stride: int = 1
@@ -68,29 +72,12 @@ class Video:
         if self.size is not None and not 1 <= min(self.size) <= max(self.size) <= 1 << 15:
             raise ValueError(f"video(size={self.size}): height and width must be 1 to 32768")
 
-    def __repr__(self) -> str:
-        arguments = [
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in fields(self)
-            if getattr(self, each.name) != each.default or each.name == "frames"
-        ]
-        return f"video({', '.join(arguments)})"
-
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Shape and dtype of every clip; None without a size."""
         if self.size is None:
             return None
         return clip_shape(self.frames, *self.size, self.layout), np.dtype(np.uint8)
-
-    def __call__(self, data: bytes | memoryview) -> NDArray[np.uint8]:
-        """Decode the clip of one file."""
-        return self._decode(data, None, None)
-
-    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        """Decode a clip into an array of `row`'s shape and dtype, such as a row of a batch."""
-        self._check_row(out)
-        self._decode(data, None, out)
 
     @property
     def gives_mask(self) -> bool:
@@ -102,24 +89,7 @@ class Video:
         """Shape and dtype of every mask."""
         return (self.frames,), np.dtype(np.bool_)
 
-    def decode_masked(
-        self, data: bytes | memoryview, out: NDArray[Any] | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """A clip, and bool `[frames]`: True for a frame of the video, False for one of zeros."""
-        return self._decode_masked(data, None, out)
-
-    def _check_row(self, out: NDArray[Any]) -> None:
-        check_row(self, self.row, out, needs="a size: video(size=(height, width))")
-
     def _decode(
-        self,
-        data: bytes | memoryview,
-        rng: np.random.Generator | None,
-        out: NDArray[np.uint8] | None,
-    ) -> NDArray[np.uint8]:
-        return self._decode_masked(data, rng, out)[0]
-
-    def _decode_masked(
         self,
         data: bytes | memoryview,
         rng: np.random.Generator | None,
@@ -149,25 +119,8 @@ class Video:
         return clip, numbers >= 0
 
 
-class KeyedVideo(Video):
+class KeyedVideo(KeyedPartDecoder, Video):
     """A decoder of clips that begin at random: the generator is keyed by the sample."""
-
-    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[np.uint8]:  # type: ignore[override]
-        """Decode the clip of one file that begins where `rng` says."""
-        return self._decode(data, rng, None)
-
-    def decode_into(  # type: ignore[override]
-        self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
-    ) -> None:
-        """Decode the clip into an array of `row`'s shape and dtype."""
-        self._check_row(out)
-        self._decode(data, rng, out)
-
-    def decode_masked(  # type: ignore[override]
-        self, data: bytes | memoryview, out: NDArray[Any] | None = None, *, rng: np.random.Generator
-    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """The clip that begins where `rng` says, and which of its frames are real."""
-        return self._decode_masked(data, rng, out)
 
 
 def video(

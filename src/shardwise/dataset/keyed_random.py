@@ -16,7 +16,7 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 
 from shardwise.plan.permute import mix
 
-__all__ = ["SampleKeys", "takes_rng"]
+__all__ = ["SampleKeys", "seeded_generator", "takes_rng"]
 
 # Sets the keys of decoders apart from whatever else is mixed from seed and epoch.
 _DECODERS = 0xDEC0DE
@@ -33,6 +33,15 @@ def takes_rng(fn: Callable[..., Any] | None) -> bool:
         return False
 
 
+def seeded_generator(sample_id: int, word: int) -> np.random.Generator:
+    """A generator for a function of the user's, by 64 bits of an id and 64 of a key.
+
+    The id is taken as it is: no two samples share a generator. A seed sequence, not the bare key,
+    so that the user may spawn() more generators from it.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(sample_id << 64 | word)))
+
+
 class SampleKeys:
     """Makes the generators of one epoch's samples; for one thread.
 
@@ -41,18 +50,18 @@ class SampleKeys:
         epoch: the epoch.
     """
 
-    __slots__ = ("_epoch", "_seed", "_words")
+    __slots__ = ("_words", "epoch", "seed")
 
     def __init__(self, seed: int = 0, epoch: int = 0) -> None:
-        self._seed = seed
-        self._epoch = epoch
+        self.seed = seed
+        self.epoch = epoch
         self._words: dict[int, int] = {}
 
     def generator(self, sample_id: int, stream: int = 0) -> np.random.Generator:
         """The generator of a sample, by its id in the source: a new object at each call (3 us)."""
         word = self._words.get(stream)
         if word is None:
-            word = self._words[stream] = mix(self._seed, self._epoch, _DECODERS, stream)
+            word = self._words[stream] = mix(self.seed, self.epoch, _DECODERS, stream)
         # numpy's stubs know its own seed sequence only; it takes any of the protocol.
         key: Any = _SampleKey(sample_id, word)
         return np.random.Generator(np.random.Philox(key))

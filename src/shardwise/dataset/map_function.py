@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from shardwise.dataset.keyed_random import seeded_generator
 from shardwise.dataset.raw_rows import RawRows, name_of
 from shardwise.plan.permute import mix
 
@@ -57,9 +56,7 @@ class MapFunction:
             ) from None
         return cls(fn, takes_rng=takes_rng, place=place)
 
-    def __call__(
-        self, sample: dict[str, Any], rows: RawRows, row: int, *, epoch: int, seed: int
-    ) -> dict[str, Any]:
+    def __call__(self, sample: dict[str, Any], rows: RawRows, row: int) -> dict[str, Any]:
         """Transform the sample in this row.
 
         Raises:
@@ -70,7 +67,9 @@ class MapFunction:
         try:
             rows.begin(row, -1 - self.place)
             if self.takes_rng:
-                sample = self.fn(sample, rng=self._generator(rows, row, epoch, seed))
+                word = mix(rows.keys.seed, rows.keys.epoch, self.place)
+                rng = seeded_generator(int(rows.columns.ids[row]), word)
+                sample = self.fn(sample, rng=rng)
             else:
                 sample = self.fn(sample)
         except Exception as exc:  # noqa: BLE001 - transforms are the user's code
@@ -89,13 +88,6 @@ class MapFunction:
                 "a __key__ is a str"
             )
         return sample
-
-    def _generator(self, rows: RawRows, row: int, epoch: int, seed: int) -> np.random.Generator:
-        # Half of the 128 bits are the sample's id as it is: no two samples share them. A seed
-        # sequence, not the bare key, so that the user may spawn() more generators from it.
-        sample_id = int(rows.columns.ids[row])
-        entropy = sample_id << 64 | mix(seed, epoch, self.place)
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
 def columns_of(rows: RawRows, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:

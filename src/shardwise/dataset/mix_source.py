@@ -13,7 +13,7 @@ from shardwise.columns import Columns, merge_columns
 from shardwise.dataset.dataset import Dataset
 from shardwise.errors import DataError
 from shardwise.plan import key_of, mix
-from shardwise.samples import DecodeWatch, StageTimes
+from shardwise.samples import DecodeWatch, LoadRequest, StageTimes
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 
@@ -87,22 +87,14 @@ class MixSource:
 
     def read(self, ids: _Ids, fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples of each dataset together; see the protocol."""
-        loaded = self.load(ids)
+        loaded = self.load(LoadRequest(ids))
         names = self.fields if fields is None else fields
         missing = [None] * len(ids)
         return Columns(ids, loaded["__key__"], {name: loaded.get(name, missing) for name in names})
 
-    def load(
-        self,
-        ids: _Ids,
-        *,
-        epoch: int = 0,
-        seed: int = 0,
-        out: Mapping[str, NDArray[Any]] | None = None,
-        stats: StageTimes | None = None,
-        watch: DecodeWatch | None = None,
-    ) -> dict[str, Sequence[Any]]:
-        """Load the samples of each dataset together; see `Samples.load`."""
+    def load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
+        """Load the samples of each dataset together."""
+        ids, out, stats = request.ids, request.out, request.stats
         owners = np.searchsorted(self.ends, ids, side="right")
         numbers = np.unique(owners).tolist() or [0]
         is_one = len(numbers) == 1
@@ -113,28 +105,30 @@ class MixSource:
             name, part = list(self.parts.items())[number]
             rows = np.flatnonzero(owners == number)
             start = int(self.ends[number]) - len(part)
-            here = out if is_one or not out else _buffers(out, len(rows))
+            inner = LoadRequest(
+                ids[rows] - start,
+                epoch=request.epoch,
+                seed=mix(request.seed, key_of(name)),
+                out=out if is_one or not out else _buffers(out, len(rows)),
+                stats=kept or stats,
+                watch=self._watch_of(part, start, request.watch),
+            )
             try:
-                loaded = part.load(
-                    ids[rows] - start,
-                    epoch=epoch,
-                    seed=mix(seed, key_of(name)),
-                    out=here,
-                    stats=kept or stats,
-                    watch=None if watch is None else self._watch_of(part, start, watch),
-                )
+                loaded = part._load(inner)
             except DataError as error:
                 # The dataset knows its own indices.
                 error.index = None if error.index is None else error.index + start
                 raise
-            inner = loaded.get(SOURCE) if is_mixture(part) else None
-            of = [name] * len(rows) if inner is None else [f"{name}/{below}" for below in inner]
+            below = loaded.get(SOURCE) if is_mixture(part) else None
+            of = [name] * len(rows) if below is None else [f"{name}/{each}" for each in below]
             pieces.append((rows, {**loaded, SOURCE: of}))
         if kept is not None and stats is not None:
             kept.give(stats)
         return self._merged(pieces, out or {}, len(ids))
 
-    def _watch_of(self, part: Dataset, start: int, watch: DecodeWatch) -> DecodeWatch:
+    def _watch_of(self, part: Dataset, start: int, watch: DecodeWatch | None) -> DecodeWatch | None:
+        if watch is None:
+            return None
         places = [self.fields.index(name) for name in part.fields]
         return _PartWatch(watch, start, places)
 

@@ -16,7 +16,7 @@ from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
 from shardwise.dataset.subset import checked_ids
 from shardwise.plan import MixtureSampler
-from shardwise.samples import DecodeWatch, LoadCost, StageTimes
+from shardwise.samples import LoadCost, LoadRequest
 
 __all__ = ["MixedDataset"]
 
@@ -128,20 +128,6 @@ class MixedDataset(Dataset):
         # A field that an earlier function or another dataset makes otherwise is not in place.
         return {name: form for name, form in first.items() if _in_all(name, form, others)}
 
-    def load(
-        self,
-        ids: NDArray[np.int64],
-        *,
-        epoch: int = 0,
-        seed: int = 0,
-        out: Mapping[str, NDArray[Any]] | None = None,
-        stats: StageTimes | None = None,
-        watch: DecodeWatch | None = None,
-    ) -> dict[str, Sequence[Any]]:
-        """Read, decode and transform samples as their datasets do; see `Samples.load`."""
-        ids = checked_ids(ids, len(self))
-        return self._mixed.load(ids, epoch=epoch, seed=seed, out=out, stats=stats, watch=watch)
-
     def select(self, *fields: str) -> Dataset:
         """Keep these fields of each dataset that has them; "__source__" stays.
 
@@ -218,6 +204,9 @@ class MixedDataset(Dataset):
         for name, part in self._mixed.parts.items():
             for sample in part:
                 yield _named(sample, name, part)
+
+    def _load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
+        return self._mixed.load(request)
 
     def _each(self, change: Callable[[Dataset], Dataset]) -> Dataset:
         """The mixture of changed datasets, in the same order: the order knows ids alone."""

@@ -28,14 +28,14 @@ class RawRows:
         ids: int64 `[rows]`, the samples' ids in the dataset; `columns.ids` has the source's.
         columns: what the source read.
         url_of: the url of the shard that holds a sample, by its id in the source.
-        random: makes the generators that keyed decoders get.
+        keys: the seed and the epoch, and the generators that keyed decoders get.
         watch: learns which decoder or function begins, or None.
     """
 
     ids: NDArray[np.int64]
     columns: Columns
     url_of: Callable[[int], str]
-    random: SampleKeys = field(default_factory=SampleKeys)
+    keys: SampleKeys = field(default_factory=SampleKeys)
     watch: DecodeWatch | None = None
 
     def begin(self, row: int, part: int, value: Any = None) -> None:
@@ -61,7 +61,7 @@ class RawRows:
 
     def generator(self, row: int, stream: int) -> np.random.Generator:
         """The generator that a keyed decoder gets for the sample in this row."""
-        return self.random.generator(int(self.columns.ids[row]), stream)
+        return self.keys.generator(int(self.columns.ids[row]), stream)
 
     def error(
         self, row: int, message: str, *, field: str | None = None, offset: int | None = None

@@ -24,7 +24,7 @@ from shardwise.dataset.subset import checked_ids
 from shardwise.dataset.transforms import Transforms
 from shardwise.errors import DataError
 from shardwise.media_files.stage_seconds import StageSeconds
-from shardwise.samples import DecodeWatch, LoadCost, StageTimes
+from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source, SourceTraits, read_rows, traits_of
@@ -139,10 +139,17 @@ class LoadedSamples:
                 row before it has an error.
             StorageError: bytes could not be read.
         """
+        ids = checked_ids(ids, len(self))
+        return self._load(LoadRequest(ids, epoch, seed, out, stats, watch))
+
+    # Inner parts.
+
+    def _load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
         started = time.perf_counter()
-        rows = self._read(checked_ids(ids, len(self)), epoch=epoch, seed=seed)
-        rows.watch = watch
+        rows = self._read(request.ids, SampleKeys(request.seed, request.epoch))
+        rows.watch = request.watch
         read = time.perf_counter()
+        stats = request.stats
         if stats is not None:
             stats.add("read", read - started, rows.columns.num_bytes)
         transform_s = 0.0
@@ -154,14 +161,14 @@ class LoadedSamples:
                     decoded = time.perf_counter()
                     # What a function decodes by itself is part of "transform".
                     apart.is_paused = True
-                    samples.append(self._mapped(rows, row, sample, epoch, seed))
+                    samples.append(self._mapped(rows, row, sample))
                     apart.is_paused = False
                     transform_s += time.perf_counter() - decoded
                 decoded = time.perf_counter()
                 columns: dict[str, Any] = dict(columns_of(rows, samples))
                 transform_s += time.perf_counter() - decoded
             else:
-                columns = decode_columns(rows, self._fields, out or {})
+                columns = decode_columns(rows, self._fields, request.out or {})
         if stats is not None:
             apart_s = sum(apart.seconds.values())
             stats.add("decode", time.perf_counter() - read - transform_s - apart_s)
@@ -170,8 +177,6 @@ class LoadedSamples:
             if self.is_mapped:
                 stats.add("transform", transform_s)
         return columns
-
-    # Inner parts.
 
     @cached_property
     def _traits(self) -> SourceTraits:
@@ -208,13 +213,14 @@ class LoadedSamples:
         shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
         return manifest.shards[int(shard[0])].url
 
-    def _read(self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0) -> RawRows:
+    def _read(self, ids: NDArray[np.int64], keys: SampleKeys | None = None) -> RawRows:
         """Read samples by their ids in this dataset; by default as epoch 0 of seed 0 has them."""
+        keys = keys or SampleKeys()
         indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         try:
             fields = self._transforms.selected
-            columns = read_rows(self._source, source_ids, fields, epoch=epoch, seed=seed)
+            columns = read_rows(self._source, source_ids, fields, epoch=keys.epoch, seed=keys.seed)
         except DataError as error:
             # The source knows its own ids: say which sample of this dataset it is.
             if indices is not None and error.index is not None:
@@ -227,11 +233,9 @@ class LoadedSamples:
             own = columns.fields if self.is_mapped else self._transforms.decoders
             copies = {name: [copied(value) for value in columns.fields[name]] for name in own}
             columns = replace(columns, fields={**columns.fields, **copies})
-        return RawRows(ids, columns, self._url_in_source, SampleKeys(seed, epoch))
+        return RawRows(ids, columns, self._url_in_source, keys)
 
-    def _mapped(
-        self, rows: RawRows, row: int, sample: dict[str, Any], epoch: int, seed: int
-    ) -> dict[str, Any]:
+    def _mapped(self, rows: RawRows, row: int, sample: dict[str, Any]) -> dict[str, Any]:
         for function in self._transforms.maps:
-            sample = function(sample, rows, row, epoch=epoch, seed=seed)
+            sample = function(sample, rows, row)
         return sample

@@ -183,12 +183,8 @@ class Account:
         self._num_passes += 1
         self._newest = PassAccount(current, rank=rank, data=data, number=self._num_passes)
 
-    def add(self, rows: BatchRows) -> None:
-        """Count a batch that is being handed out."""
-        self.add_batches(rows, 1)
-
-    def add_batches(self, rows: BatchRows, num_batches: int) -> None:
-        """Count the rows of some batches at once."""
+    def add(self, rows: BatchRows, num_batches: int = 1) -> None:
+        """Count a batch that is being handed out, or the rows of some at once."""
         assert self._newest is not None
         self._newest.tally.add(rows)
         self._newest.num_added += num_batches

@@ -114,6 +114,18 @@ class RankedPlan:
         return self._plan
 
     @property
+    def epoch(self) -> int:
+        """The epoch that the next iterator goes through."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches in an epoch on this rank: the same on every rank, and after a resume.
+
+        Under a budget of `sw.buckets`, those of its epoch.
+        """
+        return self.plan.resumed(0, epoch=self.epoch).num_steps
+
+    @property
     def rank(self) -> int:
         """This process's rank.
 

@@ -39,13 +39,6 @@ class StatefulLoader(RankedPlan):
         """Go through the epoch from where it stands."""
         raise NotImplementedError
 
-    def __len__(self) -> int:
-        """Batches in an epoch: the same on every rank, and the same after a resume.
-
-        Under a budget of `sw.buckets`, those of the loader's epoch.
-        """
-        return self.plan.resumed(0, epoch=self.epoch).num_steps
-
     @property
     def plan(self) -> Plan:
         """Who gets what: of the ranks of this process, but never others within a pass."""

@@ -16,7 +16,7 @@ from shardwise.errors import DataError
 from shardwise.media_files.boxes import Span, find, walk
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.sample_description import read_description
-from shardwise.media_files.sample_table import SampleTable, read_sample_table
+from shardwise.media_files.sample_table import SampleTable
 from shardwise.media_files.track import Track, TrackColumns
 
 __all__ = ["read_tracks"]
@@ -91,7 +91,7 @@ def _read_track(
         return None
     if is_video:
         limits.check_picture(description.height, description.width)
-    table = read_sample_table(moov, stbl, limits)
+    table = SampleTable(moov, stbl, limits)
     _check_places(table, num_bytes, "video" if is_video else "audio")
     shift, start, stop = edit
     inside = (table.pts >= start) & (table.pts < stop)

@@ -11,13 +11,17 @@ from shardwise.errors import DataError
 from shardwise.media_files.boxes import Span, find
 from shardwise.media_files.limits import Limits
 
-__all__ = ["SampleTable", "read_sample_table"]
+__all__ = ["SampleTable"]
 
 _Ints = NDArray[np.int64]
 
 
 class SampleTable:
-    """The columns of one track before edits: arrays `[num_samples]` in decode order."""
+    """The columns of one track before edits: arrays `[num_samples]` in decode order.
+
+    Raises:
+        DataError: the tables are damaged, contradict each other or promise too many samples.
+    """
 
     def __init__(self, moov: bytes, stbl: Span, limits: Limits) -> None:
         self._moov = moov
@@ -103,12 +107,3 @@ class SampleTable:
         key = np.zeros(self.num_samples, bool)
         key[numbers] = True
         return key
-
-
-def read_sample_table(moov: bytes, stbl: Span, limits: Limits) -> SampleTable:
-    """Read the tables.
-
-    Raises:
-        DataError: they are damaged, contradict each other or promise too many samples.
-    """
-    return SampleTable(moov, stbl, limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.serving.greeting import ClientSide
@@ -35,9 +36,8 @@ class Connections:
         memory: ReceiveMemory,
     ) -> None:
         self._dispatcher = dispatcher
-        self._transport = transport
         self._side = side
-        self._memory = memory
+        self._link = partial(Link, dispatcher=dispatcher, transport=transport, memory=memory)
         self._lock = threading.Lock()
         self._links: dict[str, tuple[Server, Link]] = {}
         self._is_closed = False
@@ -56,13 +56,7 @@ class Connections:
             for address in addresses:
                 if address not in self._links:
                     server = self._dispatcher.add(address)
-                    link = Link(
-                        server,
-                        self._dispatcher,
-                        transport=self._transport,
-                        side=self._side,
-                        memory=self._memory,
-                    )
+                    link = self._link(server, side=self._side)
                     self._links[address] = (server, link)
                     link.start()
 

@@ -42,8 +42,8 @@ class Link:
     def __init__(
         self,
         server: Server,
-        dispatcher: Dispatcher,
         *,
+        dispatcher: Dispatcher,
         transport: Transport,
         side: ClientSide,
         memory: ReceiveMemory,

@@ -1,4 +1,4 @@
-"""What a process opens for itself: files, connections, locks, caches.
+"""What is opened at its first use: by each process for itself, or once for all copies.
 
 File positions, connections and locks don't survive a fork, and none of them pickles.
 """
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["PerProcess"]
+__all__ = ["MadeOnce", "PerProcess"]
 
 T = TypeVar("T")
 
@@ -60,3 +60,32 @@ class _Slot(Generic[T]):
     def __init__(self) -> None:
         self.is_made = False
         self.lock = threading.Lock()
+
+
+class MadeOnce(Generic[T]):
+    """A value that is made at its first use and then travels, to forked children and in pickles.
+
+    Attributes:
+        value: None before its first use.
+
+    Example:
+        >>> names: MadeOnce[list[str]] = MadeOnce()
+        >>> names.get(list) is names.get(list)
+        True
+    """
+
+    def __init__(self) -> None:
+        self.value: T | None = None
+        self._lock: PerProcess[threading.Lock] = PerProcess()
+
+    def get(self, make: Callable[[], T]) -> T:
+        """The value; any thread may ask, and the first one makes it, which must not be None.
+
+        Args:
+            make: called without arguments; if it raises, the next call tries again.
+        """
+        if self.value is None:
+            with self._lock.get(threading.Lock):
+                if self.value is None:
+                    self.value = make()
+        return self.value

@@ -124,7 +124,7 @@ class OrderAccount:
     def add(self, progress: Progress, rows: BatchRows, num_batches: int = 1) -> None:
         """Count some batches that are given, unless another pass has begun."""
         if progress is self._progress:
-            self._account.add_batches(rows, num_batches)
+            self._account.add(rows, num_batches)
 
     def note(self, progress: Progress | None, num_batches: int, *, is_named: bool = False) -> None:
         """Write a line of what a pass gave up to a number of batches, unless a loader counts.

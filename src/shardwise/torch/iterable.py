@@ -153,10 +153,6 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         self._is_loaded = False
         self._num_passes = 0
 
-    def __len__(self) -> int:
-        """Batches in an epoch on this rank: the same on every rank, and after a resume."""
-        return self.plan.resumed(0, epoch=self.epoch).num_steps
-
     def __iter__(self) -> Iterator[Any]:
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()

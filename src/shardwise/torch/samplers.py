@@ -255,10 +255,6 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         self._cursor = Cursor()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
-    def __len__(self) -> int:
-        """Batches in an epoch on this rank: the same on every rank, and after a resume."""
-        return self.plan.resumed(0, epoch=self.epoch).num_steps
-
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's batches of the epoch, from where a loaded state stands."""
         plan, rank = self.plan, self.rank

@@ -18,7 +18,7 @@ from shardwise.engine.batch.partial_batch import RowChunk
 from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError
 from shardwise.plan.permute import mix
-from shardwise.samples import DecodeWatch, Samples
+from shardwise.samples import DecodeWatch, LoadRequest, Samples
 
 __all__ = ["ON_ERROR", "OnError", "SampleLoader", "Watching"]
 
@@ -27,7 +27,6 @@ ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 # Substitutes that are tried for one bad sample before its error is raised all the same.
 _MAX_SUBSTITUTES = 32
 
-_Rows = Mapping[str, NDArray[Any]]
 _Columns = Mapping[str, Sequence[Any]]
 
 
@@ -46,15 +45,6 @@ class Watching:
 
 
 _UNWATCHED = Watching()
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """What the rows of a chunk have in common: their epoch, the counter, the watch."""
-
-    epoch: int
-    stages: Stages
-    watch: DecodeWatch | None
 
 
 class SampleLoader:
@@ -78,8 +68,7 @@ class SampleLoader:
         self,
         ids: NDArray[np.int64],
         epoch: int,
-        out: _Rows,
-        stages: Stages,
+        out: Mapping[str, NDArray[Any]],
         watching: Watching = _UNWATCHED,
     ) -> RowChunk:
         """Load samples, fields of a fixed shape into the rows of `out`.
@@ -87,66 +76,70 @@ class SampleLoader:
         Raises:
             DataError: a sample is bad, and on_error is "raise", or its substitutes are bad, too.
         """
-        chunk = _Chunk(epoch, stages, watching.watch)
+        stages = Stages()
+        request = LoadRequest(ids, epoch, self.seed, out, stages, watching.watch)
         if watching.one_by_one:
-            return self._load_singly(ids, out, chunk)
+            return self._load_singly(request, stages)
         try:
-            columns = self._load(ids, out, chunk)
+            columns = self._load(request)
             return RowChunk(ids, [columns], np.ones(len(ids), dtype=np.bool_), 0, stages)
         except DataError as error:
             chunk_error = error
         # Not in the `except` clause: the error of one row is not a consequence of the chunk's.
         if self.on_error != "raise":
-            return self._load_singly(ids, out, chunk)
+            return self._load_singly(request, stages)
         if "read" not in stages.seconds:
             # Raise the error of the first bad row: the same one however the batch was cut. Once
             # all rows were read, the first error was raised, and functions of the user's have run.
-            uncounted = replace(chunk, stages=Stages())
+            uncounted = replace(request, stats=None)
             for row in range(len(ids)):
-                self._load(ids[row : row + 1], _row(out, row), uncounted)
+                self._load(uncounted.row(row))
         raise chunk_error
 
-    def _load(self, ids: NDArray[np.int64], out: _Rows, chunk: _Chunk) -> _Columns:
+    def _load(self, request: LoadRequest) -> _Columns:
         load = partial(
-            self.dataset.load, ids, epoch=chunk.epoch, seed=self.seed, out=out, stats=chunk.stages
+            self.dataset.load,
+            request.ids,
+            epoch=request.epoch,
+            seed=request.seed,
+            out=request.out,
+            stats=request.stats,
         )
-        if chunk.watch is None:
+        if request.watch is None:
             return load()
         try:
-            return load(watch=chunk.watch)
+            return load(watch=request.watch)
         finally:
-            chunk.watch.end()
+            request.watch.end()
 
-    def _load_singly(self, ids: NDArray[np.int64], out: _Rows, chunk: _Chunk) -> RowChunk:
+    def _load_singly(self, request: LoadRequest, stages: Stages) -> RowChunk:
         """Load rows one by one, to keep the good ones of a chunk in which one is bad."""
-        ids = ids.copy()
+        ids = request.ids.copy()
         kept = np.ones(len(ids), dtype=np.bool_)
         columns = []
         num_replaced = 0
         for row in range(len(ids)):
-            out_row = _row(out, row)
+            single = request.row(row)
             try:
-                columns.append(self._load(ids[row : row + 1], out_row, chunk))
+                columns.append(self._load(single))
             except DataError as error:
                 if self.on_error == "raise":
                     raise
                 if self.on_error == "skip":
                     kept[row] = False
                     continue
-                ids[row], substitute = self._substitute(int(ids[row]), out_row, chunk, error)
+                ids[row], substitute = self._substitute(single, error)
                 columns.append(substitute)
                 num_replaced += 1
-        return RowChunk(ids, columns, kept, num_replaced, chunk.stages)
+        return RowChunk(ids, columns, kept, num_replaced, stages)
 
-    def _substitute(
-        self, index: int, out: _Rows, chunk: _Chunk, error: DataError
-    ) -> tuple[int, _Columns]:
+    def _substitute(self, request: LoadRequest, error: DataError) -> tuple[int, _Columns]:
         """Load another sample for a bad one: the same one in every run of this epoch."""
+        index = int(request.ids[0])
         for attempt in range(_MAX_SUBSTITUTES):
-            other = mix(self.seed, chunk.epoch, index, attempt) % len(self.dataset)
+            other = mix(self.seed, request.epoch, index, attempt) % len(self.dataset)
             try:
-                ids = np.array([other], dtype=np.int64)
-                return other, self._load(ids, out, chunk)
+                return other, self._load(replace(request, ids=np.array([other], dtype=np.int64)))
             except DataError as again:
                 last = again
         raise DataError(
@@ -157,7 +150,3 @@ class SampleLoader:
             offset=last.offset,
             index=index,
         ) from error
-
-
-def _row(rows: _Rows, row: int) -> dict[str, NDArray[Any]]:
-    return {name: array[row : row + 1] for name, array in rows.items()}

@@ -87,12 +87,11 @@ class BatchBuilder:
     ) -> None:
         """Load rows [start, stop) of the batch; different rows may be filled at the same time."""
         out = {name: rows[start:stop] for name, rows in partial.rows.items()}
-        stages = Stages()
         began = time.thread_time()
         request = partial.request
         ids = request.ids[start:stop]
-        chunk = self._loader.load(ids, request.epoch, out, stages, watching or Watching())
-        stages.cpu_s = time.thread_time() - began
+        chunk = self._loader.load(ids, request.epoch, out, watching or Watching())
+        chunk.stages.cpu_s = time.thread_time() - began
         partial.chunks[start] = chunk
 
     def finish(self, partial: PartialBatch, watching: Watching | None = None) -> Batch:

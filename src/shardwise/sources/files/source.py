@@ -6,7 +6,6 @@ Lists at the first use, once a process.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.listing import Listing
 from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.per_process import PerProcess
+from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
 from shardwise.storage import FileStat, StorageOptions, is_local, local_path, open_file
 
@@ -70,8 +69,7 @@ class FilesSource:
         self._suffixes = None if suffixes is None else tuple(suffixes)
         self._field = field
         self._storage = storage
-        self._listed: tuple[Listing, Manifest] | None = None
-        self._lock: PerProcess[threading.Lock] = PerProcess()
+        self._listed: MadeOnce[tuple[Listing, Manifest]] = MadeOnce()
 
     def __repr__(self) -> str:
         return f"FilesSource({shown(self.url)!r})"
@@ -181,13 +179,11 @@ class FilesSource:
             raise
 
     def _open(self) -> tuple[Listing, Manifest]:
-        if self._listed is not None:
-            return self._listed
-        with self._lock.get(threading.Lock):
-            if self._listed is None:
-                listing = self._list()
-                self._listed = listing, _manifest(listing)
-            return self._listed
+        def make() -> tuple[Listing, Manifest]:
+            listing = self._list()
+            return listing, _manifest(listing)
+
+        return self._listed.get(make)
 
     def _list(self) -> Listing:
         if self._is_list:

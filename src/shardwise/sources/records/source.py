@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,15 +88,6 @@ class RecordSource(ABC):
         self._memory_bytes = memory_bytes
         self._shards: RowGroupCache[RecordShard] = RowGroupCache(memory_bytes)
         self._undecoded: frozenset[str] = frozenset()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        state["_shards"] = None
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._shards = RowGroupCache(self._memory_bytes)
 
     @property
     @abstractmethod

@@ -6,7 +6,6 @@ The shards are opened at the first use, once a process.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from shardwise.arguments import directory_text
 from shardwise.columns import BytesColumn, Columns
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.per_process import PerProcess
+from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -93,14 +92,13 @@ class TarSource:
         for url in example_names(self._items):
             refuse_compressed(url)
         self._pool = FilePool(options=storage)
-        self._reader: Reader | None = None
-        self._lock: PerProcess[threading.Lock] = PerProcess()
+        self._reader: MadeOnce[Reader] = MadeOnce()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the reader, which the parts make again; names of many shards as patterns."""
         items = [ShardNames.of(e) if isinstance(e, Sequence) else e for e in self._items]
         pool = FilePool(options=self._pool.options)
-        return self.__dict__ | {"_items": items, "_reader": None, "_pool": pool}
+        return self.__dict__ | {"_items": items, "_reader": MadeOnce(), "_pool": pool}
 
     @property
     def urls(self) -> Sequence[str]:
@@ -161,19 +159,17 @@ class TarSource:
 
     def _opened(self) -> Reader:
         """The reader of the opened shards."""
-        if self._reader is not None:
-            return self._reader
-        with self._lock.get(threading.Lock):
-            if self._reader is None:
-                parts = self._open_parts()
-                shards = ShardSet(parts, self._store, pin=self._pool.pin)
-                for url, stat in shards.pins():
-                    self._pool.pin(url, stat)
-                if self._listed is not None:
-                    check_counts(self._listed, shards.manifest.shards)
-                self._items, self._check_all = [*parts], False
-                self._reader = Reader(shards, self._pool)
-            return self._reader
+        return self._reader.value or self._reader.get(self._open)
+
+    def _open(self) -> Reader:
+        parts = self._open_parts()
+        shards = ShardSet(parts, self._store, pin=self._pool.pin)
+        for url, stat in shards.pins():
+            self._pool.pin(url, stat)
+        if self._listed is not None:
+            check_counts(self._listed, shards.manifest.shards)
+        self._items, self._check_all = [*parts], False
+        return Reader(shards, self._pool)
 
     def _open_parts(self) -> list[ShardPart]:
         parts: list[ShardPart] = []
@@ -226,10 +222,8 @@ class TarSource:
         shards = reader.shards
         ids = np.asarray(ids, dtype=np.int64)
         names = shards.fields if fields is None else tuple(fields)
-        if fields is not None and not shards.has_fields(names):
-            wrong = next(name for name in names if name not in shards.fields)
-            known = ", ".join(shards.fields) or "none"
-            raise ValueError(f"no field {wrong!r}: the shards have {known}")
+        if fields is not None:
+            shards.check_fields(names)
         shards.manifest.check(ids)
         if len(ids) == 1:
             sample = reader.read_one(ids.item(), names)

@@ -6,12 +6,11 @@ Every file is scanned for its records at the first use of the manifest, unless a
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from shardwise.columns import BytesColumn, Column
 from shardwise.errors import DataError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.per_process import PerProcess
+from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.records.forms import STORED, BadRowError, Form
 from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.sources.tfrecord.crc32c import masked_crc32c
@@ -34,6 +33,9 @@ __all__ = ["TfRecordSource"]
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
 _THREADS = 16
+
+# A file, and the ends and lengths of its records: int64 `[2, records]`.
+_Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,7 @@ class TfRecordSource(RecordSource):
         ):
             raise ValueError(f"index={self._index_dir!r:.80}: give a directory of this machine")
         self._asked = _asked(features)
-        self._opening: PerProcess[threading.Lock] = PerProcess()
-        self._found: list[tuple[FileStat, NDArray[np.int64]]] | None = None
+        self._found: MadeOnce[list[_Records]] = MadeOnce()
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
@@ -91,7 +92,7 @@ class TfRecordSource(RecordSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the places of records: other processes load the index files."""
-        return super().__getstate__() | {"_found": None}
+        return self.__dict__ | {"_found": MadeOnce()}
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -105,15 +106,14 @@ class TfRecordSource(RecordSource):
             ],
         )
 
-    def _places(self) -> list[tuple[FileStat, NDArray[np.int64]]]:
-        if self._found is None:
-            with self._opening.get(threading.Lock):
-                if self._found is None:
-                    with ThreadPoolExecutor(min(_THREADS, len(self.urls))) as pool:
-                        self._found = list(pool.map(self._find, self.urls))
-        return self._found
+    def _places(self) -> list[_Records]:
+        def find() -> list[_Records]:
+            with ThreadPoolExecutor(min(_THREADS, len(self.urls))) as pool:
+                return list(pool.map(self._find, self.urls))
 
-    def _find(self, url: str) -> tuple[FileStat, NDArray[np.int64]]:
+        return self._found.get(find)
+
+    def _find(self, url: str) -> _Records:
         stat, records = find_records(self._pool.get(url), self._index_dir)
         self._pool.pin(url, stat)
         return stat, records

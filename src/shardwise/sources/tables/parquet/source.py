@@ -6,7 +6,6 @@ Opens the files at the first use, once a process.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from shardwise.columns import Columns
 from shardwise.errors import DataError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.per_process import PerProcess
+from shardwise.sources.per_process import MadeOnce, PerProcess
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
@@ -73,9 +72,8 @@ class ParquetSource:
         self._options = ColumnOptions.of(columns, schema, fill)
         self.urls = find_tables(urls, options=storage)
         self._pool = FilePool(options=storage)
-        self._tables: Tables | None = None
+        self._tables: MadeOnce[Tables] = MadeOnce()
         self._groups: RowGroupCache[dict[str, ArrowColumn]] = RowGroupCache(memory_bytes)
-        self._lock: PerProcess[threading.Lock] = PerProcess()
         self._files: PerProcess[dict[int, TableFile]] = PerProcess()
 
     def __repr__(self) -> str:
@@ -90,7 +88,7 @@ class ParquetSource:
             DataError: a file is no table, or the files are not alike.
             StorageError: one could not be read.
         """
-        return self._open() if self._tables is None else self._tables
+        return self._tables.get(lambda: open_tables(self.urls, self._pool, self._options))
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
@@ -224,9 +222,3 @@ class ParquetSource:
             return [f"{stem}:{row}" for row in in_file]
         stems, files = tables.stems, tables.file_of[groups].tolist()
         return [f"{stems[file]}:{row}" for file, row in zip(files, in_file, strict=True)]
-
-    def _open(self) -> Tables:
-        with self._lock.get(threading.Lock):
-            if self._tables is None:
-                self._tables = open_tables(self.urls, self._pool, self._options)
-            return self._tables

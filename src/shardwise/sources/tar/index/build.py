@@ -33,7 +33,7 @@ from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, FileStat, StorageOptions, is_local
 
-__all__ = ["BuildResult", "build_index", "build_indexes", "index_of", "with_digests"]
+__all__ = ["BuildResult", "build_index", "build_indexes", "index_for", "index_of", "with_digests"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -118,6 +118,15 @@ def build_index(
             url=url,
         )
     return index
+
+
+def index_for(url: str, store: IndexStore) -> ShardIndex:
+    """Scan a shard as a store says: how it is reached, and whether it may lack an end.
+
+    Raises:
+        DataError, StorageError: see `build_index`.
+    """
+    return build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
 
 
 def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:

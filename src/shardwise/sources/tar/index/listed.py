@@ -21,7 +21,7 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.shown import base_name, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.acceptance import described, require_end, unfinished
-from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
 from shardwise.sources.tar.index.opened import REMOTE_THREADS, in_threads
@@ -120,9 +120,6 @@ class ListedShards:
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "_store": self._store, "_version": self._version}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def __getattr__(self, name: str) -> Any:
         # Of a pickled one, whatever is read first reads the file: errors then come from a read,
         # where they are reported, and not from unpickling.
@@ -196,9 +193,7 @@ class ListedShards:
         is_new = index is None
         if index is None:
             _logger.info("%s has no index that fits and is indexed now", shown(url))
-            index = build_index(
-                url, options=store.options, accept_unfinished=store.accept_unfinished
-            )
+            index = index_for(url, store)
         if not store.accept_unfinished:
             require_end(index.header, url)
         if index.content_digest() != int(content.index_digests[shard]):

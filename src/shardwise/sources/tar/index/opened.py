@@ -21,7 +21,7 @@ from shardwise.shown import shown, without_query
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.acceptance import require_end
-from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
@@ -231,7 +231,7 @@ def _build(
     errors: list[OSError] = []
 
     def build(url: str) -> _Opened:
-        index = build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
+        index = index_for(url, store)
         header = index.header
         stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         try:

@@ -48,7 +48,7 @@ class TarMedia:
         empty: dict[str, Any] = {
             "_sidecars": OrderedDict(), "_indexes": OrderedDict(), "_num_frames": 0,
         }  # fmt: skip
-        return self.__dict__ | empty | {"_lock": PerProcess()}
+        return self.__dict__ | empty
 
     def identity(self) -> str:
         """Changes when a sidecar does: 16 hex digits of the headers of all.

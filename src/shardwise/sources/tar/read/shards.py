@@ -15,7 +15,7 @@ from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.acceptance import described, fits
-from shardwise.sources.tar.index.build import build_index
+from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.items import ShardPart
 from shardwise.sources.tar.index.listed import ListedShards
@@ -203,9 +203,16 @@ class ShardSet:
                 digest.update(f"{stat.num_bytes} {stat.mtime_ns} {stat.etag}\n".encode())
         return digest.hexdigest()[:16]
 
-    def has_fields(self, names: tuple[str, ...]) -> bool:
-        """Whether some sample has each of these fields."""
-        return self._field_set.issuperset(names)
+    def check_fields(self, names: tuple[str, ...]) -> None:
+        """Refuse a field that no sample has.
+
+        Raises:
+            ValueError: one is not there.
+        """
+        if not self._field_set.issuperset(names):
+            wrong = next(name for name in names if name not in self._field_set)
+            known = ", ".join(self.fields) or "none"
+            raise ValueError(f"no field {wrong!r}: the shards have {known}")
 
     def locate(self, sample: int) -> tuple[int, int]:
         """The shard and row of one sample, by its id: as `Manifest.locate`, for single reads."""
@@ -253,9 +260,7 @@ class ShardSet:
         index = self._store.load(url, opened, check=shard not in self._checked)
         if index is None:
             # It could not be saved, or was removed since.
-            index = self._unsaved[shard] = build_index(
-                url, options=self._store.options, accept_unfinished=self._store.accept_unfinished
-            )
+            index = self._unsaved[shard] = index_for(url, self._store)
         else:
             while len(self._mapped) >= max_open_files():
                 # With a default: another thread may evict the same index.
