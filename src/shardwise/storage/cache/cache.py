@@ -35,6 +35,7 @@ from shardwise.storage.cache.block_lock import (
     write_at,
 )
 from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
+from shardwise.storage.cache.fetched import FetchedBlocks
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
 from shardwise.storage.cache.sequential import NextFiles
 from shardwise.storage.cache.usage import Usage, UsageFile
@@ -42,6 +43,7 @@ from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.requests.received import copy_received
 
 __all__ = ["FOLDER", "Cache"]
 
@@ -78,7 +80,7 @@ class Cache:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._changed = threading.Condition()
+        self.fetched = FetchedBlocks()
         self._prefetch_slots = threading.Semaphore(_MAX_PREFETCH_THREADS)
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
@@ -91,12 +93,15 @@ class Cache:
         self._hits = 0
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.
+        """Read parts of a block into a buffer, if it is in memory or on disk; see `OpenBlock.read`.
 
         A damaged block is removed. An unreadable disk counts as a missing block.
         """
-        if self._pid != os.getpid():
-            self._start()
+        if self.is_fetched(name):
+            received = self.fetched.read(name, ranges)
+            if received is not None:
+                copy_received(received, buffer)
+                return Outcome.READ
         block = self._open_blocks.get(name)
         try:
             if block is not None:
@@ -120,8 +125,14 @@ class Cache:
             return Outcome.GONE
         return outcome
 
+    def is_fetched(self, name: str) -> bool:
+        """Whether a block is in memory, or on its way there."""
+        if self._pid != os.getpid():
+            self._start()
+        return name in self.fetched
+
     def holds(self, name: str) -> bool:
-        """Whether a block seems to be cached."""
+        """Whether a block seems to be cached on disk."""
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
     def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
@@ -207,8 +218,8 @@ class Cache:
         fcntl.flock(lock.fd, fcntl.LOCK_UN)
         values = digest_values(digests)
         self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
-        with self._changed:
-            self._changed.notify_all()
+        with self.fetched.changed:
+            self.fetched.changed.notify_all()
 
     def abandon(self, lock: BlockLock) -> None:
         """Release a lock without a block, unless it is over."""
@@ -227,8 +238,8 @@ class Cache:
         finally:
             fcntl.flock(lock.fd, fcntl.LOCK_UN)
             os.close(lock.fd)
-        with self._changed:
-            self._changed.notify_all()
+        with self.fetched.changed:
+            self.fetched.changed.notify_all()
 
     @property
     def most_blocks(self) -> int:
@@ -236,9 +247,9 @@ class Cache:
         return self._limit // self.settings.block_bytes
 
     def wait(self, seconds: float) -> None:
-        """Wait until this process publishes or abandons a block, or the time is over."""
-        with self._changed:
-            self._changed.wait(seconds)
+        """Wait until bytes arrive, or a block is published or abandoned, or the time is over."""
+        with self.fetched.changed:
+            self.fetched.changed.wait(seconds)
 
     def fetch_ahead(self, fetch: Callable[[], None]) -> None:
         """Call `fetch` in another thread, unless 16 threads fetch ahead already."""
@@ -255,6 +266,7 @@ class Cache:
         """Remove a block with useless bytes; False if it stays or is not cached."""
         if self._pid != os.getpid():
             self._start()
+        self.fetched.drop(name)
         block = self._open_blocks.get(name)
         if block is not None:
             self._forget(name, block)
