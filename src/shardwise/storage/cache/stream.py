@@ -98,7 +98,7 @@ class _Part:
         self._chunk = bytearray()
 
     def add(self, data: memoryview) -> None:
-        """Show the next bytes to readers, and write them; after the last ones, publish the block."""
+        """Show readers the next bytes, and write them; after the last ones, publish the block."""
         self._cache.fetched.add(self._fetched, data)
         if self.lock.is_over or not self._cache.write(self.lock, data, self._num_bytes):
             return  # the disk refused a write: the rest of the reply is of use to other blocks
