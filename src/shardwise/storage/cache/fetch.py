@@ -61,7 +61,7 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
         left, is_idle = fetch_blocks(missing, view, is_late=waited_s > cache.settings.wait_s)
         if left and is_idle:
             began = time.monotonic()
-            cache.wait(pause_s)
+            cache.fetched.wait(pause_s)
             waited_s += time.monotonic() - began
             pause_s = min(2 * pause_s, _MAX_WAIT_S)
         missing = []

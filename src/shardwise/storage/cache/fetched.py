@@ -64,13 +64,10 @@ class FetchedBlocks:
 
     Any thread may use it. A reply that two blocks share is freed after both are dropped, so that
     up to one piece of a reply (2 MiB) a block comes on top of the bound.
-
-    Attributes:
-        changed: notified when bytes have arrived, or a block is not fetched any more.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self._changed = threading.Condition()
         self._blocks: dict[str, FetchedBlock] = {}
         self._num_bytes = 0
 
@@ -81,7 +78,7 @@ class FetchedBlocks:
         """A block that is about to arrive; it is not kept if it exceeds the bound by itself."""
         block = FetchedBlock(name, start, stop)
         num_bytes = stop - start
-        with self.changed:
+        with self._changed:
             self._drop(name)
             while self._blocks and self._num_bytes + num_bytes > limit_bytes:
                 self._drop(next(iter(self._blocks)))
@@ -92,18 +89,18 @@ class FetchedBlocks:
 
     def add(self, block: FetchedBlock, data: memoryview) -> None:
         """Keep the next bytes of a block, unless it was dropped."""
-        with self.changed:
+        with self._changed:
             if self._blocks.get(block.name) is block:
                 block.pieces.append(ReceivedBytes(block.arrived, data))
                 block.arrived += len(data)
-                self.changed.notify_all()
+                self._changed.notify_all()
 
     def end(self, block: FetchedBlock) -> None:
         """Drop a block that will not be whole."""
-        with self.changed:
+        with self._changed:
             if self._blocks.get(block.name) is block and not block.is_whole:
                 self._drop(block.name)
-                self.changed.notify_all()
+                self._changed.notify_all()
 
     def read(
         self, name: str, ranges: Sequence[ByteRange], *, wait_s: float = 0.0
@@ -119,8 +116,8 @@ class FetchedBlocks:
             block = self._blocks.get(name)
             return block is None or stop <= block.arrived
 
-        with self.changed:
-            if not self.changed.wait_for(may_return, wait_s):
+        with self._changed:
+            if not self._changed.wait_for(may_return, wait_s):
                 return None
             block = self._blocks.get(name)
             if block is None:
@@ -130,9 +127,19 @@ class FetchedBlocks:
                 self._drop(name)
             return block.parts(ranges)
 
+    def wait(self, seconds: float) -> None:
+        """Wait until bytes arrive, or `notify` is called, or the time is over."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def notify(self) -> None:
+        """Wake all readers that wait: a block was published or abandoned."""
+        with self._changed:
+            self._changed.notify_all()
+
     def drop(self, name: str) -> None:
         """Drop a block, if it is here."""
-        with self.changed:
+        with self._changed:
             self._drop(name)
 
     def _drop(self, name: str) -> None:

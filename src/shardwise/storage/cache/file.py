@@ -173,7 +173,7 @@ class CachedFile(RemoteReads):
         cache, version = self._cache, self._known()
         if not version.id or any(each.stop > version.num_bytes for each in ranges):
             if not version.id:
-                cache.note_uncacheable(self.url)
+                cache.bypass.note_uncacheable(self.url)
             # The file itself raises the error for a range behind its end.
             if ranges:
                 read_direct([ReadRequest(self._file, ranges)], view)
@@ -284,7 +284,7 @@ class CachedFile(RemoteReads):
                 if not is_cached:
                     missing.append(block)
             if missing:
-                self._cache.fetch_ahead(partial(stream_blocks, missing))
+                self._cache.fetch_threads.start(partial(stream_blocks, missing))
 
 
 def _no_next_file() -> None:
