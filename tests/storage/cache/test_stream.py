@@ -53,6 +53,9 @@ class Streamed:
     def stat(self) -> FileStat:
         return FileStat(len(self.data), 0, '"1"')
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
     def pin(self, stat: FileStat) -> None:
         """It does not change."""
 
@@ -221,6 +224,18 @@ def test_a_block_that_is_dropped_is_not_read_from_memory(tmp_path):
     stream_blocks(blocks)
     assert file.forget(0, 1)
     assert [block.name in block.cache.fetched for block in blocks] == [False, True]
+
+
+def test_a_file_that_is_closed_leaves_nothing_in_memory(tmp_path):
+    source = Held(DATA, [70_000])
+    file, blocks = blocks_of(source, tmp_path, range(4))
+    with streaming(source, blocks):
+        file.close()
+        assert not any(block.name in block.cache.fetched for block in blocks)
+    assert not any(block.name in block.cache.fetched for block in blocks)
+    assert published(tmp_path) == [0, 1, 2, 3]
+    assert file.read(0, 4 * BLOCK) == DATA[: 4 * BLOCK]
+    assert len(source.streams) == 1
 
 
 def test_blocks_that_others_fetch_are_left_out(tmp_path):

@@ -127,6 +127,11 @@ class Cache:
             self._start()
         return name in self.fetched
 
+    def drop_fetched(self, version: str) -> None:
+        """Drop the blocks of a version of a file that are in memory."""
+        if self._pid == os.getpid():
+            self.fetched.drop_version(version)
+
     def holds(self, name: str) -> bool:
         """Whether a block seems to be cached on disk."""
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")

@@ -142,6 +142,13 @@ class FetchedBlocks:
         with self._changed:
             self._drop(name)
 
+    def drop_version(self, version: str) -> None:
+        """Drop all blocks of a version of a file; those that are arriving still go to the disk."""
+        with self._changed:
+            for name in [name for name in self._blocks if name.startswith(version)]:
+                self._drop(name)
+            self._changed.notify_all()
+
     def _drop(self, name: str) -> None:
         block = self._blocks.pop(name, None)
         if block is not None:

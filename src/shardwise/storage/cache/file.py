@@ -205,7 +205,9 @@ class CachedFile(RemoteReads):
         return any(removed)
 
     def close(self) -> None:
-        """Close the file itself; blocks stay open in the cache."""
+        """Close the file itself, and drop its blocks in memory; those on disk stay open."""
+        if self._version is not None and self._version.id:
+            self._cache.drop_fetched(self._version.id)
         self._file.close()
 
     def _known(self) -> _Version:
