@@ -148,10 +148,13 @@ def test_what_is_wrong_with_a_dataset_is_an_error_and_no_short_epoch(place, tmp_
     manifest = sound["train.swm"]
     write("cut.swm", manifest[:-30])
     write("page.swm", b"<html>Sign in</html>")
+    write("empty.swm", b"")
     write("other.swm", other["train.swm"])
     for name in ("cut.swm", "page.swm"):
         with pytest.raises(DataError, match=rf"can't be used: .*index --merge .*{name} URLS"):
             sw.tar(f"{url}/{name}", storage=storage)
+    with pytest.raises(DataError, match=r"the file is empty \(0 bytes\)"):
+        sw.tar(f"{url}/empty.swm", storage=storage)
     with pytest.raises(MissingShardError, match=r"gone\.swm"):
         sw.tar(f"{url}/gone.swm", storage=storage)
 

@@ -21,6 +21,7 @@ from shardwise.errors import (
     StorageError,
 )
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file
+from shardwise.storage.whole_file import read_whole
 from tests.support.fault_proxy import FaultProxy
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx
@@ -112,6 +113,28 @@ def test_an_empty_object_is_a_file_without_bytes(s3):
     assert file.read(0, 0) == b""
     with pytest.raises(DataError, match="ended at byte 0"):
         file.read(0, 1)
+
+
+@pytest.mark.parametrize("redirects", ["any", "none"])
+def test_an_empty_file_on_nginx_is_one_without_bytes(tmp_path, redirects):
+    # It answers a range of it with HTTP 200, and so do servers that ignore ranges.
+    (tmp_path / "empty").touch()
+    options = StorageOptions(redirects=redirects)
+    with nginx(tmp_path) as server:
+        url = f"{server.url}/empty"
+        assert read_whole(url, options=options) == b""
+        file = open_file(url, options=options)
+        assert file.stat().num_bytes == 0
+        with pytest.raises(DataError, match="ended at byte 0"):
+            file.read(0, 1)
+
+
+def test_a_file_is_read_whole_in_any_place(s3, tmp_path):
+    (tmp_path / "local").touch()
+    assert read_whole(str(tmp_path / "local")) == b""
+    for data in (b"", b"abc"):
+        url = s3.put("whole", data)
+        assert read_whole(url, options=options_of(s3)) == data
 
 
 @pytest.mark.parametrize("use", [lambda f: f.read(0, 1), lambda f: f.stat(), lambda f: f.open()])

@@ -6,7 +6,7 @@ values, a keyed decoder's included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,19 +38,31 @@ def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, An
     return sample
 
 
-def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
-    """Yield one dict a sample; a field that it lacks is left out."""
+def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterable[dict[str, Any]]:
+    """One dict a sample; a field that it lacks is left out."""
+    columns = [rows.columns.fields[field.name] for field in fields]
+    owned = [_owned(column) for column in columns]
+    pending = [
+        field
+        for field, column in zip(fields, columns, strict=True)
+        if field.decoder is not None or not _is_whole(column)
+    ]
+    if pending:
+        return _decode_each(rows, fields, owned, pending)
+    # Field by field: less than half the time of a `dict(zip(...))` a sample.
+    samples: list[dict[str, Any]] = [{"__key__": key} for key in rows.columns.keys]
+    for field, values in zip(fields, owned, strict=True):
+        name = field.name
+        for sample, value in zip(samples, values, strict=True):
+            sample[name] = value
+    return samples
+
+
+def _decode_each(
+    rows: RawRows, fields: Sequence[Field], owned: list[list[Any]], pending: list[Field]
+) -> Iterator[dict[str, Any]]:
+    """Yield samples of which some fields are missing or have decoders."""
     names = ("__key__", *(field.name for field in fields))
-    owned = []
-    pending = []
-    for field in fields:
-        column = rows.columns.fields[field.name]
-        owned.append(_owned(column))
-        if field.decoder is not None or not _is_whole(column):
-            pending.append(field)
-    if not pending:
-        yield from [dict(zip(names, row)) for row in zip(rows.columns.keys, *owned, strict=True)]  # noqa: B905 - it costs a tenth of the time, and the lengths are equal
-        return
     for row, values in enumerate(zip(rows.columns.keys, *owned, strict=True)):
         sample = dict(zip(names, values, strict=True))
         for field in pending:

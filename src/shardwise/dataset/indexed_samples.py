@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, overload
 
@@ -120,7 +120,7 @@ class IndexedSamples(LoadedSamples):
                     rows.blame(0, field.decoder, exc, field=field.name)
         return sample
 
-    def _samples(self, rows: RawRows) -> Iterator[dict[str, Any]]:
+    def _samples(self, rows: RawRows) -> Iterable[dict[str, Any]]:
         """Finish samples one by one, as epoch 0 of seed 0 has them."""
         samples = decode_rows(rows, self._fields)
         if not self.is_mapped:

@@ -398,7 +398,7 @@ def test_a_cache_that_vanishes_is_made_anew(make: Make, tmp_path: Path) -> None:
     assert file.read(0, SIZE) == DATA
     shutil.rmtree(tmp_path / "cache")
     assert file.read(0, SIZE) == DATA
-    file._cache._resume_at = 0.0
+    file._cache.bypass.resume_at = 0.0
     assert file.read(0, SIZE) == DATA
     assert len(blocks(tmp_path)) == 5
 

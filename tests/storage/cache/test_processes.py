@@ -308,7 +308,7 @@ def test_a_disk_that_fills_in_the_middle_completes(small_disk: Path, tmp_path: P
     assert after["degraded"] > before["degraded"]
     assert after["hits"] > before["hits"]
     (small_disk / "other").unlink()
-    file._cache._resume_at = 0.0
+    file._cache.bypass.resume_at = 0.0
     assert file.read(0, len(want)) == want
     assert file.read(0, len(want)) == want
     assert len(list((small_disk / "cache" / FOLDER / "blocks").iterdir())) >= 2
@@ -330,7 +330,7 @@ def test_a_write_that_fails_is_no_block(tmp_path: Path) -> None:
     assert IO_COUNTS.snapshot()["degraded"] > before["degraded"]
     folder = tmp_path / "cache" / FOLDER
     assert not [path for path in folder.rglob("*") if path.stat().st_size > BLOCK // 2]
-    file._cache._resume_at = 0.0
+    file._cache.bypass.resume_at = 0.0
     assert file.read(0, len(want)) == want
     assert len(list((folder / "blocks").iterdir())) == 4
 

@@ -1,10 +1,9 @@
-"""The cache of one machine: block locks, publication, and the fall-back when the disk fails.
+"""The cache of one machine: its blocks' locks, publication and removal.
 
 Keeps I6 and I8. A block is locked, under the lock of the usage file, by creating its part file: it
 has its final length at once, so the limit covers blocks in flight, and only one process fetches a
 block. A whole block is published by a rename. A process that dies leaves an unlocked part, which
-the next process sweeps. If the disk refuses anything, reads go past the cache: counted, with one
-warning.
+the next process sweeps. If the disk refuses anything, reads go past the cache; see `Bypass`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from shardwise.shown import shown
 from shardwise.storage.cache.block_format import (
     BlockInfo,
     chunk_digests,
@@ -34,7 +32,10 @@ from shardwise.storage.cache.block_lock import (
     require_space,
     write_at,
 )
+from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
+from shardwise.storage.cache.fetch_threads import FetchThreads
+from shardwise.storage.cache.fetched import FetchedBlocks
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
 from shardwise.storage.cache.sequential import NextFiles
 from shardwise.storage.cache.usage import Usage, UsageFile
@@ -42,6 +43,7 @@ from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.requests.received import copy_received
 
 __all__ = ["FOLDER", "Cache"]
 
@@ -51,11 +53,8 @@ _logger = logging.getLogger("shardwise")
 
 # Disk space of the folders and of the usage file.
 _OVERHEAD = 16 << 10
-# After the disk refused a write, write nothing for 30 s.
-_PAUSE_S = 30.0
 # Hits are added to the usage file in steps of 4,096: its lock is not for every read.
 _FLUSHED_HITS = 4096
-_MAX_PREFETCH_THREADS = 16
 
 
 class Cache:
@@ -78,25 +77,27 @@ class Cache:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._changed = threading.Condition()
-        self._prefetch_slots = threading.Semaphore(_MAX_PREFETCH_THREADS)
+        self.fetched = FetchedBlocks()
+        self.fetch_threads = FetchThreads()
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
         self.next_files = NextFiles()
         self._eviction = Eviction(self._blocks, self._parts)
         self._usage_file: UsageFile | None = None
-        self._is_warned = self._is_uncacheable_noted = False
-        self._resume_at = 0.0
+        self.bypass = Bypass(self.settings.directory)
         self._hits = 0
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.
+        """Read parts of a block into a buffer, if it is in memory or on disk; see `OpenBlock.read`.
 
         A damaged block is removed. An unreadable disk counts as a missing block.
         """
-        if self._pid != os.getpid():
-            self._start()
+        if self.is_fetched(name):
+            received = self.fetched.read(name, ranges)
+            if received is not None:
+                copy_received(received, buffer)
+                return Outcome.READ
         block = self._open_blocks.get(name)
         try:
             if block is not None:
@@ -120,8 +121,19 @@ class Cache:
             return Outcome.GONE
         return outcome
 
+    def is_fetched(self, name: str) -> bool:
+        """Whether a block is in memory, or on its way there."""
+        if self._pid != os.getpid():
+            self._start()
+        return name in self.fetched
+
+    def drop_fetched(self, version: str) -> None:
+        """Drop the blocks of a version of a file that are in memory."""
+        if self._pid == os.getpid():
+            self.fetched.drop_version(version)
+
     def holds(self, name: str) -> bool:
-        """Whether a block seems to be cached."""
+        """Whether a block seems to be cached on disk."""
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
     def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
@@ -130,8 +142,7 @@ class Cache:
             self._start()
         if name in self._locked:
             return LockDenied.BUSY
-        if time.monotonic() < self._resume_at:
-            IO_COUNTS.add(degraded=1)
+        if self.bypass.is_on():
             return LockDenied.FULL
         num_bytes = info.num_bytes + trailer_bytes(info)
         if space_of(num_bytes) > self._limit:
@@ -207,8 +218,7 @@ class Cache:
         fcntl.flock(lock.fd, fcntl.LOCK_UN)
         values = digest_values(digests)
         self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
-        with self._changed:
-            self._changed.notify_all()
+        self.fetched.notify()
 
     def abandon(self, lock: BlockLock) -> None:
         """Release a lock without a block, unless it is over."""
@@ -227,34 +237,18 @@ class Cache:
         finally:
             fcntl.flock(lock.fd, fcntl.LOCK_UN)
             os.close(lock.fd)
-        with self._changed:
-            self._changed.notify_all()
+        self.fetched.notify()
 
     @property
     def most_blocks(self) -> int:
         """How many blocks the limit has room for."""
         return self._limit // self.settings.block_bytes
 
-    def wait(self, seconds: float) -> None:
-        """Wait until this process publishes or abandons a block, or the time is over."""
-        with self._changed:
-            self._changed.wait(seconds)
-
-    def fetch_ahead(self, fetch: Callable[[], None]) -> None:
-        """Call `fetch` in another thread, unless 16 threads fetch ahead already."""
-        if self._prefetch_slots.acquire(blocking=False):
-            # A daemon: prefetching must not delay the interpreter's exit.
-            threading.Thread(
-                target=_fetch_and_release,
-                args=(fetch, self._prefetch_slots),
-                name="shardwise-cache",
-                daemon=True,
-            ).start()
-
     def drop(self, name: str) -> bool:
         """Remove a block with useless bytes; False if it stays or is not cached."""
         if self._pid != os.getpid():
             self._start()
+        self.fetched.drop(name)
         block = self._open_blocks.get(name)
         if block is not None:
             self._forget(name, block)
@@ -331,36 +325,8 @@ class Cache:
         IO_COUNTS.add(damaged=1)
         _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
 
-    def note_uncacheable(self, url: str) -> None:
-        """Count a read of a file without a version, which can't be cached; warn once."""
-        IO_COUNTS.add(degraded=1)
-        if not self._is_uncacheable_noted:
-            self._is_uncacheable_noted = True
-            _logger.warning(
-                "%r is not cached: its store tells neither an ETag nor a time of change, so that a "
-                "replaced file could not be told from this one",
-                shown(url),
-            )
-
     def _degrade(self, error: OSError) -> None:
-        """Read past the cache for a while; warn once."""
+        """Read past the cache for a while."""
         if isinstance(error, FileNotFoundError):
             self._usage_file = None  # the cache was removed: create it anew
-        self._resume_at = time.monotonic() + _PAUSE_S
-        IO_COUNTS.add(degraded=1)
-        if self._is_warned:
-            return
-        self._is_warned = True
-        _logger.warning(
-            "the cache in %r can't be used (%s): what it lacks is read directly; make room on its "
-            "disk, or give another directory",
-            os.fspath(self.settings.directory),
-            error.strerror or error,
-        )
-
-
-def _fetch_and_release(fetch: Callable[[], None], slots: threading.Semaphore) -> None:
-    try:
-        fetch()
-    finally:
-        slots.release()
+        self.bypass.note_disk(error)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
+from shardwise.storage.prefetch.guesses import GuessedFiles
 from shardwise.storage.prefetch.memory import Block, BlockMemory, Fetch
 from shardwise.storage.prefetch.pattern import Pattern, Reading
 from shardwise.storage.requests.client import Reply
@@ -34,8 +35,6 @@ _MAX_FILES = 4096
 # by a request each.
 _MIN_READ_SHARE = 0.3
 _REST_RANGES = 1024
-# After two wrong guesses in a row, stop prefetching guessed files until a guess is right.
-_MAX_WRONG_GUESSES = 2
 
 
 class Readable(NamedTuple):
@@ -92,12 +91,7 @@ class ReadAhead:
         self._resting = 0
         # A quarter is left for blocks that are being read.
         self._concurrency = AdaptiveConcurrency(limit_bytes * 3 // 4, max_requests)
-        # Files guessed to be read next, in that order, and the wrong guesses in a row.
-        self._guessed: list[str] = []
-        self._num_wrong = 0
-        # Guessed files that a reader left out. Another thread may yet read them: their blocks stay
-        # until the memory is needed or guessing is given up.
-        self._skipped: list[str] = []
+        self._guesses = GuessedFiles()
 
     @property
     def num_bytes(self) -> int:
@@ -179,13 +173,8 @@ class ReadAhead:
     def forget(self, name: str) -> None:
         """Drop the blocks and the state of a file."""
         self._files.pop(name, None)
-        self._unguess(name)
+        self._guesses.remove(name)
         self._memory.forget(name)
-
-    def _unguess(self, name: str) -> None:
-        for names in (self._guessed, self._skipped):
-            if name in names:
-                names.remove(name)
 
     def _prefetch(self, source: Readable, *, is_late: bool = False) -> None:
         """Request the blocks behind the position of a file that is read in sequence.
@@ -237,9 +226,8 @@ class ReadAhead:
             elif known.num_reads:
                 return
             known.follows, known.block_bytes = file.pattern.run_bytes, BLOCK_BYTES
-            if after.name not in self._guessed:
-                self._guessed.append(after.name)
-            if self._num_wrong >= _MAX_WRONG_GUESSES:
+            self._guesses.add(after.name)
+            if self._guesses.are_wrong:
                 return
             yield from self._missing_of(after, 0, left)
             left, after = left - after.num_bytes, after.next_file()
@@ -261,7 +249,7 @@ class ReadAhead:
             yield source, range(at, stop)
 
     def _in_flight(self, file: _FileState) -> int:
-        return file.in_flight + sum(self._files[name].in_flight for name in self._guessed)
+        return file.in_flight + sum(self._files[name].in_flight for name in self._guesses.names)
 
     def _note_sequence(self, source: Readable, file: _FileState) -> None:
         """Note the progress of a sequence, and whether its file was guessed right."""
@@ -270,22 +258,7 @@ class ReadAhead:
         if file.is_started:
             return
         file.is_started = True
-        name, guessed = source.name, self._guessed
-        if name in self._skipped:
-            self._skipped.remove(name)
-        elif name in guessed:
-            at = guessed.index(name)
-            self._skipped += guessed[:at]
-            del guessed[: at + 1]
-            self._num_wrong = self._num_wrong + 1 if at else 0
-        elif guessed:
-            self._num_wrong += 1
-            self._forget_all(guessed)
-        if self._num_wrong >= _MAX_WRONG_GUESSES:
-            self._forget_all(self._skipped)
-
-    def _forget_all(self, names: list[str]) -> None:
-        for name in list(names):
+        for name in self._guesses.note_begun(source.name):
             self.forget(name)
 
     def _start(
@@ -325,7 +298,7 @@ class ReadAhead:
 
     def _is_over(self, block: Block) -> bool:
         """Whether a block was read, or skipped by the reader of its file."""
-        if block.unread < block.num_bytes or block.key[0] in self._skipped:
+        if block.unread < block.num_bytes or self._guesses.is_skipped(block.key[0]):
             return True
         file = self._files.get(block.key[0])
         return file is None or (file.is_sequential and block.stop <= file.pattern.begin)
@@ -350,5 +323,5 @@ class ReadAhead:
         state = self._files[name] = _FileState(follows, BLOCK_BYTES if follows else 0)
         if len(self._files) > _MAX_FILES:
             oldest, _ = self._files.popitem(last=False)
-            self._unguess(oldest)
+            self._guesses.remove(oldest)
         return state

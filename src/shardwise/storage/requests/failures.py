@@ -14,8 +14,10 @@ from shardwise.shown import shown_in
 
 __all__ = [
     "CERTIFICATE",
+    "NO_RANGES",
     "AttemptError",
     "Kind",
+    "empty_file",
     "from_obstore",
     "kind_of_status",
     "library_error",
@@ -84,6 +86,11 @@ def short_reply(num_bytes: int, announced: int) -> AttemptError:
     )
 
 
+def empty_file() -> AttemptError:
+    """A range of a file without bytes was asked for; nginx answers it with HTTP 200."""
+    return AttemptError("the file is empty (0 bytes)", "ended")
+
+
 def kind_of_status(status: int) -> Kind:
     """The kind of failure of an HTTP status."""
     if status in (401, 403):
@@ -124,7 +131,7 @@ CERTIFICATE = (
     "the server's certificate is not trusted: give the one of its authority, a path or PEM "
     "text, in storage={'root_certificate': ...} or SSL_CERT_FILE"
 )
-_NO_RANGES = (
+NO_RANGES = (
     "the server answered HTTP 200, not 206, where a part of a file was asked for: it ignores the "
     "Range header, as `python -m http.server` does; serve the files by nginx, caddy or `rclone "
     "serve http`, or copy them here"
@@ -135,8 +142,8 @@ _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("PreconditionError", "its ETag is another one", "changed"),
     ("PermissionDeniedError", "access denied", "denied"),
     ("UnauthenticatedError", "access denied", "denied"),
-    ("RangeNotSupported", _NO_RANGES, "refused"),
-    ("NotPartial", _NO_RANGES, "refused"),
+    ("RangeNotSupported", NO_RANGES, "refused"),
+    ("NotPartial", NO_RANGES, "refused"),
     (
         "redirect without LOCATION",
         "the bucket is in another region: set AWS_REGION, or aws_region in storage=",

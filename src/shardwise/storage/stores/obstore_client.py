@@ -17,7 +17,14 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Client, Reply
 from shardwise.storage.requests.event_loop import runtime
-from shardwise.storage.requests.failures import AttemptError, from_obstore, no_answer, short_reply
+from shardwise.storage.requests.failures import (
+    NO_RANGES,
+    AttemptError,
+    empty_file,
+    from_obstore,
+    no_answer,
+    short_reply,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -72,7 +79,7 @@ class ObstoreClient:
             result, stat, head_s = await self._ask(key, start, stop, etag)
             data = memoryview(await self._native.result(result.bytes_async()))
         except self._errors as error:
-            raise from_obstore(error) from None
+            raise await self._failure(key, error) from None
         first, last = result.range
         if len(data) != last - first:
             raise short_reply(len(data), last - first)
@@ -98,7 +105,7 @@ class ObstoreClient:
                 num_bytes += len(data)
                 yield Reply(data, stat, head_s)
         except self._errors as error:
-            raise from_obstore(error) from None
+            raise await self._failure(key, error) from None
 
     async def _ask(self, key: str, start: int, stop: int, etag: str) -> tuple[Any, FileStat, float]:
         """Send a request; the open response, the object's version, seconds to the first byte."""
@@ -122,13 +129,25 @@ class ObstoreClient:
             )
         return result, stat, time.monotonic() - began
 
+    async def _failure(self, key: str, error: Exception) -> AttemptError:
+        """The failure of a request for a range: servers send an empty file as if all was wanted."""
+        failed = from_obstore(error)
+        if failed.cause == NO_RANGES:
+            with contextlib.suppress(AttemptError, *self._errors, TimeoutError):
+                if not (await self._stat_of(key)).num_bytes:
+                    return empty_file()
+        return failed
+
+    async def _stat_of(self, key: str) -> FileStat:
+        async with asyncio.timeout(self._attempt_s):
+            return _stat(await self._native.result(self._obstore.head_async(self._store, key)))
+
     async def head(self, key: str) -> FileStat:
         """See `Client.head`."""
         if other := self._substitute(key):
             return await other[0].head(other[1])
         try:
-            async with asyncio.timeout(self._attempt_s):
-                return _stat(await self._native.result(self._obstore.head_async(self._store, key)))
+            return await self._stat_of(key)
         except TimeoutError:
             raise no_answer(self._attempt_s) from None
         except self._errors as error:

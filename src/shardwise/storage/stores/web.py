@@ -31,6 +31,7 @@ from shardwise.storage.requests.client import Reply, StreamsByGet
 from shardwise.storage.requests.failures import (
     CERTIFICATE,
     AttemptError,
+    empty_file,
     kind_of_status,
     s3_error_texts,
     short_reply,
@@ -249,6 +250,8 @@ class WebClient(StreamsByGet):
         with closing(self.web.open(self.url(key), headers=headers)) as reply:
             head_s = time.monotonic() - began
             content_range = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
+            if reply.status == 200 and reply.headers.get("Content-Length") == "0":
+                raise empty_file()
             if reply.status != 206 or content_range is None:
                 raise AttemptError(
                     "the server ignores the Range header: it can't send parts", "refused"
