@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import shardwise as sw
 from tests.support.ranks import run_ranks
 from tests.support.tars import make_shards
 from tests.support.torchrun import run_program, torchrun
+from tests.support.trainers import DDP
 from tests.torch_layer.programs.matrix import BATCH_SIZE, NUM_EPOCHS, SEED
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -66,15 +68,15 @@ def forkservers():
     yield configuration(2, "drop", "full", start="forkserver", persistent=False)
 
 
-# Workers that are not forked import torch anew: few, and kept for all epochs.
+# Spawned workers import torch anew: few, and kept for all epochs.
 SPAWN = configuration(2, "uneven", "full", start="spawn", group=True)
 # Each value of each switch at least once.
 FEW = {
     2: [
         configuration(0, "drop", "full"),
-        configuration(3, "pad", "window", persistent=False),
+        configuration(1, "pad", "window", persistent=False),
         configuration(2, "uneven", "window", group=True),
-        configuration(1, "uneven", "full", start="forkserver"),
+        configuration(3, "uneven", "full", start="forkserver"),
         SPAWN,
     ],
     # The meshes need four ranks.
@@ -168,7 +170,7 @@ def test_each_sample_comes_once_in_equal_steps_and_one_order(
     todo = tmp_path / "todo.json"
     todo.write_text(json.dumps(configurations))
     # Two ranks are torchrun's own; more of them share the import of torch.
-    launch = torchrun if world_size == 2 else run_ranks
+    launch = torchrun if world_size == 2 else partial(run_ranks, preload=DDP)
     launch(PROGRAMS / "matrix.py", shards, tmp_path, todo, nproc=world_size, timeout=TIMEOUT_S)
     ranks = [records(tmp_path / f"rank-{rank}.jsonl") for rank in range(world_size)]
     for number, expected in enumerate(configurations):
