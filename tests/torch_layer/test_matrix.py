@@ -77,7 +77,7 @@ FEW = {
         configuration(1, "pad", "window", persistent=False),
         configuration(2, "uneven", "window", group=True),
         configuration(3, "uneven", "full", start="forkserver"),
-        SPAWN,
+        configuration(1, "uneven", "full", start="spawn", group=True),
     ],
     # The meshes need four ranks.
     4: [configuration(0, "pad", "full", group=True), configuration(2, "uneven", "window")],
