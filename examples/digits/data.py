@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits
 
 import shardwise as sw
 
@@ -26,6 +25,9 @@ def write_shards(directory: Path, *, seed: int = 0) -> None:
 
     Each sample is an 8 x 8 PNG and its label. What the directories held before is removed.
     """
+    # scikit-learn takes 2 s to import, and ranks and tests need the sizes only.
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
     order = np.random.default_rng(seed).permutation(len(images))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +15,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from examples import video_classifier
 from shardwise import plan
+from tests.support.commands import document
 from tests.support.pages import Block, blocks, write_shards
+from tests.support.ranks import Run, run_several
+from tests.support.trainers import DDP
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+VIDEO = ROOT / "examples" / "video_classifier.py"
 
 
 @pytest.fixture
@@ -58,9 +65,27 @@ def test_the_titled_program_runs_on_two_ranks(page: Path, block: Block, here: Pa
     _run([sys.executable, *launcher, "--nproc-per-node=2", str(program)], here)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=_name)
+@pytest.mark.parametrize("example", [p for p in EXAMPLES if p != VIDEO], ids=_name)
 def test_the_example_runs(example: Path, here: Path) -> None:
     _run([sys.executable, str(example)], here)
+
+
+@pytest.mark.long  # seven imports of torch
+def test_the_example_of_videos_runs_under_torchrun(here: Path) -> None:
+    _run([sys.executable, str(VIDEO)], here)
+
+
+def test_the_ranks_of_the_example_of_videos_are_killed_and_go_on(tmp_path: Path) -> None:
+    video_classifier.write_films(tmp_path / "films.tar")
+    rank = (VIDEO, tmp_path)
+    killed, done = run_several(Run(rank, 2, check=False), Run(rank, 3), preload=DDP, timeout=280)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout
+    said = re.findall(r"epoch (\d): \d+% of the clips right", done.stdout)
+    assert said == [str(epoch) for epoch in range(video_classifier.NUM_EPOCHS)]
+    [order] = document("certify", tmp_path / "coverage")["orders"]
+    assert len(order["epochs"]) == video_classifier.NUM_EPOCHS
+    for epoch in order["epochs"]:
+        assert re.match(r"epoch \d: every one of \d+ samples exactly once", epoch["verdict"])
 
 
 def _run(command: list[str], here: Path) -> None:

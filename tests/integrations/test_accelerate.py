@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from tests.support.torchrun import torchrun
-from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
+from tests.support.ranks import run_ranks
+from tests.support.trainers import DDP, OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("accelerate")
 PROGRAM = Path(__file__).parent / "programs" / "prepared.py"
@@ -20,7 +20,8 @@ NUM_SAMPLES, NUM_STEPS = 1003, 32
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What two ranks found."""
     out = tmp_path_factory.mktemp("prepared")
-    torchrun(PROGRAM, out, nproc=2, timeout=TIMEOUT_S, env=OFFLINE)
+    preload = ["accelerate", *DDP]
+    run_ranks(PROGRAM, out, nproc=2, preload=preload, timeout=TIMEOUT_S, env=OFFLINE)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.support.torchrun import torchrun
+from tests.support.ranks import run_ranks
 from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
 
 PROGRAM = Path(__file__).parent / "programs" / "divided_twice.py"
@@ -12,7 +12,7 @@ NUM_SAMPLES = 54
 
 @needs("accelerate")
 def test_a_second_division_is_refused_and_a_single_one_reads_everything(tmp_path):
-    torchrun(PROGRAM, tmp_path, nproc=2, timeout=TIMEOUT_S, env=OFFLINE)
+    run_ranks(PROGRAM, tmp_path, nproc=2, preload=["accelerate"], timeout=TIMEOUT_S, env=OFFLINE)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     kinds = [
         f"{p}{d}" for p in ("batch sampler", "sampler", "iterable") for d in ("", ", dispatched")

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import shardwise as sw
-from tests.support.torchrun import run_program, torchrun
-from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
+from tests.support.ranks import Run, run_several
+from tests.support.trainers import DDP, OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("transformers")
 NUM_SAMPLES = 22
@@ -65,8 +65,13 @@ def trainer(out: Path, train_loader: sw.DataLoader | None, **arguments: Any) -> 
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """Results of one process on the Trainer's own loader, and of two ranks on ours."""
     out = tmp_path_factory.mktemp("evaluated")
-    run_program(PROGRAM, out, 24, timeout=TIMEOUT_S, env=OFFLINE)
-    torchrun(PROGRAM, out, 12, nproc=2, timeout=TIMEOUT_S, env=OFFLINE)
+    run_several(
+        Run((PROGRAM, out, "24"), None),
+        Run((PROGRAM, out, "12"), 2),
+        preload=["transformers.trainer", "deepspeed", *DDP],
+        timeout=TIMEOUT_S,
+        env=OFFLINE,
+    )
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in ("alone", 0, 1)]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.torchrun import torchrun
-from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
+from tests.support.ranks import run_ranks
+from tests.support.trainers import DDP, OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("lightning")
 PROGRAM = Path(__file__).parent / "programs" / "lightning_doors.py"
@@ -20,7 +20,8 @@ NUM_SAMPLES = 100
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What two ranks found."""
     out = tmp_path_factory.mktemp("lightning")
-    torchrun(PROGRAM, out, nproc=2, timeout=TIMEOUT_S, env=OFFLINE)
+    preload = ["lightning", "torchmetrics", *DDP]
+    run_ranks(PROGRAM, out, nproc=2, preload=preload, timeout=TIMEOUT_S, env=OFFLINE)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import shardwise as sw
 from tests.support.commands import document
-from tests.support.torchrun import torchrun
+from tests.support.ranks import Run, run_several
 
 PROGRAM = Path(__file__).parent / "programs" / "clips.py"
 
@@ -19,8 +19,9 @@ def test_killed_ranks_are_resumed_by_three_and_have_each_clip_once(media_files, 
     with sw.TarWriter(shard, media=True) as writer:
         for name in ("b_frames", "one_key", "vfr", "hevc"):
             writer.write({"__key__": name, "mp4": media_files.read(name)})
-    torchrun(PROGRAM, shard, tmp_path, nproc=2, check=False)
-    torchrun(PROGRAM, shard, tmp_path, nproc=3)
+    program = (PROGRAM, shard, tmp_path)
+    killed, _ = run_several(Run(program, 2, check=False), Run(program, 3))
+    assert killed.returncode != 0
     data = sw.tar(shard).select("mp4").clips("mp4", frames=4, step=6, jitter=6, size=(60, 80))
     seen = [
         tuple(json.loads(line))

@@ -20,8 +20,8 @@ from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 from shardwise.testing import check_executor, check_resume
 from tests.loader.programs.mixed import mixture
+from tests.support.ranks import Run, run_several
 from tests.support.tars import make_shards
-from tests.support.torchrun import torchrun
 
 PROGRAM = Path(__file__).parent / "programs" / "mixed.py"
 
@@ -287,9 +287,11 @@ def test_a_killed_mixture_goes_on_with_new_weights_on_other_ranks(per, tmp_path)
     shards = make_shards(tmp_path / "shards", [20, 31, 9])
     arguments = (tmp_path / "shards", tmp_path)
     common = ("24", per, "14")
-    killed = torchrun(PROGRAM, *arguments, "0", *common, "6", "0", nproc=2, check=False)
+    killed, _ = run_several(
+        Run((PROGRAM, *arguments, "0", *common, "6", "0"), 2, check=False),
+        Run((PROGRAM, *arguments, "1", *common, "-1", "1"), 3),
+    )
     assert killed.returncode != 0
-    torchrun(PROGRAM, *arguments, "1", *common, "-1", "1", nproc=3)
     steps = {}
     for run, world_size, first, stop in ((0, 2, 0, 6), (1, 3, 6, 14)):
         for rank in range(world_size):

@@ -11,9 +11,10 @@ import pytest
 
 import shardwise as sw
 from tests.support.commands import document
-from tests.support.torchrun import torchrun
+from tests.support.ranks import run_ranks
 
 __all__ = [
+    "DDP",
     "OFFLINE",
     "TIMEOUT_S",
     "assert_certified",
@@ -34,6 +35,14 @@ OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 TIMEOUT_S = 280
+# What torch imports in the first step of its DDP.
+DDP = ("torch._dynamo", "torch.distributed.tensor")
+PRELOAD = {
+    "with_lightning": ("lightning", "examples.trainers.parts", *DDP),
+    "with_deepspeed": ("deepspeed", "examples.trainers.parts", *DDP),
+    "with_accelerate": ("accelerate", "examples.trainers.parts", *DDP),
+    "with_transformers": ("transformers.trainer", "deepspeed", "examples.trainers.parts", *DDP),
+}
 
 
 def needs(framework: str) -> pytest.MarkDecorator:
@@ -52,7 +61,7 @@ def launch(
     nproc: int = 2,
 ) -> list[dict]:
     """Run trainings of an example on `nproc` ranks; what each of them returned, a dict a rank."""
-    torchrun(
+    run_ranks(
         PROGRAM,
         example,
         shards,
@@ -60,6 +69,7 @@ def launch(
         stop_after,
         parts,
         nproc=nproc,
+        preload=PRELOAD.get(example, DDP),
         timeout=TIMEOUT_S,
         env=OFFLINE,
     )

@@ -5,7 +5,6 @@ import shutil
 from datetime import timedelta
 
 import lance
-import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -387,6 +386,8 @@ def test_a_table_made_anew_under_the_same_name_is_noticed(tmp_path):
 
 
 def test_open_tables_of_lance_and_lancedb_are_taken_with_their_version(tmp_path):
+    import lancedb  # takes 1 s
+
     database = lancedb.connect(str(tmp_path))
     table = database.create_table("things", pa.table({"x": [1, 2, 3]}))
     ds = sw.lance(table)

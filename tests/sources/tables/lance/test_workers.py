@@ -11,7 +11,7 @@ import pytest
 
 import shardwise as sw
 from tests.support.lance_tables import NUM_ROWS, make_table, merged
-from tests.support.torchrun import torchrun
+from tests.support.ranks import run_ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_workers.py"
 GLOBAL_BATCH, SEED = 64, 5
@@ -47,7 +47,7 @@ def test_torchs_workers_of_two_ranks_give_the_one_order(table, tmp_path, tasks):
     )
     reference = [batch["id"].tolist() for batch in loader]
     assert sorted(i for step in reference for i in step) == list(range(NUM_ROWS))
-    torchrun(PROGRAM, table, tmp_path, json.dumps(tasks), nproc=2, timeout=280)
+    run_ranks(PROGRAM, table, tmp_path, json.dumps(tasks), nproc=2, timeout=280)
     ranks = [
         [json.loads(line) for line in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()]
         for rank in range(2)
