@@ -276,6 +276,16 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, pattern, options,
     assert not list(tmp_path.iterdir())
 
 
+def test_shards_among_those_that_they_are_made_of_are_refused(tmp_path, monkeypatch):
+    build(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="would read each sample twice"):
+        sw.build(sw.tar("manifest.swm"), f"{tmp_path}/new-{{shard}}.tar", num_workers=0)
+    assert set(tmp_path.iterdir()) == before
+    sw.build(sw.tar("manifest.swm"), "new/{shard}.tar", num_workers=0)
+
+
 def test_a_function_that_no_process_can_get_is_refused_by_name(tmp_path):
     file = (tmp_path / "x").open("wb")
     with file, pytest.raises(TypeError, match="can't be sent to worker processes"):
