@@ -155,6 +155,17 @@ def failing(sample):
     return {"cls": sample["cls"]}
 
 
+def test_corrected_functions_go_on_in_a_directory_where_nothing_was_made(tmp_path):
+    with pytest.raises(sw.DataError, match="caption"):
+        build(tmp_path, map=failing, samples_per_shard=50)
+    build(tmp_path, map=lambda sample: {"cls": sample["cls"]}, samples_per_shard=50)
+    assert numbers_of(tmp_path) == list(range(50))
+    with pytest.raises(sw.DataError, match="caption"):
+        build(tmp_path / "other", map=failing, samples_per_shard=7)
+    with pytest.raises(sw.StateError, match="another build"):
+        build(tmp_path / "other", samples_per_shard=7)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_error_names_the_key_the_function_and_the_users_line(tmp_path, num_workers):
     with pytest.raises(sw.DataError, match="failing raised KeyError: 'caption'") as caught:
