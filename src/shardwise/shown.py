@@ -8,8 +8,9 @@ itself. Source: RFC 3986, section 3.
 from __future__ import annotations
 
 import re
+import shlex
 
-__all__ = ["base_name", "shown", "shown_in", "without_query"]
+__all__ = ["base_name", "in_command", "shown", "shown_in", "without_query"]
 
 # One slash is enough: a mistyped URL holds the same secret.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
@@ -36,6 +37,15 @@ def shown(url: str) -> str:
     """
     whole = _URL.fullmatch(url) if ":/" in url else None
     return shown_in(url) if whole is None else _masked(whole)
+
+
+def in_command(url: str) -> str:
+    """A URL or path as it may be shown, quoted for a command that is copied into a shell.
+
+    >>> in_command("photos/a b.tar"), in_command("s3://bucket/000.tar")
+    ("'photos/a b.tar'", 's3://bucket/000.tar')
+    """
+    return shlex.quote(shown(url))
 
 
 def shown_in(text: str) -> str:

@@ -155,6 +155,17 @@ def failing(sample):
     return {"cls": sample["cls"]}
 
 
+def test_corrected_functions_go_on_in_a_directory_where_nothing_was_made(tmp_path):
+    with pytest.raises(sw.DataError, match="caption"):
+        build(tmp_path, map=failing, samples_per_shard=50)
+    build(tmp_path, map=lambda sample: {"cls": sample["cls"]}, samples_per_shard=50)
+    assert numbers_of(tmp_path) == list(range(50))
+    with pytest.raises(sw.DataError, match="caption"):
+        build(tmp_path / "other", map=failing, samples_per_shard=7)
+    with pytest.raises(sw.StateError, match="another build"):
+        build(tmp_path / "other", samples_per_shard=7)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_error_names_the_key_the_function_and_the_users_line(tmp_path, num_workers):
     with pytest.raises(sw.DataError, match="failing raised KeyError: 'caption'") as caught:
@@ -274,6 +285,16 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, pattern, options,
     with pytest.raises(error, match=message):
         sw.build(options.pop("source"), pattern, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_shards_among_those_that_they_are_made_of_are_refused(tmp_path, monkeypatch):
+    build(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="would read each sample twice"):
+        sw.build(sw.tar("manifest.swm"), f"{tmp_path}/new-{{shard}}.tar", num_workers=0)
+    assert set(tmp_path.iterdir()) == before
+    sw.build(sw.tar("manifest.swm"), "new/{shard}.tar", num_workers=0)
 
 
 def test_a_function_that_no_process_can_get_is_refused_by_name(tmp_path):

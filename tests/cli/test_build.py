@@ -86,6 +86,6 @@ def test_reshard_copies_the_samples_byte_for_byte(tmp_path):
     shown = run("reshard", tmp_path / "in", tmp_path / "out", "--samples-per-shard", 8).stdout
     assert "manifest.swm" in shown
     refused = run("reshard", tmp_path / "in", tmp_path / "out", exit_code=1).stderr
-    assert "holds the output of another build" in refused
+    assert "holds the output of another build:\n    " in refused
     tables = run("reshard", tmp_path / "in", f"{tmp_path}/{{shard}}.parquet", exit_code=2).stderr
     assert "shardwise convert" in tables

@@ -435,6 +435,7 @@ def test_decoding_leaves_the_threads_of_opencv_alone():
         ({"dtype": "float64"}, "dtype='float64'"),
         ({"size": 0}, r"size=\(0, 0\)"),
         ({"size": (5, -1)}, r"size=\(5, -1\)"),
+        ({"size": (224,)}, r"size=\(224,\)\): give one number or \(height, width\)"),
         ({"max_pixels": 0}, "max_pixels=0"),
     ],
 )

@@ -279,3 +279,11 @@ def test_odd_options_are_refused(urls, options, message):
 def test_a_map_before_is_refused(urls):
     with pytest.raises(ValueError, match="after map"):
         video(urls).map(lambda s: s).clips("mp4")
+
+
+def test_a_field_that_has_a_decoder_or_is_no_media_is_refused(urls):
+    ds = sw.tar(urls)
+    with pytest.raises(ValueError, match=r"decode\(\) has given it video\(frames=4\)"):
+        ds.decode(mp4=sw.video(4)).clips("mp4")
+    with pytest.raises(ValueError, match="'cls' is in no media index"):
+        ds.clips("cls")

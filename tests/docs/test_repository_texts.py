@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import shardwise as sw
+
 ROOT = Path(__file__).resolve().parents[2]
 _NOT_OURS = {"__pycache__", "build", "demo-data", "dist", "node_modules", "site"}
 _TEXT = {"", ".cfg", ".css", ".ini", ".json", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yml"}
@@ -80,6 +82,13 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     missing = [p.name for p in (ROOT / "docs").glob("*.md") if f"- {p.name}\n" not in navigation]
     assert missing == []
+
+
+def test_the_reference_has_every_public_name_in_a_paragraph_of_its_own() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    blocks = {block.strip() for block in page.split("\n\n")}
+    missing = {name for name in sw.__all__ if f"::: shardwise.{name}" not in blocks}
+    assert missing == {"__version__", "compat", "testing", "torch"}
 
 
 def test_the_scripts_can_be_run() -> None:

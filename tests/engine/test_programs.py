@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwise import TarWriter
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -26,6 +28,14 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_a_program_ends_though_a_thread_is_stuck_for_ever():
     done = run(sys.executable, str(PROGRAMS / "stuck.py"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "40 StallError\n", "")
+
+
+def test_a_program_that_ends_in_the_middle_of_a_pass_prints_nothing(tmp_path):
+    with TarWriter(tmp_path / "0.tar") as writer:
+        for number in range(9):
+            writer.write({"__key__": str(number), "cls": number})
+    done = run(sys.executable, str(PROGRAMS / "left_early.py"), str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(("options", "output"), [("size=64m", "torch"), ("size=64m,ro", "numpy")])

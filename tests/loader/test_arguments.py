@@ -133,7 +133,7 @@ class Stream(torch.utils.data.IterableDataset):
         ({"train": PAIRS, "test": PAIRS}, "'train', 'test' is no dataset.*choose one"),
         (endless(), r"sw\.TarWriter"),
         (Stream(), r"sw\.TarWriter"),
-        (3, r"sw\.DataLoader\(int\)"),
+        (3, r"sw\.DataLoader\(int\): no dataset: give"),
     ],
     ids=[
         "path",

@@ -128,6 +128,8 @@ def test_shapes_shorts_and_channels(media_files, reference):
         sw.audio(seconds=4, short="error")(data)
     with pytest.raises(sw.DataError, match="lasts 3 s"):
         sw.audio(start=3.5)(data)
+    with pytest.raises(ValueError, match=r"start='random'.*Add seconds="):
+        sw.audio(start="random")
     assert sw.audio(channels=2)(data).shape[0] == 2
     centre = sw.audio(seconds=1, start="center")(data)
     np.testing.assert_array_equal(centre, reference[:, 44_100:88_200])

@@ -225,6 +225,8 @@ def test_steps_epochs_and_ranks_that_are_not_there_are_refused() -> None:
         plan.indices(0, 0, 2)
     with pytest.raises(ValueError, match="epoch=-1"):
         plan.indices(-1, 0, 0)
+    with pytest.raises(TypeError, match="seed must be a whole number, not 'a'"):
+        Plan(10, batch_size=2, seed="a")
     with pytest.raises(ValueError, match="start=11"):
         plan.resumed(11)
 

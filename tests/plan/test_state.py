@@ -151,3 +151,6 @@ def test_a_state_of_other_lanes_says_how_to_go_on_with_it() -> None:
     other = WindowSampler(sizes, seed=8)
     with pytest.raises(sw.StateError, match="start without it"):
         state.check(state.fingerprint, 8_000_000, other.spec())
+    with pytest.raises(sw.StateError, match="stands for the data") as caught:
+        state.check("f" * 16, 8_000_000, old.spec())
+    assert "sampler=" not in str(caught.value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import string
+from collections.abc import Iterable
 from typing import Any
 
 from shardwise.building.inputs import Input
@@ -10,7 +12,14 @@ from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 from shardwise.storage import is_local, local_path
 
-__all__ = ["check_arguments", "check_media", "check_ray", "inputs_per_shard", "split_pattern"]
+__all__ = [
+    "check_arguments",
+    "check_media",
+    "check_ray",
+    "check_place",
+    "inputs_per_shard",
+    "split_pattern",
+]
 
 _SUFFIXES = (".tar", ".parquet")
 # Shards are of this size where nothing is said: large reads, and little to lose by a kill.
@@ -62,6 +71,29 @@ def split_pattern(pattern: str) -> tuple[str, str, str]:
             "other braces: such as 'out/{shard:06d}.tar'"
         )
     return root or ("/" if slash else "."), name, suffix
+
+
+def check_place(root: str, suffix: str, urls: Iterable[str]) -> None:
+    """Refuse shards among those that they are made of: who opens the directory would read both.
+
+    Args:
+        root: the directory or URL of the output.
+        suffix: of its shards.
+        urls: of the input's shards.
+
+    Raises:
+        ValueError: a shard of the input with this suffix lies in that directory.
+    """
+    folders = {url.rpartition("/")[0] for url in urls if url.endswith(suffix)}
+    if _real(root) in map(_real, folders):
+        raise ValueError(
+            f"the output is to lie in {shown(root)!r}, where shards of the input lie: who opens "
+            "that directory would read each sample twice; give another directory"
+        )
+
+
+def _real(root: str) -> str:
+    return os.path.realpath(root) if is_local(root) else root.rstrip("/")
 
 
 def check_arguments(order: Any, on_error: Any, map_: Any, filter_: Any) -> None:

@@ -14,6 +14,7 @@ from shardwise.arguments import path_text
 from shardwise.building.arguments import (
     check_arguments,
     check_media,
+    check_place,
     check_ray,
     inputs_per_shard,
     split_pattern,
@@ -108,7 +109,7 @@ def build(
     Raises:
         DataError: an input failed; url, key and index say which, the message where.
         StateError: the directory holds another build's output, or one is under way there.
-        ValueError: the pattern or the sizes make no sense.
+        ValueError: the pattern or the sizes make no sense, or the input's shards lie there.
         TypeError: no source, or something can't be pickled.
         StorageError: the output can't be written, or a machine of the cluster does not see it.
         WorkerError: worker processes die again and again of a shard; no Ray cluster answers.
@@ -133,6 +134,8 @@ def build(
     root, name, suffix = split_pattern(path_text("pattern", pattern))
     check_arguments(order, on_error, map, filter)
     check_media(suffix, media=media)
+    if isinstance(source, Dataset):
+        check_place(root, suffix, source.manifest.urls)
     recipe = Recipe(
         source=inputs,
         map=map,
@@ -175,7 +178,8 @@ def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
     """Begin or go on; the report."""
     place, identity = job.place, identity_of(job.recipe, job.pattern)
     state = load_state(place)
-    if state is None:
+    # An error of the functions in the first samples: they are corrected, and nothing is there yet.
+    if state is None or (state.identity != identity and place.has_no_output):
         _refuse_foreign(job)
         state = BuildState(identity)
         save_state(place, state)

@@ -29,10 +29,11 @@ from shardwise.storage.listing import list_remote
 from shardwise.storage.stores.upload import remove, upload
 from shardwise.storage.whole_file import read_whole
 
-__all__ = ["Place"]
+__all__ = ["STATE_NAME", "Place"]
 
 T = TypeVar("T")
 
+STATE_NAME = "build.json"
 _WORK = ".build"
 _THREADS = 16
 # Workers of a killed build end within a second of it.
@@ -100,6 +101,13 @@ class Place:
         except MissingShardError:
             return False
         return True
+
+    @property
+    def has_no_output(self) -> bool:
+        """Whether a build ended before its first shard. Never in a store, which nothing locks."""
+        if not self.is_local or self.notes():
+            return False
+        return set(os.listdir(self.root)) <= {STATE_NAME, _WORK}  # noqa: PTH208 - as for notes
 
     # Notes.
 

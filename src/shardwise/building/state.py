@@ -6,14 +6,13 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardwise.building.place import Place
+from shardwise.building.place import STATE_NAME, Place
 from shardwise.building.recipe import Recipe
 from shardwise.errors import DataError, StateError
 from shardwise.shown import shown
 
 __all__ = ["BuildState", "identity_of", "load_state", "save_state"]
 
-NAME = "build.json"
 _FORMAT = "shardwise-build"
 _VERSION = 1
 
@@ -90,7 +89,7 @@ def load_state(place: Place) -> BuildState | None:
     Raises:
         DataError: `build.json` is damaged.
     """
-    data = place.read(NAME)
+    data = place.read(STATE_NAME)
     if data is None:
         return None
     try:
@@ -101,13 +100,13 @@ def load_state(place: Place) -> BuildState | None:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
             f"the state of the build can't be read ({error}): remove the directory, and build anew",
-            url=place.url(NAME),
+            url=place.url(STATE_NAME),
         ) from error
     if written_by != (_FORMAT, _VERSION):
         raise DataError(
             f"the state is of {written_by[0]!r:.80}, version {written_by[1]!r:.80}, and this "
             f"release reads {_FORMAT!r}, version {_VERSION}: give another directory",
-            url=place.url(NAME),
+            url=place.url(STATE_NAME),
         )
     return state
 
@@ -115,4 +114,4 @@ def load_state(place: Place) -> BuildState | None:
 def save_state(place: Place, state: BuildState) -> None:
     """Write `build.json`, whole or not at all."""
     document = {"format": _FORMAT, "version": _VERSION, **asdict(state)}
-    place.write(NAME, json.dumps(document, indent=1).encode())
+    place.write(STATE_NAME, json.dumps(document, indent=1).encode())

@@ -83,7 +83,8 @@ class Commands(click.Group):
             raise
         except (ShardwiseError, OSError) as error:
             _show_traceback(ctx, error)
-            write_line(f"shardwise: {clean(str(error))}", error=True)
+            for line in f"shardwise: {error}".split("\n"):
+                write_line(clean(line), error=True)
             if ctx.meta.get(JSON_KEY):
                 write_document({"error": _describe(error)})
             ctx.exit(1)

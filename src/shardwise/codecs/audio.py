@@ -49,6 +49,8 @@ class Audio(PartDecoder):
                 raise ValueError(
                     f"audio(start={self.start!r}): must be 'first', 'center', 'random' or seconds"
                 )
+            if self.seconds is None and self.start != "first":
+                raise ValueError(f"audio(start={self.start!r}): of how many seconds? Add seconds=")
         elif not 0 <= self.start < 1e6:
             raise ValueError(f"audio(start={self.start}): must be 0 or more seconds")
 

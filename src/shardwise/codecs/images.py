@@ -107,8 +107,10 @@ def image(
         ((3, 240, 320), dtype('uint8'))
     """
     if size is not None:
-        height, width = (size, size) if isinstance(size, int | np.integer) else size
-        size = (int(height), int(width))
+        both = (size, size) if isinstance(size, int | np.integer) else tuple(size)
+        if len(both) != 2:
+            raise ValueError(f"image(size={size!r}): give one number or (height, width)")
+        size = (int(both[0]), int(both[1]))
     decoder = Image(mode, size, fit, layout, dtype, orient, antialias, max_pixels, interpolation)
     options = {"scale": scale, "ratio": ratio, "flip": flip, "stream": stream}
     given = {name: value for name, value in options.items() if value is not None}

@@ -369,8 +369,8 @@ class Dataset(IndexedSamples):
         Raises:
             DataError: a shard has no media index; or a video can't be used or is too short, and
                 the options say "error".
-            ValueError: there is no such field, options do not go together, or a `map()` comes
-                before.
+            ValueError: there is no such field, it has a decoder, options do not go together, or
+                a `map()` comes before.
         """
         from shardwise.dataset.clips.make import make_clips
         from shardwise.dataset.clips.options import checked_options

@@ -54,10 +54,9 @@ def executor_of(
     """
     if isinstance(executor, ExecutorFactory):
         if num_workers or num_threads:
-            raise ValueError(
-                f"executor={executor!r} makes no batches here: leave out num_workers={num_workers} "
-                f"and num_threads={num_threads}"
-            )
+            given = {"num_workers": num_workers, "num_threads": num_threads}
+            named = " and ".join(f"{name}={value}" for name, value in given.items() if value)
+            raise ValueError(f"executor={executor!r} makes no batches here: leave out {named}")
         return executor.make_executor(builder, timeout=timeout)
     return choose_executor(
         builder,

@@ -43,6 +43,11 @@ def as_dataset(data: Any) -> Samples:
         )
     if isinstance(data, list | tuple) and data and all(isinstance(d, Dataset) for d in data):
         raise TypeError("a list of datasets is no dataset: use sw.DataLoader(sw.concat([...]))")
+    if not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        raise TypeError(
+            f"sw.DataLoader({kind.__name__}): no dataset: give one of sw.tar(...) and the like, or "
+            "an object with __len__ and __getitem__, such as a list"
+        )
     is_stream = any(base.__name__ in ("IterableDataset", "IterDataPipe") for base in kind.__mro__)
     if is_stream or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise TypeError(

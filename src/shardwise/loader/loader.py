@@ -28,6 +28,7 @@ from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.loader.account import Account
 from shardwise.loader.arguments import as_dataset, check_options, checked_names
+from shardwise.loader.close_at_exit import close_at_exit
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.facts import facts_of
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute
@@ -275,7 +276,9 @@ class DataLoader(StatefulLoader):
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # A framework that saves the state sets the mark on the instance; the class has it, too.
         is_known = "_is_accelerate_prepared" in vars(self)
-        return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=is_known)
+        batches = self._batches()
+        close_at_exit(batches)
+        return batches_for_frameworks(batches, lambda: self._pass_plan, is_known=is_known)
 
     def _batches(self) -> Generator[Any, None, None]:
         position = self._position

@@ -82,7 +82,7 @@ class Plan:
             sampler = make_sampler(
                 self._num_ids,
                 shuffle=shuffle,
-                seed=seed,
+                seed=whole("seed", seed),
                 shard_sizes=shard_sizes,
                 window_shape=window_shape,
                 epoch_size=epoch_size,

@@ -20,6 +20,10 @@ __all__ = ["LoaderState", "Order", "checked_epoch"]
 
 _VERSION = 1
 _MISSING = object()
+_OTHER_DATA = (
+    "the fingerprint stands for the data: names, sizes and counts of shards, a subset, a filter; "
+    "open the data that the state was taken on, or start without it"
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class LoaderState:
         # Apart: an order has a num_samples of its own.
         differing = dict.fromkeys([*_differences(mine, its), *_differences(self.order, order)])
         what = "the state belongs to other data, another seed or another order"
-        _refuse(differing, what, _remedy(self.order, order))
+        is_same_data = self.fingerprint == fingerprint
+        _refuse(differing, what, _remedy(self.order, order) if is_same_data else _OTHER_DATA)
 
     def check_past(self, num_samples: int, past: Mapping[str, Any]) -> None:
         """Return if the order up to this state is the one of a loader, whatever comes after.

@@ -143,7 +143,6 @@ class _Sender:
             # Batches have grown.
             self._slots.remove(idle[0])
         slot = Slot(0, anonymous_file(num_bytes), num_bytes)
-        weakref.finalize(slot, os.close, slot.descriptor)
         if len(self._slots) < _MAX_SLOTS:
             self._slots.append(slot)
         return slot

@@ -214,6 +214,17 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     wait_until(lambda: not workers())
 
 
+def test_a_loader_dropped_without_close_gives_its_batch_memory_back():
+    def num_memory_files():
+        gc.collect()
+        files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        return sum("memfd:shardwise" in file for file in files)
+
+    before = num_memory_files()
+    assert sum(1 for _ in loader()) == 4
+    assert num_memory_files() == before
+
+
 def run_program(program, *, tmp_path, cwd=None, before=()):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))

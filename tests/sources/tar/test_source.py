@@ -292,8 +292,8 @@ def test_ranks_that_open_new_shards_at_the_same_moment_agree(tmp_path):
 
 
 def test_compressed_shards_are_refused_when_the_source_is_made(tmp_path):
-    with pytest.raises(DataError, match=r"unpack it with `gzip -d .*b.tar.gz`"):
-        TarSource([str(tmp_path / "a.tar"), str(tmp_path / "b.tar.gz")])
+    with pytest.raises(DataError, match=r"unpack it with `gzip -d '.*/b c.tar.gz'`"):
+        TarSource([str(tmp_path / "a.tar"), str(tmp_path / "b c.tar.gz")])
 
 
 def test_shard_lists_name_the_shards_and_are_held_against_them(tmp_path):

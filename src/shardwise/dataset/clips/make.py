@@ -41,11 +41,16 @@ def make_clips(
         options: which clips.
 
     Raises:
-        ValueError: there is no such field, or a `map()` comes before.
+        ValueError: there is no such field, it has a decoder, or a `map()` comes before.
         DataError: a video can't be used or is too short, and the options say "error".
     """
     needed = [options.field, *([options.cuts.split(".")[0]] if options.cuts else [])]
     transforms.check("clips", needed, fields)
+    if options.field in transforms.decoders:
+        raise ValueError(
+            f"clips({options.field!r}) decodes this field itself, and decode() has given it "
+            f"{transforms.decoders[options.field]!r}: leave it out there"
+        )
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
     files = files_of(source, options.field, ids)

@@ -176,10 +176,14 @@ class Slot:
         self.memory: NDArray[np.uint8] = np.frombuffer(
             mapped(descriptor, num_bytes), dtype=np.uint8
         )
+        # A loader that is dropped without close() drops its idle slots, and an open file keeps
+        # its pages.
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._close.atexit = False
 
     def close(self) -> None:
         """Close the file; the mapping goes when the last array over it does."""
-        os.close(self.descriptor)
+        self._close()
 
 
 class Lease:

@@ -36,6 +36,7 @@ from shardwise.sources.tar.index.shard_lists import (
     check_counts,
 )
 from shardwise.sources.tar.media.access import TarMedia
+from shardwise.sources.tar.media.build import require_media_field
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.runs import read_run
 from shardwise.sources.tar.read.shards import ShardSet
@@ -152,7 +153,12 @@ class TarSource:
         return self._opened().shards
 
     def media_files(self, field: str) -> TarMedia:
-        """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
+        """The media files of a field, by ranges; their indexes are in the shards' sidecars.
+
+        Raises:
+            ValueError: the field's name is not one of media.
+        """
+        require_media_field(field)
         # The shards are opened when they are first asked for; a partial pickles.
         shards = partial(getattr, self, "shards")
         return TarMedia(shards, store=self._store, pool=self._pool, field=field)

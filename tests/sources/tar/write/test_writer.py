@@ -173,8 +173,8 @@ def test_other_values_are_refused_with_advice_and_leave_the_writer_whole(
         ("../x", ValueError, r"'\.\.'"),
         ("a/../x", ValueError, r"'\.\.'"),
         ("./x", ValueError, r"'\.'"),
-        ("a.b", ValueError, "has a dot in 'a.b': it would be read as"),
-        ("d/a.b", ValueError, "has a dot in 'a.b'"),
+        ("a.b", ValueError, "has a dot in 'a.b': it would be read as the key 'a'"),
+        ("d/a.b", ValueError, "read as the key 'd/a', since"),
         ("__meta__", ValueError, "readers of tar shards skip"),
         ("__meta__/x", ValueError, "readers of tar shards skip"),
         ("d/__url__", ValueError, "readers of tar shards skip"),
@@ -232,7 +232,7 @@ def test_a_key_and_a_field_that_together_look_like_metadata_are_refused(tmp_path
 
 def test_a_sample_without_a_key_or_without_a_field_is_refused(tmp_path):
     writer = TarWriter(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match=r"needs a '__key__'; this one has .*txt"):
+    with pytest.raises(ValueError, match=r"needs a '__key__'; this one has \['txt'\]"):
         writer.write({"txt": "1"})
     with pytest.raises(ValueError, match="has no field"):
         writer.write({"__key__": "k"})

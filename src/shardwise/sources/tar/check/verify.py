@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.arguments import directory_text
 from shardwise.errors import ShardwiseError
-from shardwise.shown import shown
+from shardwise.shown import in_command
 from shardwise.sources.tar.check.problems import Oddities, Problem, problem_of
 from shardwise.sources.tar.index.acceptance import changed
 from shardwise.sources.tar.index.build import build_index
@@ -128,14 +128,15 @@ def _index_problems(report: ShardReport, store: IndexStore) -> Iterator[Problem]
     if saved.error is not None:
         yield problem_of(saved.error, url)
     elif saved.index is not None and saved.state == "stale":
-        hint = f"get the shard anew, or bring the index up to date: `{store.command} {shown(url)}`"
+        command = f"{store.command} {in_command(url)}"
+        hint = f"get the shard anew, or bring the index up to date: `{command}`"
         yield Problem(url, changed(saved.index.header, saved.stat), hint)
 
 
 def _no_end(url: str, built: ShardIndex) -> Problem:
     message = "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut"
     remedy = (
-        f"end it with `truncate --size=+1024 {shown(url)}` and index it again"
+        f"end it with `truncate --size=+1024 {in_command(url)}` and index it again"
         if is_local(url)
         else "it can be used; else put it there anew"
     )
@@ -145,7 +146,8 @@ def _no_end(url: str, built: ShardIndex) -> Problem:
 
 def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> Iterator[Problem]:
     """Samples of which the index and the shard say different things."""
-    hint = f"get the shard anew, or make its index anew with `shardwise index --force {shown(url)}`"
+    command = f"shardwise index --force {in_command(url)}"
+    hint = f"get the shard anew, or make its index anew with `{command}`"
     if (saved.num_samples, saved.fields) != (built.num_samples, built.fields):
         yield Problem(
             url,

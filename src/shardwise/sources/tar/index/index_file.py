@@ -19,7 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.shown import shown
+from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import (
     ColumnFileError,
     decode_columns,
@@ -201,6 +201,6 @@ def _remedy(path: str) -> str:
     shard = path.removesuffix(".swi")
     hashed = _HASHED_NAME.fullmatch(shard)
     if hashed is None:
-        return f"shardwise index --force {shown(shard)}"
+        return f"shardwise index --force {in_command(shard)}"
     # In a directory of indexes, the name tells the shard's base name only.
-    return f"shardwise index --force --index {hashed[1] or '/'} <path of {hashed[2]}>"
+    return f"shardwise index --force --index {in_command(hashed[1] or '/')} <path of {hashed[2]}>"

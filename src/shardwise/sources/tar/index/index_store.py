@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.shown import shown
+from shardwise.shown import in_command, shown
 from shardwise.sources.tar.index.acceptance import changed, fits
 from shardwise.sources.tar.index.index_file import IndexHeader, decode, read_header
 from shardwise.sources.tar.index.same_shard import has_headers_of
@@ -128,7 +128,7 @@ class IndexStore:
         if not fits(index.header, url, stat):
             raise StaleIndexError(
                 f"{changed(index.header, stat)}; bring the index up to date with "
-                f"`{self.command} {shown(url)}`",
+                f"`{self.command} {in_command(url)}`",
                 url=url,
             )
         if self.origin(url) is not None:
@@ -260,7 +260,7 @@ class IndexStore:
     def command(self) -> str:
         """The command that brings indexes up to date."""
         return "shardwise index" + (
-            "" if self.directory is None else f" --index {shown(self.directory)}"
+            "" if self.directory is None else f" --index {in_command(self.directory)}"
         )
 
     def _is_own(self, url: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.shown import base_name, shown, without_query
+from shardwise.shown import base_name, in_command, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.acceptance import described, require_end, unfinished
 from shardwise.sources.tar.index.build import index_for
@@ -172,7 +172,7 @@ class ListedShards:
             raise MissingShardError(
                 f"the manifest {shown(self.url)!r} lists this shard, and it is not there "
                 f"({error.reason}): put it back, or make the manifest again without it by "
-                f"`shardwise index --merge {shown(self.url)} URLS`",
+                f"`shardwise index --merge {in_command(self.url)} URLS`",
                 url=url,
             ) from error
         tag = int(content.tags[shard])
@@ -214,7 +214,7 @@ class ListedShards:
         return StaleIndexError(
             f"the shard is not the one that the manifest {shown(self.url)!r} lists: {how}; put the "
             f"shard back, or make the manifest again with `shardwise index --merge "
-            f"{shown(self.url)} URLS`",
+            f"{in_command(self.url)} URLS`",
             url=url,
         )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import DataError, StorageError
-from shardwise.shown import shown, without_query
+from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -187,7 +187,8 @@ def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manif
         index = store.valid(url, stat)
         if index is None:
             raise DataError(
-                f"the shard has no index that fits: make it with `{store.command} {shown(url)}`",
+                "the shard has no index that fits: make it with "
+                f"`{store.command} {in_command(url)}`",
                 url=url,
             )
         builder.add(Entry(url, index, stat))

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.cores import usable_cores
 from shardwise.errors import DataError
-from shardwise.shown import shown, without_query
+from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.acceptance import require_end
@@ -226,7 +226,7 @@ def _build(
     _logger.warning(
         "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
         "time",
-        len(urls), num_shards, store.command, shown(urls[0]), more,
+        len(urls), num_shards, store.command, in_command(urls[0]), more,
     )  # fmt: skip
     errors: list[OSError] = []
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.shown import base_name
+from shardwise.shown import base_name, in_command
 from shardwise.sources.tar.index.column_file import spread
 from shardwise.sources.tar.index.index_file import IndexHeader, encode, map_columns
 from shardwise.sources.tar.scan.headers import BLOCK
@@ -110,7 +110,7 @@ class ShardIndex:
         except (KeyError, ValueError) as error:
             raise DataError(
                 f"the index does not fit together ({error}); make it again with "
-                f"`shardwise index --force {header.name}`",
+                f"`shardwise index --force {in_command(header.name)}`",
                 url=path or header.name,
             ) from error
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.errors import DataError, MissingShardError
 from shardwise.media_files.media_index import MediaIndex
-from shardwise.shown import shown
+from shardwise.shown import in_command, shown
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.media.build import open_sidecar
 from shardwise.sources.tar.media.sidecar import MediaSidecar
@@ -147,7 +147,7 @@ class TarMedia:
             if sidecar is None:
                 raise MissingShardError(
                     f"{shown(url)} has no media index: make one with "
-                    f"`shardwise index --media {shown(url)}`, or write shards with "
+                    f"`shardwise index --media {in_command(url)}`, or write shards with "
                     "TarWriter(media=True)"
                 )
             self._sidecars[shard] = sidecar

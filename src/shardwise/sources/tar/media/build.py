@@ -12,7 +12,7 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.index_format import index_to_bytes
 from shardwise.media_files.media_index import index_media, with_checksums
-from shardwise.shown import shown
+from shardwise.shown import in_command
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.media.sidecar import (
@@ -35,6 +35,7 @@ __all__ = [
     "media_payloads",
     "open_sidecar",
     "publish_sidecar",
+    "require_media_field",
     "sidecar_header",
 ]
 
@@ -50,6 +51,17 @@ _MAX_WHOLE_BYTES = 64 << 20
 def is_media_field(field: str) -> bool:
     """Whether a field's name ends like a video, or like sound whose packets need an index."""
     return field.rpartition(".")[2].lower() in _EXTENSIONS
+
+
+def require_media_field(field: str) -> None:
+    """Refuse a field that no media index has.
+
+    Raises:
+        ValueError: its name does not end like a video's or a sound's.
+    """
+    if not is_media_field(field):
+        known = ", ".join(sorted(_EXTENSIONS))
+        raise ValueError(f"{field!r} is in no media index: those have fields that end in {known}")
 
 
 def media_block(data: bytes | memoryview) -> bytes:
@@ -208,7 +220,7 @@ def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
     if sidecar.header != sidecar_header(index, [f for f in index.fields if is_media_field(f)]):
         raise StaleIndexError(
             "the media sidecar is of another version of the shard: make it again with "
-            f"`shardwise index --media {shown(url)}`",
+            f"`shardwise index --media {in_command(url)}`",
             url=url,
         )
     return sidecar
@@ -221,7 +233,8 @@ def fresh_index(url: str, store: IndexStore) -> ShardIndex:
         raise saved.error
     if saved.state != "fresh" or saved.index is None:
         raise StaleIndexError(
-            f"the index of the shard is {saved.state}: run `{store.command} {shown(url)}` first",
+            f"the index of the shard is {saved.state}: run "
+            f"`{store.command} {in_command(url)}` first",
             url=url,
         )
     return saved.index

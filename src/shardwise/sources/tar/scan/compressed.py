@@ -6,7 +6,7 @@ Single samples can't be read out of the middle of a compressed stream.
 from __future__ import annotations
 
 from shardwise.errors import DataError
-from shardwise.shown import shown
+from shardwise.shown import in_command
 
 __all__ = ["refuse_compressed", "refuse_compressed_start"]
 
@@ -40,6 +40,6 @@ def refuse_compressed_start(start: bytes, url: str) -> None:
 def _refusal(what: str, url: str) -> DataError:
     return DataError(
         f"the shard is compressed ({what}): single samples can't be read from it; unpack it with "
-        f"`{what} -d {shown(url)}` (images and video are compressed already)",
+        f"`{what} -d {in_command(url)}` (images and video are compressed already)",
         url=url,
     )

@@ -31,7 +31,7 @@ def encode_sample(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes
         TypeError: a value is of a type that has no one meaning as bytes.
     """
     if "__key__" not in sample:
-        raise ValueError(f"a sample needs a '__key__'; this one has {sorted(map(repr, sample))}")
+        raise ValueError(f"a sample needs a '__key__'; this one has {sorted(sample, key=str)}")
     key = sample["__key__"]
     _check_key(key)
     fields = [field for field in sample if field != "__key__"]
@@ -58,9 +58,10 @@ def _check_key(key: object) -> None:
     elif ".." in parts or "." in parts:
         problem = "has a part '.' or '..': use plain names"
     elif "." in parts[-1]:
+        end = key.index(".", len(key) - len(parts[-1]))
         problem = (
-            f"has a dot in {parts[-1]!r}: it would be read as the key {key[: -len(parts[-1])]!r}"
-            f" + {parts[-1].partition('.')[0]!r}; replace the dot, for example by '_'"
+            f"has a dot in {parts[-1]!r}: it would be read as the key {key[:end]!r}, since a field "
+            "begins at the first dot; replace the dot, for example by '_'"
         )
     elif any(_BOOKKEEPING.fullmatch(part) for part in parts):
         problem = "has a part of the form '__name__', which readers of tar shards skip: rename it"
