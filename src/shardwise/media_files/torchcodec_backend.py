@@ -160,6 +160,8 @@ def _give_out(
         with spent_in("convert"):
             for number, picture in zip(segment.wanted[rows].tolist(), pixels, strict=True):
                 place(number, picture)
+        # Not beside the next ones.
+        del given, pixels, picture
 
 
 def _mappings(shown: NDArray[np.int64]) -> str:
