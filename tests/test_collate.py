@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.collate import collate, join
+from shardwise import collate as collate_module
+from shardwise.collate import collate, collate_owned, join
 from shardwise.columns import BytesColumn
 from shardwise.testing.decoders import same_value
 
@@ -203,3 +205,34 @@ def test_pieces_of_different_columns_are_refused():
         join([{"a": [1]}, {"b": [1]}])
     with pytest.raises(ValueError, match="one piece or more"):
         join([])
+
+
+def test_large_rows_are_stacked_alike_and_freed_one_by_one(monkeypatch):
+    monkeypatch.setattr(collate_module, "_LARGE_ROW_BYTES", 100)
+    made = []
+
+    def empty(shape, dtype):
+        made.append(np.full(shape, -1, dtype))
+        return made[0]
+
+    monkeypatch.setattr(collate_module.np, "empty", empty)
+    rows = [np.full((4, 5), number, np.int64) for number in range(3)]
+    expected = np.stack(rows)
+    kept = list(rows)
+    refs = [weakref.ref(row) for row in rows]
+    stacked = collate_owned(columns := {"x": rows})["x"]
+    np.testing.assert_array_equal(stacked, expected)
+    assert columns == {}
+    # The caller's own list is as it was.
+    assert all(row is mine for row, mine in zip(rows, kept, strict=True))
+    # What no one else has is freed before the next one is copied.
+    missing = []
+    weakref.finalize(kept.pop(0), lambda: missing.append(int((made[0] == -1).sum())))
+    made.clear()
+    del kept
+    collate_owned({"x": [rows.pop(0), *rows]})
+    assert missing == [2 * 20]
+    assert refs[0]() is None
+    # Of another order in memory they stay in it.
+    turned = [np.asfortranarray(np.ones((4, 5))) for _ in range(2)]
+    assert collate({"x": turned})["x"].strides == np.stack(turned).strides

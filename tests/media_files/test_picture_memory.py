@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
@@ -75,6 +76,46 @@ def test_one_decoder_is_let_in_whatever_it_takes():
         assert not other.inside.is_set()
     assert other.is_inside()
     other.end()
+
+
+def test_a_limit_holds_as_long_as_its_owner_and_never_keeps_all_out():
+    class Owner:
+        pass
+
+    memory = PictureMemory(100)
+    first, second = Owner(), Owner()
+    memory.limit(first, 50)
+    memory.limit(second, -7)
+    holder = Holder(memory, 40)
+    assert holder.is_inside()
+    waiting = queued(memory, 10)
+    assert not waiting.inside.is_set()
+    # The lowest one counts, and a new one of the same owner replaces it.
+    memory.limit(second, 60)
+    assert waiting.is_inside()
+    large = queued(memory, 30)
+    assert not large.inside.is_set()
+    del first
+    gc.collect()
+    memory.limit(second, 80)
+    assert large.is_inside()
+    for each in (holder, waiting, large):
+        each.end()
+    assert memory.peak == 80
+
+
+def test_the_peak_counts_who_waits_up_to_the_bound():
+    memory = PictureMemory(100)
+    with memory.hold(30):
+        pass
+    assert memory.peak == 30
+    holder = Holder(memory, 60)
+    assert holder.is_inside()
+    others = [queued(memory, 60), queued(memory, 60)]
+    assert memory.peak == 100
+    for each in (holder, *others):
+        each.end()
+    assert memory._waited_for == 0
 
 
 def test_an_error_inside_and_an_interrupted_wait_leave_the_way_free(monkeypatch):

@@ -61,7 +61,8 @@ class ThreadExecutor:
         builder: builds the batches.
         num_threads: threads of the pool.
         num_prefetch: batches that are ready or in progress at most, when all threads are active.
-        prefetch_bytes: memory of these batches at most, but one is always allowed.
+        prefetch_bytes: memory of these batches, the program's and video decoders, see
+            `PrefetchBound`.
         is_fixed: whether all threads are always active.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
     """
@@ -151,8 +152,8 @@ class ThreadExecutor:
     def _fill(
         self, pending: deque[_Pending], requests: Iterator[BatchRequest], *, leave: int
     ) -> None:
-        """Begin batches up to the prefetch depth less `leave`."""
-        while len(pending) < self._bound.depth(self._num_prefetch) - leave:
+        """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        while len(pending) < self._bound.depth(self._num_prefetch - leave):
             request = next(requests, None)
             if request is None:
                 return
@@ -179,7 +180,12 @@ class ThreadExecutor:
         if pool is None:
             pool = self._pools[self._num_active] = ThreadPool(self._num_active, name="shardwise")
         partial = self.builder.begin(request)
-        ranges = chunk_ranges(len(request.ids), self._num_active, samples=self.builder.dataset)
+        ranges = chunk_ranges(
+            len(request.ids),
+            self._num_active,
+            samples=self.builder.dataset,
+            row_bytes=self._bound.row_bytes,
+        )
         chunks = [
             (start, pool.submit(self.builder.fill, partial, start, stop)) for start, stop in ranges
         ]

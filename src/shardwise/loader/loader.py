@@ -102,9 +102,11 @@ class DataLoader(StatefulLoader):
             Then its worker process is stopped, and the sample is a damaged one for `on_error`,
             with a `DecodeTimeoutError` that names url, key and field, and the frames of a clip. It
             takes worker processes; None lets decoders take any time.
-        prefetch_bytes: memory of the batches that are made ahead on this rank, by default 1 GiB:
-            fewer are made ahead where they would take more, but always one. The batch that the
-            program has, and the one on its way to a device, come on top.
+        prefetch_bytes: memory of this process, by default 1 GiB, for the batches that are made
+            ahead, the one that the program has and the pictures of video decoders: fewer batches
+            are made ahead where they would take more, but always one. Where two batches leave too
+            little, decoders wait for one another. A copy on its way to a device, and decoders in
+            worker processes, come on top.
         output: "torch" for tensors, "numpy" for arrays.
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied there while the program computes on the one it has. None leaves

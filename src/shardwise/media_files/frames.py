@@ -14,8 +14,12 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
 from shardwise.media_files.pictures import PictureForm
 from shardwise.media_files.pyav_backend import RgbPictures, decode_with_pyav
-from shardwise.media_files.stage_seconds import spent_in
-from shardwise.media_files.torchcodec_backend import decode_with_torchcodec
+from shardwise.media_files.torchcodec_backend import (
+    Run,
+    call_bytes,
+    decode_with_torchcodec,
+    joined_runs,
+)
 
 __all__ = ["BACKENDS", "decode_frames", "form_of"]
 
@@ -84,22 +88,20 @@ def decode_frames(
     coded = read_segments(index, track, segments, reader)
     held = decoder_bytes(track.height, track.width)
     rgb: RgbPictures | None = None
+    runs: list[Run] = []
     for segment, part in zip(segments, coded, strict=True):
         needed, payloads = without_unneeded(track, segment, part)
         # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
-        if _chosen(backend) == "pyav" or (segment.is_open and track.codec == "h264"):
-            rgb = rgb or RgbPictures(*form.scaled)
-            with picture_memory().hold(held):
-                decode_with_pyav(track, needed, payloads, rgb, limits=limits, place=place)
-        else:
-            # It gives all pictures at once.
-            scaled = 3 * form.scaled[0] * form.scaled[1]
-            with picture_memory().hold(held + len(needed.wanted) * scaled):
-                pictures = decode_with_torchcodec(track, needed, payloads, form)
-                with spent_in("convert"):
-                    for number, pixels in zip(needed.wanted.tolist(), pictures, strict=True):
-                        place(number, pixels)
-                del pictures
+        if _chosen(backend) != "pyav" and not (segment.is_open and track.codec == "h264"):
+            runs.append((needed, payloads))
+            continue
+        rgb = rgb or RgbPictures(*form.scaled)
+        with picture_memory().hold(held):
+            decode_with_pyav(track, needed, payloads, rgb, limits=limits, place=place)
+    for group in joined_runs(track, runs):
+        extra = call_bytes(form, sum(len(segment.wanted) for segment, _ in group))
+        with picture_memory().hold(held + extra):
+            decode_with_torchcodec(track, group, form, place=place)
     return out
 
 

@@ -1,7 +1,8 @@
 """What the decoders of one process may hold together: a thread waits until its pictures fit.
 
-A decoder of 4K video holds 90 to 130 MB of pictures that others are coded from, which no bound on
-finished batches sees: eight threads held 1.1 GB.
+A decoder of 4K video holds 90 to 130 MB of pictures that others are coded from: eight threads held
+1.1 GB. Loaders reserve what decoders take, up to a bound, of the memory that they may use for
+batches, and lower the bound where even two batches leave less.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,9 @@ _MAX_BYTES = 512 << 20
 # 7 (PyAV) to 10 (torchcodec) pictures were measured at 4K, where the levels of H.264 and HEVC allow
 # 5 and 6 to refer to; VP9 and AV1 have 8. Smaller pictures may be more, of fewer bytes.
 _PICTURES = 12
+# After a decoder of this size freed memory goes back to the system at once: each of eight threads
+# would keep as much. Of smaller ones less is kept, and giving it back costs 2 ms.
+_LARGE_BYTES = 64 << 20
 
 
 class PictureMemory:
@@ -39,9 +44,34 @@ class PictureMemory:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._held = 0
+        self._waited_for = 0
+        self._peak = 0
+        # By whoever set them; gone with it.
+        self._limits: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._kept = 0  # freed since memory was last given back to the system
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
+
+    @property
+    def max_bytes(self) -> int:
+        """The bound."""
+        return self._max_bytes
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were held or waited for at one time, up to the bound."""
+        return min(self._peak, self._max_bytes)
+
+    def limit(self, owner: object, num_bytes: int) -> None:
+        """Hold no more than this as long as `owner` lives; the lowest limit counts.
+
+        Args:
+            owner: whose limit it is: a later one replaces it.
+            num_bytes: of all decoders together; one is let in whatever it takes.
+        """
+        with self._changed:
+            self._limits[owner] = num_bytes
+            self._changed.notify_all()
 
     @contextmanager
     def hold(self, num_bytes: int) -> Iterator[None]:
@@ -52,11 +82,14 @@ class PictureMemory:
         turn = object()
         with self._changed:
             self._waiting.append(turn)
+            self._waited_for += num_bytes
+            self._peak = max(self._peak, self._held + self._waited_for)
             try:
                 self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(num_bytes))
                 self._held += num_bytes
             finally:
                 # Also where an interrupt ends the wait. The next one may fit, too.
+                self._waited_for -= num_bytes
                 self._waiting.remove(turn)
                 self._changed.notify_all()
         try:
@@ -68,7 +101,8 @@ class PictureMemory:
         # Freed pictures stay with the thread's part of the heap, where no other thread uses them.
         with self._changed:
             self._kept += num_bytes
-            gives_back = bool(self._waiting) or 2 * self._kept > self._max_bytes
+            is_much = num_bytes >= _LARGE_BYTES or 2 * self._kept > self._max_bytes
+            gives_back = bool(self._waiting) or is_much
             if gives_back:
                 self._kept = 0
         try:
@@ -80,7 +114,8 @@ class PictureMemory:
                 self._changed.notify_all()
 
     def _fits(self, num_bytes: int) -> bool:
-        return not self._held or self._held + num_bytes <= self._max_bytes
+        most = min([self._max_bytes, *self._limits.values()])
+        return not self._held or self._held + num_bytes <= most
 
 
 def decoder_bytes(height: int, width: int) -> int:

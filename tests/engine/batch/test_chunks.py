@@ -36,3 +36,16 @@ def test_rows_that_cost_work_make_chunks_of_16_to_64():
 def test_small_rows_that_are_only_read_make_chunks_of_four_megabytes():
     assert chunk_ranges(1024, 2, samples=rows(4096.0)) == [(0, 1024)]
     assert chunk_ranges(256, 2, samples=rows(100_000.0)) == chunk_ranges(256, 2, samples=rows())
+
+
+def test_large_rows_make_chunks_of_64_mebibytes_so_that_threads_share_a_batch():
+    for row_bytes, sizes in (
+        (200 << 20, [1, 1]),
+        (32 << 20, [2, 2, 1]),
+        (4 << 20, [16, 16]),
+        (3 << 20, [16, 16]),
+    ):
+        ranges = chunk_ranges(sum(sizes), 8, samples=rows(), row_bytes=row_bytes)
+        assert [stop - start for start, stop in ranges] == sizes
+    one_request = SimpleNamespace(cost=LoadCost(batch_is_one_request=True))
+    assert chunk_ranges(4, 8, samples=one_request, row_bytes=200 << 20) == [(0, 4)]

@@ -6,13 +6,17 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwise as sw
+from shardwise.engine.batch import prefetch as prefetch_module
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.partial_batch import PartialBatch
 from shardwise.engine.batch.prefetch import PrefetchBound, num_bytes
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor
+from shardwise.media_files.picture_memory import PictureMemory
 
 
 def test_bytes_are_those_of_arrays_bytes_and_text_at_any_depth():
@@ -31,23 +35,64 @@ def bound_of(known, max_bytes):
     return PrefetchBound(BatchBuilder(dataset), max_bytes)
 
 
-def test_the_largest_of_the_last_batches_and_the_rows_set_aside_bound_the_depth():
+def test_the_largest_of_the_last_batches_and_the_rows_set_aside_bound_the_depth(monkeypatch):
+    monkeypatch.setattr(prefetch_module, "picture_memory", lambda: PictureMemory(0))
     request = BatchRequest(0, 0, np.arange(4))
     bound = bound_of(known=False, max_bytes=1000)
     assert bound.depth(16) == 2  # not measured yet
     bound.made(Batch({"x": np.zeros(100, np.uint8)}, num_rows=1))
-    assert bound.depth(16) == 10
+    assert bound.depth(16) == 9  # and the one that the program has
     assert bound.depth(4) == 4
-    bound.made(Batch({"x": np.zeros(400, np.uint8)}, num_rows=1))
+    bound.made(Batch({"x": np.zeros(300, np.uint8)}, num_rows=1))
     assert bound.depth(16) == 2
     for _ in range(8):
         bound.made(Batch({"x": np.zeros(50, np.uint8)}, num_rows=1))
-    assert bound.depth(64) == 20
-    bound.begun(PartialBatch(request, {"x": np.zeros((4, 125), np.uint8)}))
+    assert bound.depth(64) == 19
+    bound.begun(PartialBatch(request, {"x": np.zeros((4, 75), np.uint8)}))
     assert bound.depth(64) == 2
     bound.made(Batch({"x": np.zeros(5000, np.uint8)}, num_rows=1))
     assert bound.depth(64) == 1  # one is always allowed
     assert bound_of(known=True, max_bytes=1000).depth(16) == 16
+
+
+@given(
+    max_bytes=st.integers(1, 1 << 34),
+    sizes=st.lists(st.integers(1, 1 << 30), min_size=1, max_size=10),
+    decoders=st.integers(0, 1 << 29),
+    wanted=st.integers(1, 64),
+)
+def test_batches_ahead_and_the_programs_and_decoders_stay_under_the_bound(
+    max_bytes, sizes, decoders, wanted
+):
+    class Array:
+        def __init__(self, nbytes):
+            self.nbytes = nbytes
+
+    memory = PictureMemory(1 << 29)
+    with memory.hold(decoders):
+        pass
+    bound = bound_of(known=True, max_bytes=max_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch_module, "picture_memory", lambda: memory)
+        for size in sizes:
+            bound.made(Batch({"x": Array(size)}, num_rows=1))
+        depth = bound.depth(wanted)
+    largest = max(sizes[-8:])
+    assert 1 <= depth <= wanted
+    assert depth == 1 or (depth + 1) * largest + decoders <= max_bytes
+    # No fewer than fit.
+    assert depth == wanted or (depth + 2) * largest + decoders > max_bytes
+
+
+def test_before_a_batch_was_made_decoders_may_take_all_that_they_are_ever_let_take(monkeypatch):
+    monkeypatch.setattr(prefetch_module, "picture_memory", lambda: PictureMemory(400))
+    request = BatchRequest(0, 0, np.arange(4))
+    bound = bound_of(known=True, max_bytes=1000)
+    bound.begun(PartialBatch(request, {"x": np.zeros(100, np.uint8)}))
+    assert bound.depth(16) == 5
+    bound.made(Batch({"x": np.zeros(100, np.uint8)}, num_rows=4))
+    assert bound.depth(16) == 9
+    assert bound.row_bytes == 25
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -80,8 +125,8 @@ def test_no_more_is_begun_than_the_bytes_allow(fixed):
     batches = executor.run(counted(iter(requests)))
     for number, batch in enumerate(batches):
         assert batch.num_rows == 4
-        # Three in progress or ready, and the one that was handed out.
-        assert len(begun) <= number + 1 + 3
+        # Two in progress or ready, and the one that the program has.
+        assert len(begun) <= number + 1 + 2
     executor.close()
     assert begun == list(range(24))
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.collate import collate as collate_columns
-from shardwise.collate import join, named
+from shardwise.collate import collate_owned, join, named
 from shardwise.columns import Layout
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
 from shardwise.engine.batch.padding import Padding
@@ -114,6 +113,8 @@ class BatchBuilder:
             ids, valid = ids[kept], None if valid is None else valid[kept]
         if len(ids):
             columns: dict[str, Any] = dict(_joined(columns_to_join(partial), request))
+            for chunk in chunks:
+                chunk.columns = ()  # large rows are freed one by one while they are stacked
             for name, rows in partial.rows.items():
                 columns[name] = rows if len(ids) == len(kept) else rows[kept]
             data = self._collated(columns, ids, valid, fixed=partial.rows.keys())
@@ -172,7 +173,7 @@ class BatchBuilder:
                 ]
             )
         keys = list(columns.pop("__key__"))
-        data = self.ragged.settle(collate_columns(columns), fixed=fixed, keys=keys, ids=ids)
+        data = self.ragged.settle(collate_owned(columns), fixed=fixed, keys=keys, ids=ids)
         batch: dict[str, Any] = {"__key__": keys, "__index__": ids, **data}
         if valid is not None:
             batch["__valid__"] = valid

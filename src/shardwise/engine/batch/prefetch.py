@@ -1,20 +1,29 @@
 """Prefetch depth: how many batches are ready or in progress, bounded in number and in bytes.
 
+The bound holds for the memory of a process: these batches, the one that the program has, and what
+video decoders take. As much is left to decoders as they have asked for, and one batch is always in
+progress, so that a batch larger than half of the bound passes, too. Decoders then share what two
+batches leave; one of them is always let in.
+
 The bytes of a batch are known from the rows that are set aside for it, and measured on the batches
 that were made: the largest of the last eight counts. Until one was made, two are in progress at
-most, unless every field has rows of a known size.
+most, unless every field has rows of a known size, and decoders may hold as much as they are ever
+let hold.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.partial_batch import PartialBatch
 from shardwise.engine.request import Batch
+from shardwise.media_files.picture_memory import picture_memory
 
 __all__ = ["DEFAULT_PREFETCH_BYTES", "PrefetchBound", "num_bytes"]
 
@@ -31,7 +40,7 @@ class PrefetchBound:
 
     Args:
         builder: knows the fields whose rows have a known size.
-        max_bytes: what these batches may hold together; one is always allowed.
+        max_bytes: what these batches, the program's and video decoders may hold together.
     """
 
     def __init__(self, builder: BatchBuilder, max_bytes: int = DEFAULT_PREFETCH_BYTES) -> None:
@@ -39,22 +48,47 @@ class PrefetchBound:
         self._max_bytes = max_bytes
         self._recent: deque[int] = deque(maxlen=_NUM_RECENT)
         self._set_aside = 0
+        # Bytes of a row, as measured.
+        self._row_bytes = 0
 
     def depth(self, num_batches: int) -> int:
-        """`num_batches`, reduced so that they stay under the bound; at least 1."""
+        """`num_batches`, reduced so that the process stays under the bound; at least 1."""
         if not self._recent and not self._is_known:
             num_batches = min(num_batches, _UNMEASURED_DEPTH)
-        largest = max(self._set_aside, max(self._recent, default=0), 1)
-        return max(1, min(num_batches, self._max_bytes // largest))
+        memory = picture_memory()
+        decoders = memory.peak if self._recent else min(memory.max_bytes, self._max_bytes // 2)
+        # One batch of them is the program's.
+        return max(1, min(num_batches, (self._max_bytes - decoders) // self._largest - 1))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a batch, as far as they are known; else 0."""
+        return max(self._row_bytes, self._layout_bytes)
 
     def begun(self, partial: PartialBatch) -> None:
         """A batch is in progress, with its memory set aside."""
         self._set_aside = partial.num_bytes
+        self._limit_decoders()
 
     def made(self, batch: Batch) -> None:
         """A batch was made."""
         parts = [batch, *batch.parts]
         self._recent.append(sum(num_bytes(part.data) for part in parts))
+        self._row_bytes = self._recent[-1] // max(1, sum(part.num_rows for part in parts))
+        self._limit_decoders()
+
+    def _limit_decoders(self) -> None:
+        # More batches are made only where decoders have enough.
+        picture_memory().limit(self, self._max_bytes - 2 * self._largest)
+
+    @property
+    def _largest(self) -> int:
+        return max(self._set_aside, max(self._recent, default=0), 1)
+
+    @cached_property
+    def _layout_bytes(self) -> int:
+        layout = self._builder.layout.values()
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout)
 
     @property
     def _is_known(self) -> bool:

@@ -43,7 +43,8 @@ class ProcessExecutor:
         num_workers: processes.
         num_threads: threads in each.
         num_prefetch: batches that are ready or in progress at most.
-        prefetch_bytes: memory of these batches at most, but one is always allowed.
+        prefetch_bytes: memory of these batches, the program's and video decoders, see
+            `PrefetchBound`.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample
             before its worker is stopped and the sample is a bad one, or None.
@@ -158,8 +159,8 @@ class ProcessExecutor:
         *,
         leave: int,
     ) -> None:
-        """Begin batches up to the prefetch depth less `leave`."""
-        while len(pending) < self._bound.depth(self.num_prefetch) - leave:
+        """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        while len(pending) < self._bound.depth(self.num_prefetch - leave):
             request = next(requests, None)
             if request is None:
                 return
@@ -179,8 +180,13 @@ class ProcessExecutor:
         slot, views = session.views(num_rows)
         rows = {name: views[name] for name in session.layout}
         learned = {name: views[name] for name in session.learned}
-        num_threads = self.num_workers * self.num_threads
-        chunks = dict(chunk_ranges(num_rows, num_threads, samples=self.builder.dataset))
+        ranges = chunk_ranges(
+            num_rows,
+            self.num_workers * self.num_threads,
+            samples=self.builder.dataset,
+            row_bytes=self._bound.row_bytes,
+        )
+        chunks = dict(ranges)
         partial = PartialBatch(request, rows, learned=learned)
         batch = PendingBatch(number, partial, slot, chunks, learned=session.learned)
         for start in chunks:
