@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
@@ -68,6 +70,11 @@ LOADERS = {
 }
 
 
+# Saved behind 7 items of the second epoch, with digests of what came next, before rows of
+# `Places` held where a state goes on.
+STATES = json.loads((Path(__file__).parent / "data" / "states_of_version_2.json").read_text())
+
+
 def check_resume(make, epoch, stop):
     """Leave an epoch behind `stop` items, go on in a new pipeline; that and the next agree."""
     whole = make()
@@ -104,6 +111,21 @@ def test_a_loader_without_workers_goes_on(urls, name):
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_loader_with_workers_goes_on(urls, name, stop):
     check_resume(lambda: LOADERS[name](urls, 2), 1, stop)
+
+
+def digest(keys):
+    return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("case", STATES, ids=lambda case: f"{case['name']}, {case['workers']}")
+def test_states_that_were_saved_earlier_go_on_in_the_same_order(case, tmp_path, monkeypatch):
+    # A state knows its shards by their paths.
+    monkeypatch.chdir(tmp_path)
+    urls = make_shards("shards", SIZES)
+    name, workers = case["name"], case["workers"]
+    resumed = IN_PROCESS[name](urls) if workers is None else LOADERS[name](urls, workers)
+    resumed.load_state_dict(case["state"])
+    assert (digest(list(resumed)), digest(list(resumed))) == (case["rest"], case["next"])
 
 
 def test_a_pipeline_of_resampled_shards_goes_on_with_what_it_drew(urls):

@@ -137,15 +137,12 @@ class FileCache:
     the cache, with a warning. Several processes may use one directory.
 
     Args:
-        cache_dir: the directory; None for that in the environment variable WDS_CACHE, or
-            `./_cache`.
+        cache_dir: the directory; None for the environment's WDS_CACHE, or `./_cache`.
         url_to_name: of a URL, the name of its file; it may have directories in it.
-        verbose: say on the standard error what is downloaded and deleted.
         validator: of a path, whether the file is a sound shard; None for no check.
         handler: what to do where a URL can't be had. It is called once a URL.
         cache_size: the limit in bytes; beyond it, files used longest ago are deleted. -1 for none.
-        cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded;
-            a download is always followed by one.
+        cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.positions import VERSION, Position, check_state, drawn_seeds
+from shardwise.compat.webdataset.positions import VERSION, Position, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
@@ -109,16 +109,15 @@ class StatefulLoader(DataLoader[Any]):
     def _batches(self) -> Iterator[Any]:
         dataset = self._tagged.dataset
         ranks = dataset._inherited_ranks = find_ranks(inherited=dataset._inherited_ranks)
-        num_workers = max(1, self.num_workers)
         # Here, and not in a worker, whose warnings are easily overlooked.
-        dataset._warn_of_division(Reader(ranks.rank, ranks.world_size, 0, num_workers), ranks)
+        dataset._warn_of_division(self._reader(), ranks)
         # Also workers that live on begin this epoch, whatever became of the last one.
         self.epoch = dataset.next_epoch
         dataset._epochs.set(self.epoch)
         if not self._is_loaded and not self._is_done:
             self._places, self._last_worker = {}, -1
         self._is_done = self._is_loaded = False
-        self._tagged.first_worker = (self._last_worker + 1) % num_workers
+        self._tagged.first_worker = (self._last_worker + 1) % max(1, self.num_workers)
         self._tagged.num_placeholders = self.batch_size or 1
         items = super().__iter__()
         self._tagged.first_worker = 0
@@ -135,6 +134,11 @@ class StatefulLoader(DataLoader[Any]):
             # Workers have counted on; a loader that was given up halfway may have one behind.
             dataset._epochs.set(self.epoch + 1)
 
+    def _reader(self) -> Reader:
+        """The first of the workers, as this process knows them."""
+        ranks = find_ranks(inherited=self._tagged.dataset._inherited_ranks)
+        return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
+
     def close(self) -> None:
         """End the workers that live between epochs."""
         end = getattr(self._iterator, "_shutdown_workers", None)
@@ -149,20 +153,10 @@ class StatefulLoader(DataLoader[Any]):
                 f"only pipelines have a state, and this loader reads a "
                 f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
             )
-        dataset = self._tagged.dataset
-        ranks = find_ranks(inherited=dataset._inherited_ranks)
-        return {
-            "version": VERSION,
-            **dataset._identity(),
-            "epoch": self.next_epoch if self._is_done else self.epoch,
-            "places": {str(worker): place for worker, place in sorted(self._places.items())},
-            "last_worker": self._last_worker,
-            "rank": ranks.rank,
-            "world_size": ranks.world_size,
-            "num_workers": max(1, self.num_workers),
-            "batch_size": self.batch_size,
-            "drawn": drawn_seeds(dataset.pipeline),
-        }
+        epoch = self.next_epoch if self._is_done else self.epoch
+        places = {str(worker): place for worker, place in sorted(self._places.items())}
+        sizes = {"last_worker": self._last_worker, "batch_size": self.batch_size}
+        return {**self._tagged.dataset._state(epoch, places, self._reader()), **sizes}
 
     def start_state(self) -> dict[str, Any]:
         """The state that the next iteration begins with."""
@@ -186,12 +180,10 @@ class StatefulLoader(DataLoader[Any]):
         """Go on where a state says, with the next iteration; living workers are started anew."""
         if not self.has_state:
             raise StateError(f"a loader of {type(self.dataset).__name__} has no state to load")
-        dataset = self._tagged.dataset
-        ranks = find_ranks(inherited=dataset._inherited_ranks)
         sizes = {"num_workers": max(1, self.num_workers), "batch_size": self.batch_size}
-        check_state(state, {**dataset._identity(), "world_size": ranks.world_size, **sizes})
+        check_state(state, sizes)
+        self._tagged.dataset.load_state_dict(state)
         self.close()
-        dataset.load_state_dict(state)
         self._places = {int(worker): place for worker, place in state["places"].items()}
         self._last_worker, self.epoch = state["last_worker"], state["epoch"]
         self._is_done, self._is_loaded = False, True

@@ -43,6 +43,7 @@ from shardwise.compat.webdataset.stages import (
     division_warning,
     is_steered,
 )
+from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
@@ -303,6 +304,10 @@ class DataPipeline(StageList):
             places = {"0": [position.number, position.num_prefix, num_yielded]}
             epoch = epoch if position.is_done else position.epoch
         reader = self._reader()
+        return {**self._state(epoch, places, reader), "worker": reader.worker}
+
+    def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
+        """The places of all workers that are at the reader's rank."""
         return {
             "version": VERSION,
             **self._identity(),
@@ -311,7 +316,6 @@ class DataPipeline(StageList):
             "rank": reader.rank,
             "world_size": reader.world_size,
             "num_workers": reader.num_workers,
-            "worker": reader.worker,
             "drawn": drawn_seeds(self.pipeline),
         }
 

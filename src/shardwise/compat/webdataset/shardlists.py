@@ -238,12 +238,11 @@ class ResampledShards(IterableDataset[Any]):
     so that together they read all of it; `deterministic` or a seed makes that so for all ranks.
 
     Args:
-        urls: see `expand_urls`.
+        urls: see `expand_urls`; the first `max_urls` shards are used.
         nshards: shards that each reader gets.
         seed: a seed; 0 stands for none, unless `deterministic` is set.
         worker_seed: a function that gives each reader a number; readers then do not share.
         deterministic: the same order in every run.
-        max_urls: the most shards of the list that are used.
         empty_check: raise if the list is empty.
     """
 

@@ -28,25 +28,17 @@ _COMPRESSIONS = {"gz": "w|gz", "bz2": "w|bz2", "xz": "w|xz"}
 class TarWriter:
     """Writes samples into one tar.
 
-    A sample is a dict with a `__key__`, and an entry for each field. Members stand sorted by field.
+    A sample is a dict with a `__key__`, and an entry for each field. Members stand sorted by field,
+    with `user`, `group`, `mode` and `mtime` (seconds; None for 0) in their headers.
 
     Args:
         fileobj: a path or URL, as `gopen` takes it, or a stream, which stays open.
-        user: the owner in the headers.
-        group: the group in the headers.
-        mode: the permissions in the headers.
         compress: True or "gz", "bz2" or "xz"; False for none; None for what the name ends in.
         encoder: True encodes values by the extensions of their fields; False or None takes bytes
             only; a dict of encoders by extension; or a function of a sample.
         keep_meta: write entries that begin with `_`, too.
-        mtime: the time in the headers, in seconds; None for 0, so that bytes do not depend on it.
         format: a format of `tarfile` or its name; None for USTAR, with PAX headers where a name or
             a size does not fit.
-
-    Example:
-        >>> with TarWriter("shard.tar") as sink:
-        ...     sink.write({"__key__": "0001", "txt": "a cat", "cls": 3})
-        6
     """
 
     def __init__(
@@ -232,23 +224,16 @@ def _compressed(stream: Any, how: str) -> contextlib.AbstractContextManager[Any]
 
 
 class ShardWriter:
-    """Writes samples into a row of tars, each up to a number of samples or bytes.
+    """Writes samples into a row of tars, each of `maxcount` samples or `maxsize` bytes of fields.
 
     Args:
-        pattern: the names, with a place for the number, such as "out-%06d.tar".
-        maxcount: samples a shard.
-        maxsize: bytes of fields a shard.
         post: called with each shard's name when it is whole.
-        start_shard: the first number.
-        verbose: say on the standard error which shard is begun.
         opener: of a name, a stream to write to, which is closed at the end of the shard.
         **kw: for `TarWriter`.
 
     Attributes:
-        fname: the name of the shard under way.
+        fname: the name of the shard under way, which has `count` samples of `size` bytes.
         shard: the next number.
-        count: samples in the shard under way.
-        size: bytes in it.
         total: samples in all shards.
     """
 
