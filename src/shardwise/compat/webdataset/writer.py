@@ -248,19 +248,14 @@ class ShardWriter:
         opener: Callable[[str], Any] | None = None,
         **kw: Any,
     ) -> None:
-        self.verbose = verbose
-        self.kw = kw
-        self.maxcount = maxcount
-        self.maxsize = maxsize
-        self.post = post
-        self.tarstream: TarWriter | None = None
-        self.shard = start_shard
         self.pattern = os.fspath(pattern)
-        self.total = 0
-        self.count = 0
-        self.size = 0
+        self.maxcount, self.maxsize = maxcount, maxsize
+        self.post, self.opener = post, opener
+        self.verbose, self.kw = verbose, kw
+        self.shard = start_shard
+        self.total = self.count = self.size = 0
         self.fname: str | None = None
-        self.opener = opener
+        self.tarstream: TarWriter | None = None
         self._opened: Any = None
         self.next_stream()
 
