@@ -12,6 +12,7 @@ import sys
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,12 @@ from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
 from shardwise.storage import atomic_write
 from shardwise.storage.streams import Upload
 
-_COMPRESSIONS = {"gz": "w|gz", "bz2": "w|bz2", "xz": "w|xz"}
+_PACKERS: dict[str, Any] = {
+    # Without a name and a time in its header.
+    "gz": lambda stream: gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0),
+    "bz2": partial(bz2.BZ2File, mode="wb"),
+    "xz": partial(lzma.LZMAFile, mode="wb"),
+}
 
 
 class TarWriter:
@@ -68,14 +74,14 @@ class TarWriter:
         self._last_fields: set[str] = set()
         if isinstance(fileobj, os.PathLike):
             fileobj = os.fspath(fileobj)
-        tarmode = self.tarmode(fileobj, compress)
+        pack = _PACKERS.get(self.tarmode(fileobj, compress)[2:], contextlib.nullcontext)
         with contextlib.ExitStack() as stack:
             if isinstance(fileobj, str):
                 fileobj = self.own_fileobj = stack.enter_context(_open_target(fileobj))
             else:
                 self.own_fileobj = None
             self.stream = fileobj
-            packed = stack.enter_context(_compressed(fileobj, tarmode.removeprefix("w|")))
+            packed = stack.enter_context(pack(fileobj))
             self.tarstream = stack.enter_context(
                 tarfile.open(fileobj=packed, mode="w|", format=tar_format or tarfile.USTAR_FORMAT)
             )
@@ -184,10 +190,10 @@ class TarWriter:
         if compress is False:
             return "w|"
         wanted = "gz" if compress is True else compress
-        for ending, mode in _COMPRESSIONS.items():
+        for ending in _PACKERS:
             is_named = isinstance(fileobj, str) and fileobj.endswith(ending)
             if wanted == ending or (wanted is None and is_named):
-                return mode
+                return f"w|{ending}"
         return "w|"
 
 
@@ -213,14 +219,6 @@ def _close_only(stream: Any, *, stays_open: bool) -> Iterator[Any]:
             (stream.discard if isinstance(stream, Upload) else stream.close)()
         raise
     (stream.flush if stays_open else stream.close)()
-
-
-def _compressed(stream: Any, how: str) -> contextlib.AbstractContextManager[Any]:
-    """A stream that compresses into another one, without a time in its header."""
-    if how == "gz":
-        return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
-    packers = {"bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
-    return packers[how](stream, "wb") if how in packers else contextlib.nullcontext(stream)
 
 
 class ShardWriter:
