@@ -47,6 +47,7 @@ IN_PROCESS = {
     "random": lambda urls: shuffled(urls).rsample(0.6),
     "sized": lambda urls: shuffled(urls).with_epoch(40),
     "repeated": lambda urls: shuffled(urls).repeat(2),
+    "repeated and limited": lambda urls: shuffled(urls).repeat(2, nbatches=130),
     "resampled and sized": lambda urls: resampled(urls).with_epoch(40),
 }
 

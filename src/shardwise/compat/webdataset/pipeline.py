@@ -157,8 +157,7 @@ class DataPipeline(StageList):
             self._loaded.resume(position)
         if self.is_sized:
             return self._sized(position)
-        items = self._unlimited(position)
-        return islice(items, self.nsamples) if self._has_limit else items
+        return self._whole_passes(position, self.nsamples if self._has_limit else ENDLESS)
 
     def _reader(self) -> Reader:
         return find_reader(inherited=self._inherited_ranks)
@@ -186,13 +185,13 @@ class DataPipeline(StageList):
 
     def iterator(self) -> Iterator[Any]:
         """The passes of one epoch, without a limit to the number of samples."""
-        return self._unlimited(self._begin(self._reader()))
+        return self._whole_passes(self._begin(self._reader()), ENDLESS)
 
-    def _unlimited(self, position: Position) -> Iterator[Any]:
-        """An epoch of whole passes."""
+    def _whole_passes(self, position: Position, limit: int) -> Iterator[Any]:
+        """An epoch of the passes that are its own, up to a number of items."""
         num = self._num_passes
         end = ENDLESS if num == ENDLESS else self._first_pass(position.epoch) + num
-        return self._cut(self._passes(position, end), position, ENDLESS)
+        return self._cut(self._passes(position, end), position, limit)
 
     def _sized(self, position: Position) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
