@@ -60,10 +60,6 @@ class DataPipeline(StageList):
             arguments; None is left out, lists of stages are joined.
         seed: what all random stages draw from; None for the environment's `WDS_SEED`, or 0.
         **kwargs: have no effect.
-
-    Attributes:
-        repetitions: passes an epoch.
-        nsamples: the most items an epoch; below 1 for no limit.
     """
 
     # Whether the workers of a loader share an epoch's size, or each yields all of it. Programs that
@@ -74,6 +70,7 @@ class DataPipeline(StageList):
 
     def __init__(self, *args: Any, seed: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         super().__init__(*args, seed=seed)
+        # Passes an epoch, and the most items; below 1 for no limit.
         self.repetitions = 1
         self.nsamples = -1
         self._epochs = EpochCounter()
