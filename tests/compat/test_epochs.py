@@ -139,6 +139,13 @@ def test_with_epoch_is_not_multiplied_by_workers_and_goes_on(urls, loader, optio
     assert len(set().union(*epochs)) >= 100
 
 
+def test_new_workers_go_on_where_an_epoch_ended_together_with_a_pass(tmp_path):
+    urls = make_shards(tmp_path, [4, 4])
+    dataset = wds.WebDataset(urls).map(key).with_epoch(8)
+    epochs = read(DataLoader(dataset, batch_size=None, num_workers=2))
+    assert [sorted(epoch) for epoch in epochs] == [list(map(sample_key, range(8)))] * 3
+
+
 def process_id(sample):
     return os.getpid()
 

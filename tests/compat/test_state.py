@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
@@ -45,6 +47,7 @@ IN_PROCESS = {
     "random": lambda urls: shuffled(urls).rsample(0.6),
     "sized": lambda urls: shuffled(urls).with_epoch(40),
     "repeated": lambda urls: shuffled(urls).repeat(2),
+    "repeated and limited": lambda urls: shuffled(urls).repeat(2, nbatches=130),
     "resampled and sized": lambda urls: resampled(urls).with_epoch(40),
 }
 
@@ -66,6 +69,11 @@ LOADERS = {
         of_workers(shuffled(urls).listed(4), n).unlisted().shuffle(10).listed(5).with_epoch(9)
     ),
 }
+
+
+# Saved behind 7 items of the second epoch, with digests of what came next, before rows of
+# `Places` held where a state goes on.
+STATES = json.loads((Path(__file__).parent / "data" / "states_of_version_2.json").read_text())
 
 
 def check_resume(make, epoch, stop):
@@ -104,6 +112,21 @@ def test_a_loader_without_workers_goes_on(urls, name):
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_loader_with_workers_goes_on(urls, name, stop):
     check_resume(lambda: LOADERS[name](urls, 2), 1, stop)
+
+
+def digest(keys):
+    return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("case", STATES, ids=lambda case: f"{case['name']}, {case['workers']}")
+def test_states_that_were_saved_earlier_go_on_in_the_same_order(case, tmp_path, monkeypatch):
+    # A state knows its shards by their paths.
+    monkeypatch.chdir(tmp_path)
+    urls = make_shards("shards", SIZES)
+    name, workers = case["name"], case["workers"]
+    resumed = IN_PROCESS[name](urls) if workers is None else LOADERS[name](urls, workers)
+    resumed.load_state_dict(case["state"])
+    assert (digest(list(resumed)), digest(list(resumed))) == (case["rest"], case["next"])
 
 
 def test_a_pipeline_of_resampled_shards_goes_on_with_what_it_drew(urls):

@@ -16,7 +16,7 @@ import sys
 import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -128,6 +128,7 @@ class StreamingOpen:
         return {"url": url, "stream": open(path, "rb"), "local_path": path}
 
 
+@dataclass(eq=False, repr=False)
 class FileCache:
     """Opens each URL by way of a file in a cache directory; local files as they are.
 
@@ -137,37 +138,29 @@ class FileCache:
     the cache, with a warning. Several processes may use one directory.
 
     Args:
-        cache_dir: the directory; None for that in the environment variable WDS_CACHE, or
-            `./_cache`.
+        cache_dir: the directory; None for the environment's WDS_CACHE, or `./_cache`.
         url_to_name: of a URL, the name of its file; it may have directories in it.
-        verbose: say on the standard error what is downloaded and deleted.
         validator: of a path, whether the file is a sound shard; None for no check.
         handler: what to do where a URL can't be had. It is called once a URL.
         cache_size: the limit in bytes; beyond it, files used longest ago are deleted. -1 for none.
-        cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded;
-            a download is always followed by one.
+        cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded.
     """
 
-    def __init__(
-        self,
-        cache_dir: str | os.PathLike[str] | None = None,
-        *,
-        url_to_name: Callable[[str], str] = url_to_cache_name,
-        verbose: bool = False,
-        validator: Callable[[str], bool] | None = check_tar_format,
-        handler: Callable[[Exception], bool] = reraise_exception,
-        cache_size: float = -1,
-        cache_cleanup_interval: float | None = 30,
-    ) -> None:
-        self.url_to_name = url_to_name
-        self.validator = validator
-        self.handler = handler
-        self.cache_dir = default_cache_dir if cache_dir is None else cache_dir
-        self.verbose = verbose
-        self.cleaner: LRUCleanup | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    _: KW_ONLY
+    url_to_name: Callable[[str], str] = url_to_cache_name
+    verbose: bool = False
+    validator: Callable[[str], bool] | None = check_tar_format
+    handler: Callable[[Exception], bool] = reraise_exception
+    cache_size: InitVar[float] = -1
+    cache_cleanup_interval: InitVar[float | None] = 30
+    cleaner: LRUCleanup | None = field(default=None, init=False)
+
+    def __post_init__(self, cache_size: float, cache_cleanup_interval: float | None) -> None:
+        self.cache_dir = default_cache_dir if self.cache_dir is None else self.cache_dir
         if cache_size > 0:
             self.cleaner = LRUCleanup(
-                self.cache_dir, cache_size, verbose=verbose,
+                self.cache_dir, cache_size, verbose=self.verbose,
                 interval=cache_cleanup_interval, only=is_cached,
             )  # fmt: skip
 

@@ -121,28 +121,19 @@ def check_empty(source: Iterable[Any]) -> Iterator[Any]:
 class WebDataset(DataPipeline, FluidInterface):
     """The samples of tar shards, divided among ranks and workers.
 
+    Arguments are WebDataset's; described are those that mean more, or something else.
+
     Args:
-        urls: a text (brace patterns, `::`, globs, directories), a path, a list of these, or a
-            dict or YAML file that names several sets. A dataset of shards, such as
-            `SimpleShardList` or `ResampledShards`, is taken as it is: nothing divides it.
-        handler: called when a shard can't be read: raises, or returns whether to continue.
+        urls: a text, a path, a list of these (see `expand_urls`), or a dict or YAML file that names
+            several sets. A dataset of shards is taken as it is: nothing divides it.
         mode: "resampled" is `resampled=True`; "unlink", "keep" or "resample" for a directory that
             other programs fill: see `DirectoryShardList`.
         resampled: no end; all shards are read once before one is read again.
         repeat: has no effect, as in WebDataset: use `.repeat()`.
-        shardshuffle: whether to put the shards into another order each epoch; a number is the same
-            as True.
+        shardshuffle: another order of shards each epoch; a number is the same as True.
         cache_size: bytes for the cache; -1 for no limit, 0 for no cache.
-        cache_dir: where to keep copies of remote shards; it must exist.
-        url_to_name: a shard's file name in the cache; None for one that no two URLs share.
-        detshuffle: has shards shuffled through a buffer, by `seed` and epoch.
         nodesplitter: a stage that gives each rank its shards; None for all shards on all ranks.
             By default it is `split_by_node`, and how many shards a rank gets is said once.
-        workersplitter: the same for workers.
-        select_files: which members to read, by their names.
-        rename_files: gives members new names, before `select_files` sees them.
-        empty_check: raise `ValueError` where a reader gets no samples.
-        verbose: say what is downloaded into the cache.
         seed: drives shuffles and resampling, together with the number of the epoch; None for the
             environment's `WDS_SEED`, or 0. It must be the same on all ranks.
 

@@ -103,14 +103,12 @@ def tenbin_dumps(x: Any) -> memoryview:
 
 def cbor_dumps(x: Any) -> bytes:
     """Encode as CBOR; it needs the package `cbor`."""
-    data: bytes = importlib.import_module("cbor").dumps(x)
-    return data
+    return bytes(importlib.import_module("cbor").dumps(x))
 
 
 def mp_dumps(x: Any) -> bytes:
     """Encode as MessagePack."""
-    data: bytes = importlib.import_module("msgpack").packb(x)
-    return data
+    return bytes(importlib.import_module("msgpack").packb(x))
 
 
 def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Any) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.tar_stream import Block, DamagedShardError, TarStream
+from shardwise.compat.webdataset.tar_stream import DamagedShardError, Member, TarStream
 
 _logger = logging.getLogger("shardwise")
 SKIPPED = r"__[^/]*__($|/)"
@@ -41,13 +41,6 @@ def is_metadata(name: str, pattern: str | None = SKIPPED) -> bool:
     if "/" not in name and name.endswith("__"):
         return True
     return pattern is not None and re.match(pattern, name) is not None
-
-
-def two_members(url: str, key: str, field: str) -> DamagedShardError:
-    """The error for a sample that has one field twice."""
-    return DamagedShardError(
-        "the sample has two members for one field", url=url, key=key, field=field
-    )
 
 
 def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
@@ -87,8 +80,8 @@ class ShardSamples:
         tar = TarStream(self.stream, self.url)
         is_plain = self.select_files is None and self.rename_files is None
         try:
-            for block in tar:
-                yield from self._group(block if is_plain else self._selected(block))
+            for members in tar:
+                yield from self._group(members if is_plain else self._selected(members))
                 if self.is_stopped:
                     return
         except DamagedShardError as error:
@@ -100,13 +93,11 @@ class ShardSamples:
         if self.sample is not None:
             yield from self._finished(has_end=tar.has_end)
 
-    def _group(self, block: Block) -> Iterator[dict[str, Any]]:
+    def _group(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
-        data, names, starts, ends = block
         sample, about = self.sample, self._about
         key = None if sample is None else sample["__key__"]
-        for raw, start, end in zip(names, starts, ends, strict=True):
-            name = raw.decode("utf-8", "surrogateescape")
+        for name, payload in members:
             base, _, field = name.partition(".")
             if not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
                 split = (None, None) if is_metadata(name) else base_plus_ext(name)
@@ -122,12 +113,12 @@ class ShardSamples:
                 key = base
                 sample = self.sample = {"__key__": base, **about}
             elif field in sample:
-                self._ask(two_members(self.url, base, field))
+                self._ask("the sample has two members for one field", base, field)
                 if self.is_stopped:
                     yield sample
                     return
                 continue
-            sample[field] = data[start:end]
+            sample[field] = payload
 
     def _finished(self, *, has_end: bool) -> Iterator[dict[str, Any]]:
         """The last sample, unless the shard was cut inside it."""
@@ -142,8 +133,9 @@ class ShardSamples:
         if self._is_sound(sample):
             yield sample
 
-    def _ask(self, error: DamagedShardError) -> None:
+    def _ask(self, reason: str, key: str, field: str | None = None) -> None:
         """Have the handler raise, continue, or stop."""
+        error = DamagedShardError(reason, url=self.url, key=key, field=field)
         self.is_stopped = not self.handler(error)
 
     def _is_sound(self, sample: dict[str, Any]) -> bool:
@@ -154,13 +146,10 @@ class ShardSamples:
         if before is not fields and not set(before) & set(fields):
             # Two whole samples may share a key; what has no field in common is two parts of one.
             self._ask(
-                DamagedShardError(
-                    f"members of one key stand apart in the shard ({list(before)}, then "
-                    f"{list(fields)}): each part would be half a sample; pack the shard again with "
-                    "its members sorted by name (`tar --sort=name`)",
-                    url=self.url,
-                    key=key,
-                )
+                f"members of one key stand apart in the shard ({list(before)}, then "
+                f"{list(fields)}): each part would be half a sample; pack the shard again with "
+                "its members sorted by name (`tar --sort=name`)",
+                key,
             )
             return False
         if self._common is None:
@@ -169,17 +158,9 @@ class ShardSamples:
             self._common &= set(fields)
         return True
 
-    def _selected(self, block: Block) -> Block:
-        data, names, starts, ends = block
-        rows: list[int] = []
-        for row, raw in enumerate(names):
-            name = raw.decode("utf-8", "surrogateescape")
-            if is_metadata(name):
-                continue
-            if self.rename_files is not None:
-                name = self.rename_files(name)
-                names[row] = name.encode("utf-8", "surrogateescape")
-            if self.select_files is None or self.select_files(name):
-                rows.append(row)
-        names, starts = [names[row] for row in rows], [starts[row] for row in rows]
-        return data, names, starts, [ends[row] for row in rows]
+    def _selected(self, members: list[Member]) -> Iterator[Member]:
+        for name, payload in members:
+            if not is_metadata(name):
+                renamed = name if self.rename_files is None else self.rename_files(name)
+                if self.select_files is None or self.select_files(renamed):
+                    yield renamed, payload

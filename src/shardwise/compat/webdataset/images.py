@@ -60,12 +60,8 @@ class ImageHandler:
     of float32 from 0 to 1; with `8` behind it, of uint8; with `torch` before it, as a tensor
     `[channels, height, width]`; with `pil` before it, as a Pillow image. `l` has no channel axis.
 
-    Args:
-        imagespec: a key of `imagespecs`.
-        extensions: the extensions that it decodes, in lower case.
-
     Raises:
-        ValueError: there is no such spec.
+        ValueError: there is no such spec in `imagespecs`.
     """
 
     def __init__(self, imagespec: str, extensions: Iterable[str] = IMAGE_EXTENSIONS) -> None:

@@ -7,6 +7,7 @@ the user sees the batch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.positions import VERSION, Position, check_state, drawn_seeds
+from shardwise.compat.webdataset.positions import VERSION, Position, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
@@ -23,12 +24,6 @@ from shardwise.torch.shared_batches import SharedMemoryCollate
 
 # The worker of a placeholder, so that a resumed epoch begins with the worker whose turn it is.
 _NO_WORKER = -1
-# Settings of a DataLoader that the one with tags takes over.
-_SETTINGS = (
-    "batch_size", "num_workers", "pin_memory", "timeout", "worker_init_fn",
-    "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
-    "pin_memory_device", "in_order",
-)  # fmt: skip
 
 
 class _Tagged(IterableDataset[Any]):
@@ -78,121 +73,95 @@ class StatefulLoader(DataLoader[Any]):
     """A DataLoader that knows where a pipeline's workers are.
 
     The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
+
+    Attributes:
+        has_state: whether this loader reads a pipeline.
+        epoch: the epoch that is read, or was read last.
     """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         super().__init__(dataset, *args, **kw)
-        self._inner: DataLoader[Any] | None = None
-        self._positions: dict[int, list[int]] = {}
+        # Where workers were behind the last batch that was yielded.
+        self._places: dict[int, list[int]] = {}
         self._last_worker = -1
         self._is_done = True
-        self._loaded: dict[str, Any] | None = None
-        # The epoch that is read, or was read last.
+        self._is_loaded = False
         self.epoch = -1
-        if isinstance(dataset, DataPipeline):
-            self._tagged = _Tagged(dataset)
-            self._inner = self._make()
-
-    def _make(self) -> DataLoader[Any]:
-        """The loader that does the work, with tags."""
-        is_batched = self.batch_size is not None
-        settings = {name: getattr(self, name) for name in _SETTINGS if hasattr(self, name)}
-        if self.num_workers and self._tagged.dataset.goes_on:
+        self.has_state = isinstance(dataset, DataPipeline)
+        self._tagged = _Tagged(dataset)
+        if self.has_state and self.num_workers and dataset.goes_on:
             # Epochs that continue where the last one stopped: workers that live on need not read
-            # their way there.
-            settings["persistent_workers"] = True
-        if settings.get("pin_memory_device") == "":
-            # An empty name is the default, and giving it is deprecated.
-            settings.pop("pin_memory_device")
-        if is_batched:
-            settings["drop_last"] = self.drop_last
-        return DataLoader(
-            self._tagged,
-            collate_fn=SharedMemoryCollate(_TaggedCollate(self.collate_fn, is_batched=is_batched)),
-            **settings,
-        )
+            # their way there. torch refuses to have this assigned.
+            self.__dict__["persistent_workers"] = True
+
+    def _get_iterator(self) -> Any:
+        if not self.has_state:
+            return super()._get_iterator()
+        collate = _TaggedCollate(self.collate_fn, is_batched=self.batch_size is not None)
+        # As torch's iterators see it; the user sees the dataset and the function that were given.
+        tagged = copy.copy(self)
+        tagged.__dict__.update(dataset=self._tagged, collate_fn=SharedMemoryCollate(collate))
+        return DataLoader._get_iterator(tagged)
 
     def __iter__(self) -> Any:
-        if self._inner is None:
-            return super().__iter__()
-        return self._batches(self._inner)
+        return self._batches() if self.has_state else super().__iter__()
 
-    def _batches(self, inner: DataLoader[Any]) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Any]:
         dataset = self._tagged.dataset
         ranks = dataset._inherited_ranks = find_ranks(inherited=dataset._inherited_ranks)
-        num_workers = max(1, self.num_workers)
         # Here, and not in a worker, whose warnings are easily overlooked.
-        dataset._warn_of_division(Reader(ranks.rank, ranks.world_size, 0, num_workers), ranks)
-        loaded, self._loaded = self._loaded, None
-        epoch = self.epoch = dataset.next_epoch
+        dataset._warn_of_division(self._reader(), ranks)
         # Also workers that live on begin this epoch, whatever became of the last one.
-        dataset._epochs.set(epoch)
-        if loaded is None:
-            dataset._loaded = None
-            self._positions = self._next_positions() if self._is_done else {}
-            self._last_worker = -1
-        else:
-            self._tagged.first_worker = (self._last_worker + 1) % num_workers
-            self._tagged.num_placeholders = self.batch_size or 1
-        self._is_done = False
-        items = iter(inner)
+        self.epoch = dataset.next_epoch
+        dataset._epochs.set(self.epoch)
+        if not self._is_loaded and not self._is_done:
+            self._places, self._last_worker = {}, -1
+        self._is_done = self._is_loaded = False
+        self._tagged.first_worker = (self._last_worker + 1) % max(1, self.num_workers)
+        self._tagged.num_placeholders = self.batch_size or 1
+        items = super().__iter__()
         self._tagged.first_worker = 0
-        for batch, (worker, *position) in items:
-            if worker == _NO_WORKER:
-                continue
-            self._positions[worker] = position
-            self._last_worker = worker
-            yield batch
+        for batch, (worker, *place) in items:
+            if worker != _NO_WORKER:
+                self._places[worker], self._last_worker = place, worker
+                yield batch
+        # Where the workers begin the next epoch: where they ended this one, if it continues.
+        ends = self._places if dataset.goes_on else {}
+        self._places = {worker: [n, prefix, 0] for worker, (n, prefix, _) in ends.items()}
+        self._last_worker = -1
         self._is_done = True
         if self.num_workers:
             # Workers have counted on; a loader that was given up halfway may have one behind.
-            dataset._epochs.set(epoch + 1)
+            dataset._epochs.set(self.epoch + 1)
 
-    def _next_positions(self) -> dict[int, list[int]]:
-        """Where the workers begin the next epoch: where they ended the last, if it continues."""
-        if not self._tagged.dataset.goes_on:
-            return {}
-        return {worker: [n, prefix, 0] for worker, (n, prefix, _) in self._positions.items()}
+    def _reader(self) -> Reader:
+        """The first of the workers, as this process knows them."""
+        ranks = find_ranks(inherited=self._tagged.dataset._inherited_ranks)
+        return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
 
     def close(self) -> None:
         """End the workers that live between epochs."""
-        if self._inner is not None and self._inner._iterator is not None:
-            end = getattr(self._inner._iterator, "_shutdown_workers", None)
-            if end is not None:
-                end()
-            self._inner._iterator = None
-            # torch lets a loader with persistent workers have one iterator; this is another.
-            self._inner = self._make()
+        end = getattr(self._iterator, "_shutdown_workers", None)
+        if end is not None:
+            end()
+        self._iterator = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where each worker is, as of the batch that was yielded last."""
-        if self._inner is None:
+        if not self.has_state:
             raise StateError(
                 f"only pipelines have a state, and this loader reads a "
                 f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
             )
-        dataset = self._tagged.dataset
-        ranks = find_ranks(inherited=dataset._inherited_ranks)
-        positions = self._next_positions() if self._is_done else self._positions
-        return {
-            "version": VERSION,
-            **dataset._identity(),
-            "epoch": dataset.next_epoch if self._is_done else self.epoch,
-            "places": {str(worker): place for worker, place in sorted(positions.items())},
-            "last_worker": -1 if self._is_done else self._last_worker,
-            "rank": ranks.rank,
-            "world_size": ranks.world_size,
-            "num_workers": max(1, self.num_workers),
-            "batch_size": self.batch_size,
-            "drawn": drawn_seeds(dataset.pipeline),
-        }
+        epoch = self.next_epoch if self._is_done else self.epoch
+        places = {str(worker): place for worker, place in sorted(self._places.items())}
+        sizes = {"last_worker": self._last_worker, "batch_size": self.batch_size}
+        return {**self._tagged.dataset._state(epoch, places, self._reader()), **sizes}
 
     def start_state(self) -> dict[str, Any]:
         """The state that the next iteration begins with."""
-        if self._loaded is not None:
-            return self._loaded
         state = self.state_dict()
-        if not self._is_done:
+        if not self._is_loaded and not self._is_done:
             # The epoch was given up: the next one begins where it can.
             state |= {"epoch": self.next_epoch, "places": {}, "last_worker": -1}
         return state
@@ -203,36 +172,26 @@ class StatefulLoader(DataLoader[Any]):
         return int(self._tagged.dataset.next_epoch)
 
     @property
-    def has_state(self) -> bool:
-        """Whether this loader reads a pipeline."""
-        return self._inner is not None
-
-    @property
     def is_endless(self) -> bool:
         """Whether an epoch of the pipeline has no end."""
         return self.has_state and self._tagged.dataset.is_endless
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says, with the next iteration; living workers are started anew."""
-        if self._inner is None:
+        if not self.has_state:
             raise StateError(f"a loader of {type(self.dataset).__name__} has no state to load")
-        dataset = self._tagged.dataset
-        num_workers = max(1, self.num_workers)
-        expected = {"num_workers": num_workers, "batch_size": self.batch_size}
-        ranks = find_ranks(inherited=dataset._inherited_ranks)
-        check_state(state, {**dataset._identity(), "world_size": ranks.world_size, **expected})
+        sizes = {"num_workers": max(1, self.num_workers), "batch_size": self.batch_size}
+        check_state(state, sizes)
+        self._tagged.dataset.load_state_dict(state)
         self.close()
-        dataset.load_state_dict(state)
-        self._loaded = state
-        self._positions = {int(worker): place for worker, place in state["places"].items()}
-        self._last_worker = state["last_worker"]
-        self._is_done = False
-        self.epoch = state["epoch"]
+        self._places = {int(worker): place for worker, place in state["places"].items()}
+        self._last_worker, self.epoch = state["last_worker"], state["epoch"]
+        self._is_done, self._is_loaded = False, True
 
     def set_epoch(self, epoch: int) -> None:
         """Have this epoch begin next; the epoch that was just loaded keeps its position."""
-        if isinstance(self.dataset, DataPipeline):
-            self.dataset.set_epoch(epoch)
+        if self.has_state:
+            self._tagged.dataset.set_epoch(epoch)
 
 
 class LoaderPipeline(DataPipeline):
@@ -298,12 +257,5 @@ class LoaderPipeline(DataPipeline):
         """
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])
-        self._resume_from(state)
-
-    def _resume(self, position: Position) -> None:
-        state, self._loaded = self._loaded, None
-        if state is None or state["epoch"] != position.epoch or state["pass"] is None:
-            return
-        position.is_resumed = True
-        position.number, position.num_prefix = state["pass"], state["taken"]
-        position.num_yielded = state["yielded"]
+        place = (state["epoch"], self._reader(), state["pass"], state["taken"], state["yielded"])
+        self._resume_from(state["epoch"], [] if state["pass"] is None else [Position(*place)])

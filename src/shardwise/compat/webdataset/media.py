@@ -30,11 +30,7 @@ from shardwise.media_files.track import Track
 
 
 def check_bytes(num_bytes: int, max_bytes: int, what: str) -> None:
-    """Refuse tensors that are larger than the caller allows.
-
-    Raises:
-        DataError: they are.
-    """
+    """Raise `DataError` for tensors that are larger than the caller allows."""
     if num_bytes > max_bytes:
         raise DataError(
             f"{what} take {num_bytes} bytes or more, and max_bytes={max_bytes}: take a part of "
@@ -110,9 +106,7 @@ def torch_video(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
     """Decode a video, or its first frames; None if the key's extension is not that of a video.
 
-    Use it as `.decode(wds.torch_video)`, with arguments as
-    `.decode(functools.partial(wds.torch_video, frames=16, stride=4))`. A minute of 640 x 360 at 30
-    frames a second takes 1.2 GB; sixteen frames take 11 MB.
+    A minute of 640 x 360 at 30 frames a second takes 1.2 GB; sixteen frames take 11 MB.
 
     Args:
         key: the field's name, with its extension.
@@ -155,11 +149,6 @@ def torch_audio(
     key: str, data: bytes, *, max_bytes: int = MAX_BYTES
 ) -> tuple[torch.Tensor, int] | None:
     """Decode a whole audio file; None if the key's extension is not that of audio.
-
-    Args:
-        key: the field's name, with its extension.
-        data: the file.
-        max_bytes: the most that the samples may take.
 
     Returns:
         float32 `[channels, samples]` from -1 to 1, and the samples a second.

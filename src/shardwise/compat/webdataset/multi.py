@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.compat.webdataset.loader import StatefulLoader
 from shardwise.compat.webdataset.utils import identity
 
 
+@dataclass(eq=False, repr=False)
 class MultiLoader:
     """What a dataset yields in several worker processes, one item of each worker in turn."""
 
-    def __init__(
-        self,
-        dataset: Iterable[Any],
-        workers: int = 4,
-        verbose: bool = False,  # noqa: ARG002
-        nokill: bool = False,  # noqa: ARG002
-        prefix: str = "",  # noqa: ARG002
-    ) -> None:
-        self.dataset = dataset
-        self.workers = workers
+    dataset: Iterable[Any]
+    workers: int = 4
+    verbose: bool = False
+    nokill: bool = False
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
         self._loader = StatefulLoader(
-            dataset, batch_size=None, num_workers=workers, collate_fn=identity
+            self.dataset, batch_size=None, num_workers=self.workers, collate_fn=identity
         )
 
     def kill(self) -> None:

@@ -63,15 +63,13 @@ class MultiShardSample(IterableDataset[Any]):
         prefix = expand(spec.get("prefix", ""))
         for one in spec["datasets"]:
             _refuse_unknown(one, _SET_KEYS)
-            buckets = one.get("buckets", spec.get("buckets", []))
-            buckets = [buckets] if isinstance(buckets, str) else buckets or [""]
+            buckets = _listed(one.get("buckets", spec.get("buckets", []))) or [""]
             if len(buckets) != 1:
                 raise ValueError(f"buckets={buckets}: one for each set of shards")
             bucket = expand(buckets[0])
-            shards = [one["shards"]] if isinstance(one["shards"], str) else one["shards"]
             urls = [
                 prefix + os.path.join(bucket, url)  # noqa: PTH118 - URLs
-                for shard in shards
+                for shard in _listed(one["shards"])
                 for url in expand_braces(expand(shard))
             ]
             choose, resample = one.get("choose", -1), one.get("resample", -1)
@@ -102,6 +100,10 @@ class MultiShardSample(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return ({"url": url} for url in self.get_shards_for_epoch())
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _refuse_unknown(spec: dict[str, Any], known: set[str]) -> None:

@@ -1,8 +1,9 @@
 """Pipelines: a source and stages behind it, with epochs, seeds and a state.
 
 A pass through the pipeline depends on (seed, number of the pass, rank, worker) alone, however its
-worker was started. Epoch e of a plain pipeline is pass e; `with_epoch` cuts the endless line of
-passes into epochs of a given size, each going on where the last one stopped.
+worker was started: each stage that draws random numbers gets its key while the pass is built. Epoch
+e of a plain pipeline is pass e; `with_epoch` cuts the endless line of passes into epochs of a given
+size, each going on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
 from shardwise.compat.webdataset.positions import (
-    PASSES_APART,
     VERSION,
     EpochCounter,
-    EpochEnds,
-    OpenPasses,
+    Places,
     Position,
     check_state,
     drawn_seeds,
@@ -37,11 +37,17 @@ from shardwise.compat.webdataset.readers import (
     in_worker,
 )
 from shardwise.compat.webdataset.shardlists import ResampledShards
-from shardwise.compat.webdataset.stages import ENDLESS, StageList, division_warning, is_steered
+from shardwise.compat.webdataset.stages import (
+    PASSES_APART,
+    StageList,
+    division_warning,
+    is_steered,
+)
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 
+ENDLESS = sys.maxsize
 # New workers read at most 20,000 samples of a resampled pass again, to continue behind them.
 _MAX_AGAIN = 20_000
 
@@ -64,18 +70,32 @@ class DataPipeline(StageList):
 
     def __init__(self, *args: Any, seed: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         super().__init__(*args, seed=seed)
+        # Passes an epoch, and the most items; below 1 for no limit.
+        self.repetitions = 1
+        self.nsamples = -1
         self._epochs = EpochCounter()
-        self._epoch_ends: EpochEnds | None = None
+        # Where sized epochs ended, and where a loaded state goes on.
+        self._ends: Places | None = None
+        self._loaded: Places | None = None
         self._inherited_ranks: Ranks | None = None
-        self._loaded: dict[str, Any] | None = None
         self._position: Position | None = None
-        self._open_passes: OpenPasses | None = None
+        # The passes that the next sized epoch continues, and the process that reads them.
+        self._open_passes: tuple[int, Position, Iterator[Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Found here, in the process that has the process group, for the one that has not.
         ranks = find_ranks(inherited=self._inherited_ranks)
         own = {"_inherited_ranks": ranks, "_position": None, "_open_passes": None}
         return self.__dict__ | own
+
+    def compose(self, *args: Any) -> Self:
+        """A new pipeline with more stages; it shares the stages that are there."""
+        result = copy.copy(self)
+        result.pipeline = [*self.pipeline, *args]
+        result._epochs = EpochCounter(self.next_epoch)
+        result._ends = None if self._ends is None else Places()
+        result._open_passes = result._position = None
+        return result
 
     def close(self) -> None:
         """Close the stages that can be closed; the pipeline can't be used any more."""
@@ -85,13 +105,38 @@ class DataPipeline(StageList):
                 stage.close()
         self.pipeline = []
 
-    def iterator1(self) -> Iterator[Any]:
-        """One pass."""
-        return self._pass(Position(0, self._reader(), self._epochs.next_epoch))
+    @property
+    def _is_resampled(self) -> bool:
+        source = self.pipeline[0] if self.pipeline else None
+        return isinstance(source, ResampledShards) and source.in_passes
 
-    def iterator(self) -> Iterator[Any]:
-        """The passes of one epoch, without a limit to the number of samples."""
-        return self._unlimited(Position(self._begin(), self._reader()))
+    @property
+    def _num_passes(self) -> int:
+        """Passes an epoch; shards without end make passes without end."""
+        return ENDLESS if self._is_resampled else self.repetitions
+
+    @property
+    def _has_limit(self) -> bool:
+        return self.repetitions != 1 and self.nsamples > 0
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether epochs are cut from an endless line of passes."""
+        return self.repetitions == ENDLESS and self.nsamples > 0
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch has no end."""
+        return self._num_passes == ENDLESS and not self._has_limit
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether such an epoch continues inside the pass where the last one stopped.
+
+        Where the program itself orders the shards, each epoch is a pass of its own, as in
+        WebDataset: readers in passes of different epochs would read the same shards.
+        """
+        return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
@@ -102,12 +147,14 @@ class DataPipeline(StageList):
             INHERITED_RANKS.set(ranks)
         reader = find_reader(inherited=ranks)
         self._warn_of_division(reader, ranks)
-        position = self._position = Position(self._begin(), reader)
-        self._resume(position)
+        position = self._position = self._begin(reader)
+        if self._ends is not None:
+            self._ends.go_on(position)
+        if self._loaded is not None:
+            self._loaded.resume(position)
         if self.is_sized:
             return self._sized(position)
-        items = self._unlimited(position)
-        return islice(items, self.nsamples) if self._has_limit else items
+        return self._whole_passes(position, self.nsamples if self._has_limit else ENDLESS)
 
     def _reader(self) -> Reader:
         return find_reader(inherited=self._inherited_ranks)
@@ -119,59 +166,46 @@ class DataPipeline(StageList):
             if message is not None and self._epochs.is_first_warning():
                 warnings.warn(message, stacklevel=3)
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether such an epoch continues inside the pass where the last one stopped.
-
-        Where the program itself orders the shards, each epoch is a pass of its own, as in
-        WebDataset: readers in passes of different epochs would read the same shards.
-        """
-        return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
-
-    def _begin(self) -> int:
+    def _begin(self, reader: Reader) -> Position:
         """The epoch that begins; inside another pipeline it is that one's pass."""
         current = CURRENT_PASS.get()
-        return self._epochs.begin() if current is None else current.number
+        epoch = self._epochs.begin() if current is None else current.number
+        return Position(epoch, reader, self._first_pass(epoch))
 
     def _first_pass(self, epoch: int) -> int:
-        """The first pass of an epoch of whole passes."""
         num = self._num_passes
         return epoch * (PASSES_APART if num == ENDLESS else num)
 
-    def _unlimited(self, position: Position) -> Iterator[Any]:
-        """An epoch of whole passes."""
-        first, num = self._first_pass(position.epoch), self._num_passes
-        if not position.is_resumed:
-            position.number = first
-        items = self._passes(position, ENDLESS if num == ENDLESS else first + num)
-        return _cut(items, position, ENDLESS)
+    def iterator1(self) -> Iterator[Any]:
+        """One pass."""
+        return self._pass(Position(0, self._reader(), self.next_epoch))
+
+    def iterator(self) -> Iterator[Any]:
+        """The passes of one epoch, without a limit to the number of samples."""
+        return self._whole_passes(self._begin(self._reader()), ENDLESS)
+
+    def _whole_passes(self, position: Position, limit: int) -> Iterator[Any]:
+        """An epoch of the passes that are its own, up to a number of items."""
+        num = self._num_passes
+        end = ENDLESS if num == ENDLESS else self._first_pass(position.epoch) + num
+        return self._cut(self._passes(position, end), position, limit)
 
     def _sized(self, position: Position) -> Iterator[Any]:
         """An epoch of a given size, cut from the endless line of passes."""
         num = self._share(position.reader)
-        # A copy runs the passes: they must not keep the pipeline alive that keeps them.
-        runner = copy.copy(self)
-        if not position.is_resumed:
-            position.number = position.epoch * PASSES_APART
         if not self.goes_on:
-            items = runner._joined_passes(position)
-            return _cut(islice(items, position.num_discarded, None), position, num)
-        passes = self._open_passes
-        if not position.is_resumed and passes is not None and passes.is_next(position.epoch):
-            epoch, position = position.epoch, passes.position
-            position.epoch, position.num_yielded, position.is_done = epoch, 0, False
-            self._position = position
+            return self._cut(self._joined_passes(position), position, num)
+        pid, last, items = self._open_passes or (0, position, iter(()))
+        if pid == os.getpid() and last.epoch == position.epoch - 1:
+            last.epoch, last.num_yielded, last.is_done = position.epoch, 0, False
+            self._position = position = last
         else:
-            if not position.is_resumed and self._epoch_ends is not None:
-                self._epoch_ends.restore(position)
-                if self._is_resampled and position.num_prefix > _MAX_AGAIN:
-                    # Shards without end promise no sample: new ones cost less than the way back.
-                    position.number, position.num_prefix = position.number + 1, 0
-            items = runner._passes(position, ENDLESS)
-            passes = self._open_passes = OpenPasses(items, position, os.getpid())
-            if position.num_yielded >= num and self._epoch_ends is not None:
-                self._epoch_ends.put(position)
-        return _cut(passes.items, position, num, self._epoch_ends)
+            self._open_passes = None
+            # A copy runs the passes: they must not keep the pipeline alive that keeps them.
+            items = copy.copy(self)._passes(position, ENDLESS)
+            self._open_passes = os.getpid(), position, items
+            self._note_end(position, num)
+        return self._cut(items, position, num)
 
     def _share(self, reader: Reader) -> int:
         """How many items of an epoch this reader yields."""
@@ -179,31 +213,33 @@ class DataPipeline(StageList):
             return self.nsamples
         return (self.nsamples - reader.worker + reader.num_workers - 1) // reader.num_workers
 
-    def _passes(self, position: Position, end: int) -> Iterator[Any]:
-        """The items of passes, one pass after the other."""
-        first, skip, num_discarded = position.number, position.num_prefix, position.num_discarded
-        for number in range(first, end):
-            position.number = number
-            is_empty = True
-            for item in self._pass(position, skip):
-                is_empty = False
-                if num_discarded:
-                    num_discarded -= 1
-                    continue
-                yield item
-            if is_empty and not (position.is_resumed and number == first):
-                # All later passes are empty, too.
-                return
-            skip = 0
+    def _cut(self, items: Iterator[Any], position: Position, num: int) -> Iterator[Any]:
+        """The next items, until the epoch has `num`; counts them and notes its end."""
+        goes_on = self.goes_on
+        num_discarded, position.num_discarded = position.num_discarded, 0
+        for _ in islice(items, num_discarded):
+            pass
+        while position.num_yielded < num:
+            try:
+                item = next(items)
+            except StopIteration:
+                break
+            position.num_yielded += 1
+            if goes_on:
+                # Before the last item goes out: its taker may not come back.
+                self._note_end(position, num)
+            yield item
+        position.is_done = True
 
-    def compose(self, *args: Any) -> Self:
-        """A new pipeline with more stages; it shares the stages that are there."""
-        result = copy.copy(self)
-        result.pipeline = [*self.pipeline, *args]
-        result._epochs = self._epochs.copy()
-        result._epoch_ends = None if self._epoch_ends is None else EpochEnds()
-        result._open_passes = result._position = None
-        return result
+    def _note_end(self, position: Position, num: int) -> None:
+        """Have the reader's next epoch go on there, also in another process."""
+        if position.num_yielded < num or self._ends is None:
+            return
+        number, num_prefix = position.number, position.num_prefix
+        if self._is_resampled and num_prefix > _MAX_AGAIN:
+            # Shards without end promise no sample: new ones cost less than the way back.
+            number, num_prefix = number + 1, 0
+        self._ends.put(Position(position.epoch + 1, position.reader, number, num_prefix))
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
@@ -218,14 +254,14 @@ class DataPipeline(StageList):
         self.repetitions = nepochs if nepochs > 0 else ENDLESS
         self.nsamples = nbatches
         self._open_passes = None
-        self._epoch_ends = EpochEnds() if self.is_sized else None
+        self._ends = Places() if self.is_sized else None
         return self
 
     def set_epoch(self, epoch: int) -> None:
         """Have this epoch begin next, also in workers that live already."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
-        if epoch != self._epochs.next_epoch:
+        if epoch != self.next_epoch:
             self._open_passes = None
             self._epochs.set(epoch)
 
@@ -264,6 +300,10 @@ class DataPipeline(StageList):
             places = {"0": [position.number, position.num_prefix, num_yielded]}
             epoch = epoch if position.is_done else position.epoch
         reader = self._reader()
+        return {**self._state(epoch, places, reader), "worker": reader.worker}
+
+    def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
+        """The places of all workers that are at the reader's rank."""
         return {
             "version": VERSION,
             **self._identity(),
@@ -272,7 +312,6 @@ class DataPipeline(StageList):
             "rank": reader.rank,
             "world_size": reader.world_size,
             "num_workers": reader.num_workers,
-            "worker": reader.worker,
             "drawn": drawn_seeds(self.pipeline),
         }
 
@@ -285,51 +324,21 @@ class DataPipeline(StageList):
         reader = self._reader()
         check_state(state, {**self._identity(), "world_size": reader.world_size})
         restore_drawn_seeds(self.pipeline, state, reader.rank)
-        self._resume_from(state)
+        epoch, positions = state["epoch"], []
+        for name, place in state["places"].items():
+            worker = state.get("worker", int(name))
+            own = replace(reader, worker=worker, num_workers=state["num_workers"])
+            at = Position(epoch, own, *place)
+            if state["rank"] != reader.rank:
+                # The prefix of another rank is not known: the items that it yielded are read again.
+                num = at.num_yielded + (epoch * self._share(own) if self.goes_on else 0)
+                at.move([0 if self.goes_on else self._first_pass(epoch), 0, at.num_yielded, num])
+            positions.append(at)
+        self._resume_from(epoch, positions)
 
-    def _resume_from(self, state: dict[str, Any]) -> None:
-        self._loaded = state
+    def _resume_from(self, epoch: int, positions: list[Position]) -> None:
+        self._loaded = Places(max((at.reader.num_workers for at in positions), default=0))
+        for at in positions:
+            self._loaded.put(at)
         self._open_passes = self._position = None
-        self._epochs.set(state["epoch"])
-
-    def _resume(self, position: Position) -> None:
-        """Put a position where a loaded state says that its reader continues in its epoch."""
-        state, self._loaded = self._loaded, None
-        reader = position.reader
-        if state is None or state["epoch"] != position.epoch:
-            return
-        if state["num_workers"] != reader.num_workers:
-            raise StateError(
-                f"the state was taken with {state['num_workers']} workers, and this reader is one "
-                f"of {reader.num_workers}: use the same num_workers"
-            )
-        is_own = "worker" in state
-        place = state["places"].get("0" if is_own else str(reader.worker))
-        if place is None or (is_own and state["worker"] != reader.worker):
-            return
-        position.is_resumed = True
-        position.number, position.num_prefix, position.num_yielded = place
-        if state["rank"] != reader.rank:
-            # The prefix of another rank is not known: the items that it yielded are read again.
-            position.number, position.num_prefix = self._first_pass(position.epoch), 0
-            position.num_discarded = position.num_yielded
-            if self.goes_on:
-                position.number = 0
-                position.num_discarded += position.epoch * self._share(reader)
-
-
-def _cut(
-    items: Iterator[Any], position: Position, num: int, ends: EpochEnds | None = None
-) -> Iterator[Any]:
-    """The next items, until the epoch has `num`; counts them and notes its end."""
-    while position.num_yielded < num:
-        try:
-            item = next(items)
-        except StopIteration:
-            break
-        position.num_yielded += 1
-        if position.num_yielded == num and ends is not None:
-            # Before the last item goes out: its taker may not come back.
-            ends.put(position)
-        yield item
-    position.is_done = True
+        self._epochs.set(epoch)

@@ -1,8 +1,8 @@
-"""Where a pipeline is: which pass, and how far in it; for one reader, and kept between epochs.
+"""Where a pipeline's readers are, in memory that worker processes share.
 
 A pass is one run of all stages, from the list of shards on. It is the same each time it is run, so
-a position is the pass's number and how many items have come out of the part of the pipeline that
-keeps items back (its prefix: everything up to the last shuffle).
+a position is the pass's number and how many items have come out of its prefix: the stages up to the
+last one that keeps items back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from shardwise.plan.permute import mix
 
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
-# The cells: the epoch behind the last one and a mark of who began that (0 for the main process,
-# else the workers' common seed); how often the epoch was set, and to which; whether the pipeline
-# has warned.
+# Cells of a counter: the epoch behind the last one, with a mark of who began that (0 for the main
+# process, else the workers' common seed); how often the epoch was set, and to which; whether the
+# pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
 
 
@@ -36,11 +36,14 @@ class SharedIntegers:
     def __init__(self, values: list[int], cells: Any = None) -> None:
         self._cells: Any = RawArray("q", values) if cells is None else cells
 
-    def __getitem__(self, place: int) -> int:
-        return int(self._cells[place])
+    def __getitem__(self, place: Any) -> Any:
+        return self._cells[place]
 
-    def __setitem__(self, place: int, value: int) -> None:
+    def __setitem__(self, place: Any, value: Any) -> None:
         self._cells[place] = value
+
+    def __len__(self) -> int:
+        return len(self._cells)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is not None:
@@ -53,9 +56,8 @@ class EpochCounter:
     """Counts the epochs that have begun, over generations of workers.
 
     torch's DataLoader may start new workers for every epoch, from a dataset that knows nothing of
-    the epochs before. The count is in anonymous shared memory: workers that were started together
-    see the same epoch, the next generation the next one. It needs no lock, and a killed process
-    leaves no name behind.
+    the epochs before. Workers that were started together see the same epoch, the next generation
+    the next one. The memory needs no lock, and a killed process leaves no name behind.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
@@ -65,14 +67,10 @@ class EpochCounter:
         self._seen_sets = 0
         self._epoch = -1
 
-    def copy(self) -> EpochCounter:
-        """A counter of its own with the same count."""
-        return EpochCounter(self.next_epoch)
-
     @property
     def next_epoch(self) -> int:
         """The epoch that begins next, as far as this process can see."""
-        return self._cells[_WORD] & _EPOCH_MASK
+        return int(self._cells[_WORD] & _EPOCH_MASK)
 
     @property
     def was_begun_by_worker(self) -> bool:
@@ -88,7 +86,7 @@ class EpochCounter:
     def set(self, epoch: int) -> None:
         """Have this epoch begin next, also in workers that live already."""
         self._cells[_SET_TO] = epoch
-        self._cells[_NUM_SETS] = self._cells[_NUM_SETS] + 1
+        self._cells[_NUM_SETS] += 1
         self._cells[_WORD] = epoch
 
     def begin(self) -> int:
@@ -105,8 +103,7 @@ class EpochCounter:
                 epoch = self._cells[_SET_TO] if was_set else self._epoch + 1
             else:
                 word = self._cells[_WORD]
-                was_begun = word >> _EPOCH_BITS == mark
-                epoch = (word & _EPOCH_MASK) - was_begun
+                epoch = (word & _EPOCH_MASK) - (word >> _EPOCH_BITS == mark)
             self._own_mark = os.getpid(), mark
         self._seen_sets = self._cells[_NUM_SETS]
         self._epoch = epoch
@@ -115,11 +112,7 @@ class EpochCounter:
 
 
 VERSION = 2
-# Where the passes of an epoch begin that can't know where the last one ended.
-PASSES_APART = 1 << 20
 _MAX_WORKERS = 256
-# The epoch behind the one that ended, number of workers, pass, items of its prefix.
-_NUM_CELLS = 4
 
 
 @dataclass
@@ -133,7 +126,6 @@ class Position:
         num_prefix: items that the pass's prefix has given.
         num_yielded: items of the epoch that have come out.
         num_discarded: whole items to leave out first, where `num_prefix` is not known.
-        is_resumed: whether a state gave the place: the pass may be at its end then.
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
         loader_state: the state of the loader at the beginning of the pass, where there is one.
@@ -145,51 +137,64 @@ class Position:
     num_prefix: int = 0
     num_yielded: int = 0
     num_discarded: int = 0
-    is_resumed: bool = False
     is_done: bool = False
     rotation: int = 0
     loader_state: dict[str, Any] | None = None
 
-
-@dataclass
-class OpenPasses:
-    """An endless line of passes that the next epoch continues, in the same process."""
-
-    items: Iterator[Any]
-    position: Position
-    pid: int
-
-    def is_next(self, epoch: int) -> bool:
-        """Whether the epoch continues these passes."""
-        return self.pid == os.getpid() and self.position.epoch == epoch - 1
+    def move(self, place: list[int]) -> None:
+        """Go to another place of the epoch."""
+        self.number, self.num_prefix, self.num_yielded, self.num_discarded = place
 
 
-class EpochEnds:
-    """Where each worker was at the end of its last epoch, for the worker that follows it."""
+class Places:
+    """Where an epoch of each worker begins; each worker reads and writes a row of its own.
 
-    def __init__(self) -> None:
-        self._cells = SharedIntegers([0] * (_NUM_CELLS * _MAX_WORKERS))
+    A row is the epoch + 1, the number of workers, and the numbers of a `Position`.
+    """
 
-    def put(self, position: Position) -> None:
-        """Note the end of an epoch."""
-        reader = position.reader
-        if reader.worker < _MAX_WORKERS:
-            first = _NUM_CELLS * reader.worker
-            values = (reader.num_workers, position.number, position.num_prefix)
-            for i, value in enumerate(values, 1):
-                self._cells[first + i] = value
+    _NUM_CELLS = 6
+
+    def __init__(self, num_workers: int = 0) -> None:
+        self._cells = SharedIntegers([0] * (self._NUM_CELLS * max(_MAX_WORKERS, num_workers)))
+
+    def _row(self, reader: Reader) -> slice:
+        first = self._NUM_CELLS * reader.worker
+        return slice(first, first + self._NUM_CELLS)
+
+    def put(self, at: Position) -> None:
+        """Have the reader's epoch `at.epoch` begin there."""
+        row = self._row(at.reader)
+        if row.stop <= len(self._cells):
+            place = [at.number, at.num_prefix, at.num_yielded, at.num_discarded]
+            self._cells[row] = [0, at.reader.num_workers, *place]
             # The epoch is written last: the other cells are whole then.
-            self._cells[first] = position.epoch + 1
+            self._cells[row.start] = at.epoch + 1
 
-    def restore(self, position: Position) -> None:
-        """Put a position where the epochs before its own ended, if the same workers read them."""
-        reader = position.reader
-        if reader.worker >= _MAX_WORKERS:
+    def go_on(self, position: Position) -> None:
+        """Move a position to where an epoch ended, if it is a later one of the same workers."""
+        behind, num_workers, *place = self._cells[self._row(position.reader)] or [0, 0]
+        if 0 < behind <= position.epoch + 1 and num_workers == position.reader.num_workers:
+            position.move(place)
+
+    def resume(self, position: Position) -> None:
+        """Move a position to its place in the epoch of a loaded state, once.
+
+        Raises:
+            StateError: the state is of another number of workers.
+        """
+        row = self._row(position.reader)
+        behind, num_workers, *place = self._cells[row] or [0, 0]
+        if not behind:
             return
-        first = _NUM_CELLS * reader.worker
-        behind, num_workers, *place = (self._cells[first + i] for i in range(_NUM_CELLS))
-        if 0 < behind <= position.epoch and num_workers == reader.num_workers:
-            position.number, position.num_prefix = place
+        self._cells[row.start] = 0
+        if behind != position.epoch + 1:
+            return
+        if num_workers != position.reader.num_workers:
+            raise StateError(
+                f"the state was taken with {num_workers} workers, and this reader is one of "
+                f"{position.reader.num_workers}: use the same num_workers"
+            )
+        position.move(place)
 
 
 def fingerprint(stages: list[Any]) -> str | None:
@@ -200,18 +205,18 @@ def fingerprint(stages: list[Any]) -> str | None:
     return hashlib.sha256(json.dumps(urls).encode()).hexdigest()[:16]
 
 
-def _drawing(stages: Any) -> Iterator[Any]:
-    """The lists of shards that have drawn a seed for themselves, those of mixtures included."""
+def drawing(stages: Any) -> Iterator[Any]:
+    """The lists of shards that have drawn a seed, `entropy`, those of mixtures included."""
     for stage in stages if isinstance(stages, list | tuple) else ():
         if getattr(stage, "entropy", 0):
             yield stage
-        yield from _drawing(getattr(stage, "pipeline", None))
-        yield from _drawing(getattr(stage, "datasets", None))
+        yield from drawing(getattr(stage, "pipeline", None))
+        yield from drawing(getattr(stage, "datasets", None))
 
 
 def drawn_seeds(stages: list[Any]) -> list[int]:
     """The seeds that lists of shards have drawn for themselves."""
-    return [stage.entropy for stage in _drawing(stages)]
+    return [stage.entropy for stage in drawing(stages)]
 
 
 def restore_drawn_seeds(stages: list[Any], state: dict[str, Any], rank: int) -> None:
@@ -220,16 +225,16 @@ def restore_drawn_seeds(stages: list[Any], state: dict[str, Any], rank: int) -> 
     Raises:
         StateError: the state holds other seeds, or those of another rank.
     """
-    drawing, seeds = list(_drawing(stages)), state.get("drawn") or []
-    if not drawing and not seeds:
+    lists, seeds = list(drawing(stages)), state.get("drawn") or []
+    if not lists and not seeds:
         return
-    if not isinstance(seeds, list) or len(seeds) != len(drawing) or state["rank"] != rank:
+    if not isinstance(seeds, list) or len(seeds) != len(lists) or state["rank"] != rank:
         raise StateError(
-            f"{len(drawing)} lists of resampled shards here have drawn a seed themselves, and the "
+            f"{len(lists)} lists of resampled shards here have drawn a seed themselves, and the "
             f"state of rank {state['rank']} holds {seeds}: give each rank ({rank} here) the state "
             "that it saved, or ResampledShards(seed=..., deterministic=True)"
         )
-    for stage, seed in zip(drawing, seeds, strict=True):
+    for stage, seed in zip(lists, seeds, strict=True):
         stage.entropy = seed
 
 

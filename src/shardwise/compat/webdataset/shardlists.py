@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from itertools import islice
 from typing import Any
 
@@ -231,6 +231,7 @@ def resampled_(src: Iterable[Any], n: int = sys.maxsize) -> Iterator[Any]:
 resampled = pipelinefilter(resampled_)
 
 
+@dataclass(eq=False, repr=False)
 class ResampledShards(IterableDataset[Any]):
     """Shards without end: the whole list in random order, again and again in other orders.
 
@@ -238,36 +239,30 @@ class ResampledShards(IterableDataset[Any]):
     so that together they read all of it; `deterministic` or a seed makes that so for all ranks.
 
     Args:
-        urls: see `expand_urls`.
+        urls: see `expand_urls`; the first `max_urls` shards are used.
         nshards: shards that each reader gets.
         seed: a seed; 0 stands for none, unless `deterministic` is set.
         worker_seed: a function that gives each reader a number; readers then do not share.
         deterministic: the same order in every run.
-        max_urls: the most shards of the list that are used.
         empty_check: raise if the list is empty.
     """
 
-    def __init__(
-        self,
-        urls: Any,
-        nshards: int = sys.maxsize,
-        seed: Any = 0,
-        worker_seed: Any = None,
-        deterministic: bool = False,
-        max_urls: int = int(1e6),
-        empty_check: bool = True,
-    ) -> None:
-        super().__init__()
-        self.urls = expand_source(urls, max_urls)
+    urls: Any
+    nshards: int = sys.maxsize
+    seed: Any = 0
+    worker_seed: Any = None
+    deterministic: bool = False
+    max_urls: InitVar[int] = int(1e6)
+    empty_check: InitVar[bool] = True
+
+    def __post_init__(self, max_urls: int, empty_check: bool) -> None:
+        self.urls = expand_source(self.urls, max_urls)
         if empty_check and not self.urls:
             raise ValueError("no shards: the list is empty (empty_check=False permits that)")
-        self.nshards = nshards
-        self.worker_seed = worker_seed
-        self.deterministic = deterministic
-        self.seed = seed
         self.epoch = -1
         # Drawn here, so that workers share it.
-        self.entropy = 0 if deterministic or seed != 0 else random.SystemRandom().getrandbits(62)
+        is_known = self.deterministic or self.seed != 0
+        self.entropy = 0 if is_known else random.SystemRandom().getrandbits(62)
 
     @property
     def in_passes(self) -> bool:

@@ -1,12 +1,7 @@
-"""A list of stages, the length of its epochs, and one pass through it.
-
-A pass depends on (seed, number of the pass, rank, worker) alone: each stage that draws random
-numbers gets its key while the pass is built.
-"""
+"""A list of stages, one pass through it, and how its shards are divided."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from itertools import count, islice
@@ -14,7 +9,7 @@ from typing import Any, Self
 
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import filters, mapping
-from shardwise.compat.webdataset.positions import PASSES_APART, Position
+from shardwise.compat.webdataset.positions import Position
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
 from shardwise.compat.webdataset.shardlists import (
@@ -27,23 +22,15 @@ from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks, unused_world_size
 
-ENDLESS = sys.maxsize
-
-# Functions of stages that keep no samples back.
-_STATELESS = frozenset(
-    {
-        filters._batched, mapping._associate, mapping._decode, mapping._extract_keys,
-        mapping._info, mapping._log_keys, mapping._map, mapping._map_dict, mapping._map_tuple,
-        mapping._rename, mapping._rename_keys, mapping._select, mapping._to_tuple,
-        mapping._xdecode,
-    }
-)  # fmt: skip
+# Where the passes of an epoch begin that can't know where the last one ended.
+PASSES_APART = 1 << 20
 
 
 def is_stateless(stage: Any) -> bool:
     """Whether the number of items that went into a stage says where it is."""
     if isinstance(stage, FilterFunction):
-        return stage.f in _STATELESS
+        # Those of `mapping` treat one sample at a time.
+        return stage.f is filters._batched or stage.f.__module__ == mapping.__name__
     return bool(getattr(stage, "is_stateless", False))
 
 
@@ -54,22 +41,15 @@ class StageList(IterableDataset[Any], PipelineStage):
         pipeline: the stages, as a list that may be changed.
         seed: what all random stages draw from.
         length: what `len()` says; below 0 it says nothing.
-        repetitions: passes an epoch.
-        nsamples: the most items an epoch; below 1 for no limit.
     """
 
     def __init__(self, *args: Any, seed: Any = None) -> None:
         super().__init__()
         self.pipeline: list[Any] = []
-        self.length = -1
-        self.repetitions = 1
-        self.nsamples = -1
-        self.seed = (variable("WDS_SEED") or 0) if seed is None else seed
         for arg in args:
-            if isinstance(arg, list):
-                self.pipeline.extend(arg)
-            elif arg is not None:
-                self.pipeline.append(arg)
+            self.pipeline += arg if isinstance(arg, list) else [] if arg is None else [arg]
+        self.length = -1
+        self.seed = (variable("WDS_SEED") or 0) if seed is None else seed
 
     def __len__(self) -> int:
         if self.length < 0:
@@ -114,65 +94,6 @@ class StageList(IterableDataset[Any], PipelineStage):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
 
-    @property
-    def _num_passes(self) -> int:
-        """Passes an epoch; shards without end make passes without end."""
-        return ENDLESS if self._is_resampled else self.repetitions
-
-    @property
-    def _is_resampled(self) -> bool:
-        source = self.pipeline[0] if self.pipeline else None
-        return isinstance(source, ResampledShards) and source.in_passes
-
-    @property
-    def _has_limit(self) -> bool:
-        return self.repetitions != 1 and self.nsamples > 0
-
-    @property
-    def is_sized(self) -> bool:
-        """Whether epochs are cut from an endless line of passes."""
-        return self.repetitions == ENDLESS and self.nsamples > 0
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether an epoch has no end."""
-        return self._num_passes == ENDLESS and not self._has_limit
-
-    def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
-        """One pass, without the first `skip` items of its prefix."""
-        num = self._prefix_length()
-        prefix = self._prefix(position, skip, num)
-        items: Iterator[Any] = self._run(position, prefix, self.pipeline[num:])
-        return items
-
-    def _joined_passes(self, position: Position) -> Iterator[Any]:
-        """Passes as one stream: what the last stages gather continues behind the end of a pass."""
-        num = self._prefix_length()
-        first, skip = position.number, position.num_prefix
-
-        def prefixes() -> Iterator[Any]:
-            for position.rotation in count(first % PASSES_APART):
-                position.number = first - first % PASSES_APART + position.rotation
-                yield from self._prefix(position, skip if position.number == first else 0, num)
-                if not position.num_prefix:
-                    # An empty pass: all later ones are empty, too.
-                    return
-
-        items: Iterator[Any] = self._run(position, prefixes(), self.pipeline[num:])
-        return items
-
-    def _prefix_length(self) -> int:
-        """The number of stages up to the last one that keeps samples back."""
-        num = len(self.pipeline)
-        while num > 1 and is_stateless(self.pipeline[num - 1]):
-            num -= 1
-        return num
-
-    def _prefix(self, position: Position, skip: int, num: int) -> Iterator[Any]:
-        """The items that go into the stateless stages in a pass, without the first ones."""
-        items = self._run(position, None, self.pipeline[:num])
-        return _counted(iter(items), position, skip)
-
     def _run(self, position: Position, source: Any, stages: list[Any]) -> Any:
         """Some of the stages, as those of the pass `position.number`."""
         current = Pass(as_seed(self.seed), position.number, position.reader, position.rotation)
@@ -184,18 +105,64 @@ class StageList(IterableDataset[Any], PipelineStage):
             CURRENT_PASS.reset(token)
         return source
 
+    def _prefix_length(self) -> int:
+        """The number of stages up to the last one that keeps samples back."""
+        num = len(self.pipeline)
+        while num > 1 and is_stateless(self.pipeline[num - 1]):
+            num -= 1
+        return num
 
-def _counted(items: Iterator[Any], position: Position, skip: int) -> Iterator[Any]:
-    """Count the items of the prefix, and leave out the first ones."""
-    position.num_prefix = sum(1 for _ in islice(items, skip))
-    if position.num_prefix < skip:
-        raise StateError(
-            f"the state was taken behind {skip} samples of a pass that has "
-            f"{position.num_prefix} now: are the shards and the stages the same?"
+    def _prefix(self, position: Position, skip: int) -> Iterator[Any]:
+        """The items that go into the stateless stages in a pass, counted, without the first."""
+        items = iter(self._run(position, None, self.pipeline[: self._prefix_length()]))
+        position.num_prefix = sum(1 for _ in islice(items, skip))
+        if position.num_prefix < skip:
+            raise StateError(
+                f"the state was taken behind {skip} samples of a pass that has "
+                f"{position.num_prefix} now: are the shards and the stages the same?"
+            )
+        for item in items:
+            position.num_prefix += 1
+            yield item
+
+    def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
+        """One pass, without the first `skip` items of its prefix."""
+        stages = self.pipeline[self._prefix_length() :]
+        items: Iterator[Any] = self._run(position, self._prefix(position, skip), stages)
+        return items
+
+    def _passes(self, position: Position, end: int) -> Iterator[Any]:
+        """The items of passes, one pass after the other."""
+        skip = position.num_prefix
+        for number in range(position.number, end):
+            position.number = number
+            is_empty = not skip
+            for item in self._pass(position, skip):
+                is_empty = False
+                yield item
+            if is_empty:
+                # All later passes are empty, too.
+                return
+            skip = 0
+
+    def _joined_passes(self, position: Position) -> Iterator[Any]:
+        """Passes as one stream: what the last stages gather continues behind the end of a pass."""
+
+        def prefixes() -> Iterator[Any]:
+            skip, rotation = position.num_prefix, position.number % PASSES_APART
+            first = position.number - rotation
+            for position.rotation in count(rotation):
+                position.number = first + position.rotation
+                yield from self._prefix(position, skip)
+                if not position.num_prefix:
+                    # An empty pass: all later ones are empty, too.
+                    return
+                skip = 0
+
+        items: Iterator[Any] = self._run(
+            position, prefixes(), self.pipeline[self._prefix_length() :]
         )
-    for item in items:
-        position.num_prefix += 1
-        yield item
+        return items
 
 
 def division_warning(

@@ -23,8 +23,7 @@ from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import HeaderScan, Scan
 from shardwise.storage import LocalFile
 
-# The bytes, and the members in them: names, and where each payload begins and ends.
-Block = tuple[bytes, list[bytes], list[int], list[int]]
+Member = tuple[str, bytes]
 
 _COMPRESSIONS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"\x1f\x8b": ("gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
@@ -42,10 +41,9 @@ class DamagedShardError(DataError, tarfile.ReadError):
 
 
 class TarStream:
-    """The regular members of a tar, many at a time; iterated once.
+    """The names and payloads of a tar's regular members, many at a time; iterated once.
 
-    `stream` has `read(size)`, which may return less, and b"" at the end. Payload i of a block
-    `(data, names, starts, ends)` is `data[starts[i]:ends[i]]`.
+    `stream` has `read(size)`, which may return less, and b"" at the end.
 
     Attributes:
         has_end: after the iteration: whether the shard ended in a block of zeros.
@@ -59,28 +57,22 @@ class TarStream:
         self.has_end = True
         self._stream = stream
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[list[Member]]:
         unpacked = Unpacked(self._stream)
         source = StreamBytes(unpacked)
         scan = HeaderScan(source, url=self.url)
         try:
             for members in scan_members(scan, Counter()):
-                first = int(members.offsets[0])
-                starts = members.offsets - first
-                ends = (starts + members.sizes).tolist()
                 # numpy's strings end at the first zero, as names do.
-                names = members.names.view(f"S{members.names.shape[1]}")[:, 0]
-                yield source.read(first, ends[-1]), names.tolist(), starts.tolist(), ends
+                raw = members.names.view(f"S{members.names.shape[1]}")[:, 0].tolist()
+                payloads = source.read_many(members.offsets.tolist(), members.sizes.tolist())
+                names = [name.decode("utf-8", "surrogateescape") for name in raw]
+                yield list(zip(names, payloads, strict=True))
                 source.release(scan.position)
         except DataError as error:
             if unpacked.problem is None:
-                raise DamagedShardError(
-                    error.reason,
-                    url=error.url,
-                    key=error.key,
-                    field=error.field,
-                    offset=error.offset,
-                ) from error
+                place = {name: getattr(error, name) for name in ("url", "key", "field", "offset")}
+                raise DamagedShardError(error.reason, **place) from error
         if unpacked.problem is not None:
             raise DamagedShardError(
                 f"the compressed shard is damaged or cut short: {unpacked.problem!r}",
@@ -127,11 +119,9 @@ class _Rest(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not self._start:
-            data: bytes = self._stream.read(size)
-            return data
-        if size < 0:
-            size = len(self._start)
-        start, self._start = self._start[:size], self._start[size:]
+            return bytes(self._stream.read(size))
+        end = len(self._start) if size < 0 else size
+        start, self._start = self._start[:end], self._start[end:]
         return start
 
 
@@ -140,10 +130,9 @@ _CHUNK_BYTES = 1 << 20
 
 def _compression(fname: str) -> str | None:
     with open(fname, "rb") as file:
-        head = file.read(8)
-    return next(
-        (name for magic, (name, _) in _COMPRESSIONS.items() if head.startswith(magic)), None
-    )
+        head = file.read(_MAGIC_BYTES)
+    names = (name for magic, (name, _) in _COMPRESSIONS.items() if head.startswith(magic))
+    return next(names, None)
 
 
 def magic_filetype(fname: str) -> str:
@@ -169,18 +158,14 @@ def check_tar_format(fname: str) -> bool:
 
 def why_no_tar(fname: str) -> str | None:
     """What is wrong with a tar; None for a whole one."""
-    if _compression(fname) is not None:
-        return _why_not_unpacked(fname)
-    scan = Scan(LocalFile(fname), Path(fname).stat().st_size, url=fname)
-    try:
-        for _ in scan.runs():
-            pass
-    except DataError as error:
-        return str(error)
-    return None if scan.has_end else "it ends without the blocks of zeros of a tar: cut short"
-
-
-def _why_not_unpacked(fname: str) -> str | None:
+    if _compression(fname) is None:
+        scan = Scan(LocalFile(fname), Path(fname).stat().st_size, url=fname)
+        try:
+            for _ in scan.runs():
+                pass
+        except DataError as error:
+            return str(error)
+        return None if scan.has_end else "it ends without the blocks of zeros of a tar: cut short"
     with open(fname, "rb") as file:
         unpacked = Unpacked(file)
         try:

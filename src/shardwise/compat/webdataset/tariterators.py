@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from shardwise.compat.webdataset.grouping import (
@@ -22,7 +23,6 @@ from shardwise.compat.webdataset.grouping import (
     base_plus_ext,
     is_metadata,
     refuse_half,
-    two_members,
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
@@ -89,21 +89,18 @@ def _files(
     select_files: Callable[[str], Any] | None,
     rename_files: Callable[[str], str] | None,
 ) -> Iterator[dict[str, Any]]:
-    for data, names, starts, ends in tar:
-        for raw, start, end in zip(names, starts, ends, strict=True):
-            fname = raw.decode("utf-8", "surrogateescape")
-            if is_metadata(fname, skip_meta):
+    for fname, payload in chain.from_iterable(tar):
+        if is_metadata(fname, skip_meta):
+            continue
+        try:
+            renamed = fname if rename_files is None else rename_files(fname)
+            is_wanted = select_files is None or select_files(renamed)
+        except Exception as error:
+            if handler(error):
                 continue
-            try:
-                if rename_files is not None:
-                    fname = rename_files(fname)
-                if select_files is not None and not select_files(fname):
-                    continue
-            except Exception as error:
-                if handler(error):
-                    continue
-                return
-            yield {"fname": fname, "data": data[start:end]}
+            return
+        if is_wanted:
+            yield {"fname": renamed, "data": payload}
 
 
 def tar_file_expander(
@@ -114,18 +111,15 @@ def tar_file_expander(
     eof_value: dict[str, Any] | None = _END_OF_SHARD,
 ) -> Iterator[dict[str, Any]]:
     """The files of opened shards, and `eof_value` behind each shard unless that is None."""
-    # Kept at hand: at the interpreter's end the names of modules may be gone.
-    quietly = contextlib.suppress
     for shard in data:
         about = {"__url__": shard["url"]}
         if shard.get("local_path") is not None:
             about["__local_path__"] = shard["local_path"]
         try:
-            tar = TarStream(shard["stream"], shard["url"])
-            for file in _files(tar, SKIPPED, handler, select_files, rename_files):
-                yield file | about
-            # A program that fed the stream may have failed.
-            _close(shard["stream"])
+            with _closing(shard["stream"]):
+                tar = TarStream(shard["stream"], shard["url"])
+                for file in _files(tar, SKIPPED, handler, select_files, rename_files):
+                    yield file | about
             if eof_value is not None:
                 yield eof_value if tar.has_end else eof_value | {"__has_end__": False}
         except Exception as error:
@@ -136,10 +130,6 @@ def tar_file_expander(
             if isinstance(error, DamagedShardError) and error.key and rename_files is None:
                 end["__cut__"] = f"{error.key}.{error.field or ''}"
             yield end
-        finally:
-            # Where reading failed, or was given up, how the stream ends is no news.
-            with quietly(Exception):
-                _close(shard["stream"])
 
 
 def group_by_keys(
@@ -174,7 +164,12 @@ def group_by_keys(
                 if found.get("__local_path__") is not None:
                     sample["__local_path__"] = found["__local_path__"]
             if field in sample:
-                raise two_members(found["__url__"], key, field)  # noqa: TRY301 - for the handler
+                raise DamagedShardError(  # noqa: TRY301 - for the handler
+                    "the sample has two members for one field",
+                    url=found["__url__"],
+                    key=key,
+                    field=field,
+                )
             if wanted is None or field in wanted:
                 sample[field] = found["data"]
         except Exception as error:
@@ -209,23 +204,17 @@ def expand_samples(
     to go on, the next shard follows. If it says to stop, what was read of the sample that is cut
     comes out last, as in WebDataset.
     """
-    # Kept at hand: at the interpreter's end the names of modules may be gone.
-    quietly = contextlib.suppress
     for shard in shards:
+        path = shard.get("local_path")
         samples = ShardSamples(
-            shard["stream"],
-            shard["url"],
-            shard.get("local_path"),
-            select_files,
-            rename_files,
-            handler,
+            shard["stream"], shard["url"], path, select_files, rename_files, handler
         )
         try:
-            yield from samples
-            if samples.is_stopped:
-                return
-            # A program that fed the stream may have failed.
-            _close(shard["stream"])
+            with _closing(shard["stream"]) as close_quietly:
+                yield from samples
+                if samples.is_stopped:
+                    close_quietly()
+                    return
         except Exception as error:
             if handler(_about(error, shard)):
                 continue
@@ -233,10 +222,6 @@ def expand_samples(
                 _logger.warning("the last sample of %s is cut: %s", shard["url"], error)
                 yield samples.sample
             return
-        finally:
-            # Where reading failed, or was given up, how the stream ends is no news.
-            with quietly(Exception):
-                _close(shard["stream"])
 
 
 def tarfile_samples(
@@ -260,7 +245,22 @@ def _about(error: Exception, shard: dict[str, Any]) -> Exception:
     return error
 
 
-def _close(stream: Any) -> None:
-    close = getattr(stream, "close", None)
-    if close is not None:
-        close()
+@contextlib.contextmanager
+def _closing(stream: Any) -> Iterator[Callable[[], None]]:
+    """Close a stream at the end: a program that fed it may have failed.
+
+    Where reading failed, or was given up, how the stream ends is no news.
+    """
+    # Kept at hand: at the interpreter's end the names of modules may be gone.
+    close, quietly = getattr(stream, "close", lambda: None), contextlib.suppress
+
+    def close_quietly() -> None:
+        with quietly(Exception):
+            close()
+
+    try:
+        yield close_quietly
+    except BaseException:
+        close_quietly()
+        raise
+    close()

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,31 +23,28 @@ from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
 from shardwise.storage import atomic_write
 from shardwise.storage.streams import Upload
 
-_COMPRESSIONS = {"gz": "w|gz", "bz2": "w|bz2", "xz": "w|xz"}
+_PACKERS: dict[str, Any] = {
+    # Without a name and a time in its header.
+    "gz": lambda stream: gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0),
+    "bz2": partial(bz2.BZ2File, mode="wb"),
+    "xz": partial(lzma.LZMAFile, mode="wb"),
+}
 
 
 class TarWriter:
     """Writes samples into one tar.
 
-    A sample is a dict with a `__key__`, and an entry for each field. Members stand sorted by field.
+    A sample is a dict with a `__key__`, and an entry for each field. Members stand sorted by field,
+    with `user`, `group`, `mode` and `mtime` (seconds; None for 0) in their headers.
 
     Args:
         fileobj: a path or URL, as `gopen` takes it, or a stream, which stays open.
-        user: the owner in the headers.
-        group: the group in the headers.
-        mode: the permissions in the headers.
         compress: True or "gz", "bz2" or "xz"; False for none; None for what the name ends in.
         encoder: True encodes values by the extensions of their fields; False or None takes bytes
             only; a dict of encoders by extension; or a function of a sample.
         keep_meta: write entries that begin with `_`, too.
-        mtime: the time in the headers, in seconds; None for 0, so that bytes do not depend on it.
         format: a format of `tarfile` or its name; None for USTAR, with PAX headers where a name or
             a size does not fit.
-
-    Example:
-        >>> with TarWriter("shard.tar") as sink:
-        ...     sink.write({"__key__": "0001", "txt": "a cat", "cls": 3})
-        6
     """
 
     def __init__(
@@ -76,14 +74,14 @@ class TarWriter:
         self._last_fields: set[str] = set()
         if isinstance(fileobj, os.PathLike):
             fileobj = os.fspath(fileobj)
-        tarmode = self.tarmode(fileobj, compress)
+        pack = _PACKERS.get(self.tarmode(fileobj, compress)[2:], contextlib.nullcontext)
         with contextlib.ExitStack() as stack:
             if isinstance(fileobj, str):
                 fileobj = self.own_fileobj = stack.enter_context(_open_target(fileobj))
             else:
                 self.own_fileobj = None
             self.stream = fileobj
-            packed = stack.enter_context(_compressed(fileobj, tarmode.removeprefix("w|")))
+            packed = stack.enter_context(pack(fileobj))
             self.tarstream = stack.enter_context(
                 tarfile.open(fileobj=packed, mode="w|", format=tar_format or tarfile.USTAR_FORMAT)
             )
@@ -192,10 +190,10 @@ class TarWriter:
         if compress is False:
             return "w|"
         wanted = "gz" if compress is True else compress
-        for ending, mode in _COMPRESSIONS.items():
+        for ending in _PACKERS:
             is_named = isinstance(fileobj, str) and fileobj.endswith(ending)
             if wanted == ending or (wanted is None and is_named):
-                return mode
+                return f"w|{ending}"
         return "w|"
 
 
@@ -223,32 +221,17 @@ def _close_only(stream: Any, *, stays_open: bool) -> Iterator[Any]:
     (stream.flush if stays_open else stream.close)()
 
 
-def _compressed(stream: Any, how: str) -> contextlib.AbstractContextManager[Any]:
-    """A stream that compresses into another one, without a time in its header."""
-    if how == "gz":
-        return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
-    packers = {"bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
-    return packers[how](stream, "wb") if how in packers else contextlib.nullcontext(stream)
-
-
 class ShardWriter:
-    """Writes samples into a row of tars, each up to a number of samples or bytes.
+    """Writes samples into a row of tars, each of `maxcount` samples or `maxsize` bytes of fields.
 
     Args:
-        pattern: the names, with a place for the number, such as "out-%06d.tar".
-        maxcount: samples a shard.
-        maxsize: bytes of fields a shard.
         post: called with each shard's name when it is whole.
-        start_shard: the first number.
-        verbose: say on the standard error which shard is begun.
         opener: of a name, a stream to write to, which is closed at the end of the shard.
         **kw: for `TarWriter`.
 
     Attributes:
-        fname: the name of the shard under way.
+        fname: the name of the shard under way, which has `count` samples of `size` bytes.
         shard: the next number.
-        count: samples in the shard under way.
-        size: bytes in it.
         total: samples in all shards.
     """
 
@@ -263,19 +246,14 @@ class ShardWriter:
         opener: Callable[[str], Any] | None = None,
         **kw: Any,
     ) -> None:
-        self.verbose = verbose
-        self.kw = kw
-        self.maxcount = maxcount
-        self.maxsize = maxsize
-        self.post = post
-        self.tarstream: TarWriter | None = None
-        self.shard = start_shard
         self.pattern = os.fspath(pattern)
-        self.total = 0
-        self.count = 0
-        self.size = 0
+        self.maxcount, self.maxsize = maxcount, maxsize
+        self.post, self.opener = post, opener
+        self.verbose, self.kw = verbose, kw
+        self.shard = start_shard
+        self.total = self.count = self.size = 0
         self.fname: str | None = None
-        self.opener = opener
+        self.tarstream: TarWriter | None = None
         self._opened: Any = None
         self.next_stream()
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence, Sized
-from types import FrameType
+from itertools import islice
 from typing import Any
 
 import torch.utils.data
 
 from shardwise.compat.wids.ranges import Range, chunked, cut, indices, lengths_to_ranges, shuffled
+from shardwise.loader.frameworks import callers
 from shardwise.ranks import Ranks, discover
 
 # Their `batch_sampler` or loader takes turns between ranks.
 _DIVIDERS = ("BatchSamplerShard", "DataLoaderDispatcher")
 # Between the sampler and them lie at most a batch sampler and torch's iterators.
-_MAX_FRAMES = 16
+_MAX_FRAMES = 18
 
 
 def is_divided_by_caller() -> bool:
@@ -33,14 +34,8 @@ def is_divided_by_caller() -> bool:
     if accelerate is None:
         return False
     kinds = tuple(getattr(accelerate, name) for name in _DIVIDERS if hasattr(accelerate, name))
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            return False
-        if isinstance(frame.f_locals.get("self"), kinds):
-            return True
-        frame = frame.f_back
-    return False
+    near = islice(callers(), _MAX_FRAMES)
+    return any(isinstance(frame.f_locals.get("self"), kinds) for _, frame in near)
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):

@@ -62,11 +62,6 @@ class IndexedTarSamples:
     A sample is a dict: a stream of bytes a field, named by the extension with its dot (in lower
     case), and "__key__". `md5sum` and `expected_size` are held against the file; `use_mmap` and
     `index_file` have no effect.
-
-    Attributes:
-        path: the file or URL.
-        source: what it is read through, and maybe other shards too.
-        first: the number of its first sample there.
     """
 
     def __init__(
@@ -109,6 +104,7 @@ class IndexedTarSamples:
 
     def _use(self, path: str, source: TarSource, first: int, length: int) -> None:
         self.path = path
+        # It may hold other shards too: `first` is the number of this one's first sample.
         self.source = source
         self.first = first
         self._length = length
@@ -126,13 +122,11 @@ class IndexedTarSamples:
         if found is None:
             # It takes several reads, or something is wrong, which these say.
             return samples_of(self.source, [number])[0]
-        key, payloads = found
-        sample: dict[str, Any] = {
-            field: io.BytesIO(payload)
-            for field, payload in zip(self._fields, payloads, strict=True)
-            if payload is not None
-        }
-        sample["__key__"] = key
+        sample: dict[str, Any] = {}
+        for name, payload in zip(self._fields, found[1], strict=True):
+            if payload is not None:
+                sample[name] = io.BytesIO(payload)
+        sample["__key__"] = found[0]
         return sample
 
     def __repr__(self) -> str:
@@ -181,18 +175,13 @@ def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSampl
 
 
 class LRUShards:
-    """The shards that were used last, opened; remote ones are copied here first.
+    """The `lru_size` shards that were used last, opened; remote ones are copied here first.
 
     Args:
         lru_size: shards that stay open.
-        keep: whether copies stay when others need their room.
+        keep: kept as an attribute.
         localname: gives the path of the copy of a remote shard.
         opener: opens a shard, given its URL; None for one by one, as `localname` says.
-
-    Attributes:
-        accesses: calls of `get_shard` in this process.
-        misses: those that had to open the shard.
-        last_missed: whether the last one was such.
     """
 
     def __init__(
@@ -226,7 +215,7 @@ class LRUShards:
         return len(self.lru)
 
     def reset_stats(self) -> None:
-        """Count from 0 again."""
+        """Count the calls of `get_shard` in this process, and those that opened one, anew."""
         self.accesses = 0
         self.misses = 0
         self.last_missed = False

@@ -3,8 +3,7 @@
 Local shards are read where they are, through one tar source for all of them: a sample costs what
 it costs in `shardwise.tar`. Remote ones are read by byte ranges and kept in the cache directory,
 or copied to where `localname` says. Keeps I6: what the list says of a shard is held against it.
-Any thread may read, and the dataset pickles without open files. Samplers, indexes and single
-shards are modules of their own; their names are here, too, as in wids.
+Any thread may read, and the dataset pickles without open files.
 """
 
 from __future__ import annotations
@@ -24,45 +23,27 @@ import numpy as np
 import torch.utils.data
 
 from shardwise.compat.environment import wids_cache_dir
-from shardwise.compat.wids.names import (
-    CacheLocalname,
-    DefaultLocalname,
-    group_by_key,
-    hash_localname,
-    splitname,
-)
-from shardwise.compat.wids.ranges import (
-    intersect_range,
-    intersect_ranges,
-    iterate_ranges,
-    lengths_to_ranges,
-)
-from shardwise.compat.wids.samplers import (
-    ChunkedSampler,
-    DistributedChunkedSampler,
-    ShardedSampler,
-    ShardListSampler,
-)
+from shardwise.compat.wids.names import *  # noqa: F403 - its names are this module's, as in wids
+from shardwise.compat.wids.names import CacheLocalname
+from shardwise.compat.wids.ranges import *  # noqa: F403
+from shardwise.compat.wids.samplers import *  # noqa: F403
+from shardwise.compat.wids.shards import *  # noqa: F403
 from shardwise.compat.wids.shards import (
     IndexedTarSamples,
     LRUShards,
-    compute_file_md5sum,
-    compute_num_samples,
     open_copy,
     open_local,
     samples_of,
 )
 from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_dl import download_and_open
-from shardwise.compat.wids.wids_lru import LRUCache
-from shardwise.compat.wids.wids_mmtar import MMIndexedTar
+from shardwise.compat.wids.wids_specs import *  # noqa: F403
 from shardwise.compat.wids.wids_specs import (
     check_shards,
     load_dsdesc_and_resolve,
     rebase_shardlist,
-    urldir,
 )
-from shardwise.compat.wids.wids_tar import TarFileReader, find_index_file
+from shardwise.compat.wids.wids_tar import *  # noqa: F403
 from shardwise.formats import tar
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
@@ -84,9 +65,9 @@ _UNBOUNDED = 1 << 60
 class ShardListDataset(torch.utils.data.Dataset[T_co]):
     """Samples of a list of shards, by number; negative numbers count from the end.
 
-    A sample is a dict: a field an extension with its dot (".jpg"), "__key__", and where it comes
-    from: "__dataset__", "__index__", "__shard__" (the URL) and "__shardindex__" (its number
-    there). Fields are streams of bytes until a transformation decodes them.
+    A sample is a dict: a stream of bytes for each extension with its dot (".jpg"), "__key__", and
+    where it comes from: "__dataset__", "__index__", "__shard__" (the URL) and "__shardindex__" (its
+    number there).
 
     Args:
         shards: a list of dicts with "url" and "nsamples", the path or URL of an index in JSON, or
@@ -108,10 +89,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         DataError: the list is malformed. When shards are opened: one is damaged, or has not as
             many samples or bytes as the list says.
         MissingShardError: the index, or a shard when it is opened, is not there.
-
-    Example:
-        dataset = ShardListDataset("index.json", transformations=[decode])
-        loader = torch.utils.data.DataLoader(dataset, sampler=DistributedChunkedSampler(dataset))
     """
 
     def __init__(

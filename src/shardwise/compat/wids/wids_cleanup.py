@@ -5,6 +5,7 @@ It works on a pattern that the user names, and removes whatever matches it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import glob
 import multiprocessing
@@ -43,16 +44,22 @@ class ExclusiveLock:
         self.lockfile = os.fspath(lockfile)
         self._file: IO[str] | None = None
 
-    def try_lock(self) -> bool:
-        """Take the lock; False if another holder has it."""
+    def lock(self, how: int) -> None:
+        """Take the lock as `flock` does: `BlockingIOError` if it should not wait."""
         file = open(self.lockfile, "a", encoding="utf-8")  # noqa: SIM115 - until release_lock
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, how)
         except BlockingIOError:
             file.close()
-            return False
+            raise
         self._file = file
-        return True
+
+    def try_lock(self) -> bool:
+        """Take the lock; False if another holder has it."""
+        with contextlib.suppress(BlockingIOError):
+            self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
 
     def release_lock(self) -> None:
         """Give the lock back."""

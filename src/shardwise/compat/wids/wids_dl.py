@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+from shardwise.compat.wids.wids_cleanup import ExclusiveLock
 from shardwise.errors import DataError, StorageError
 from shardwise.storage import atomic_write
 from shardwise.storage.streams import open_stream
@@ -29,26 +30,18 @@ Handler = Callable[[str, str], object]
 recent_downloads: deque[tuple[str, str, float, float]] = deque(maxlen=1000)
 
 
-class ULockFile:
+class ULockFile(ExclusiveLock):
     """A lock between processes, held inside a `with` block.
 
     The file stays: removing it would let two processes hold two locks of one name.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.lockfile_path = os.fspath(path)
-        self._file: IO[str] | None = None
-
     def __enter__(self) -> Self:
-        self._file = open(self.lockfile_path, "a", encoding="utf-8")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self.lock(fcntl.LOCK_EX)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        assert self._file is not None
-        # Closing gives the lock back.
-        self._file.close()
-        self._file = None
+        self.release_lock()
 
 
 def download_file(

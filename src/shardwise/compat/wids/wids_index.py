@@ -204,16 +204,16 @@ def info(filenames: tuple[str, ...], table: bool) -> None:
         num_samples = sum(shard.get("nsamples", 0) for shard in shards)
         last = shards[-1]["url"] if shards else None
         datasets = index.get("datasets", [])
+        name, base = index.get("name"), index.get("base")
         if table:
-            row = [filename, index.get("name"), num_bytes, num_samples]
-            row += [index.get("base"), last, len(datasets)]
+            row = (filename, name, num_bytes, num_samples, base, last, len(datasets))
             click.echo("\t".join(map(str, row)))
             continue
         rows = {
             "filename": filename,
-            "name": index.get("name"),
+            "name": name,
             "info": index.get("info"),
-            "base": index.get("base") or f"{urldir(filename) or '.'} (the index's directory)",
+            "base": base or f"{urldir(filename) or '.'} (the index's directory)",
             "shards": len(shards),
             "total size": num_bytes,
             "total samples": num_samples,
