@@ -83,8 +83,9 @@ class Commands(click.Group):
             raise
         except (ShardwiseError, OSError) as error:
             _show_traceback(ctx, error)
-            for line in f"shardwise: {error}".split("\n"):
-                write_line(clean(line), error=True)
+            # Indented: text of the data can't pass for a line of this program.
+            lines = f"shardwise: {error}".split("\n")
+            write_line("\n  ".join(map(clean, lines)), error=True)
             if ctx.meta.get(JSON_KEY):
                 write_document({"error": _describe(error)})
             ctx.exit(1)

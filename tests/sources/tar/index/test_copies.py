@@ -60,7 +60,7 @@ def test_a_copied_dataset_is_read_by_its_indexes_and_nothing_is_written(tmp_path
     assert all(path.stat().st_mtime_ns != LONG_AGO_NS for path in new.glob("*.tar"))
     before = {path: path.stat().st_mtime_ns for path in new.iterdir()}
     new.chmod(0o555)
-    monkeypatch.setattr(shards_module, "build_index", refuse)
+    monkeypatch.setattr(shards_module, "index_for", refuse)
     data = sw.tar(str(new))
     expected = [{"__key__": sample_key(g), "txt": payload(g, "txt")} for g in range(8)]
     assert [data.select("txt")[g] for g in range(8)] == expected
@@ -116,7 +116,7 @@ def test_names_of_any_form_are_known_again(tmp_path, monkeypatch, form):
     names = ["a.JPG", "b/c.txt", "ä.txt", f"{'d' * 90}/{'e' * 60}.jpg", "f" * 96 + ".cls"]
     if form != "ustar":
         names += ["ö/" * 70 + "g.txt", "h" * 300 + ".txt"]
-    monkeypatch.setattr(shards_module, "build_index", refuse)
+    monkeypatch.setattr(shards_module, "index_for", refuse)
     for name in names:
         url = write_tar(tmp_path / "x.tar", [(name, b"1"), ("x/__left__/out", b"")], format=form)
         build_indexes(url, force=True, jobs=1)
