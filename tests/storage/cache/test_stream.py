@@ -195,6 +195,27 @@ def test_a_reader_of_a_stream_that_breaks_reads_the_block_itself(tmp_path):
     assert file.read(BLOCK, 2 * BLOCK) == DATA[BLOCK : 3 * BLOCK]
 
 
+def test_a_file_of_which_nothing_is_asked_for_needs_no_memory(tmp_path):
+    file, blocks = blocks_of(Streamed(DATA, [70_000]), tmp_path, range(1))
+    stream_blocks(blocks)
+    requests = [ReadRequest(file, []), ReadRequest(file, [ByteRange(5, 9, 0)])]
+    assert CachedFile.receive(requests) == [ReceivedBytes(0, memoryview(DATA[5:9]))]
+    assert CachedFile.receive(requests[:1]) == []
+
+
+def test_a_block_that_a_reader_fetches_itself_is_no_hit(tmp_path, monkeypatch):
+    source = Held(DATA, [70_000])
+    file, blocks = blocks_of(source, tmp_path, range(1))
+    # It was dropped after the reader had looked for it.
+    monkeypatch.setattr(blocks[0].cache, "is_fetched", lambda name: True)
+    before = IO_COUNTS.snapshot()
+    [received] = CachedFile.receive([ReadRequest(file, [ByteRange(5, 9, 0)])]) or []
+    assert received.data == DATA[5:9]
+    after = IO_COUNTS.snapshot()
+    assert after["misses"] - before["misses"] == 1
+    assert after["hits"] == before["hits"]
+
+
 def test_memory_for_fetched_blocks_is_bounded_and_the_rest_is_read_from_the_disk(tmp_path):
     source = Streamed(DATA, [70_000])
     for memory_bytes, names in ((0, []), (3 * BLOCK, [7, 8, 9])):
