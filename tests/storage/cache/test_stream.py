@@ -24,6 +24,7 @@ from shardwise.storage.cache import file as file_module
 from shardwise.storage.cache.block_lock import BlockLock
 from shardwise.storage.cache.cache import FOLDER
 from shardwise.storage.cache.fetch import MissingBlock
+from shardwise.storage.cache.fetched import FetchedBlocks
 from shardwise.storage.cache.sequential import NextFiles, SequentialDetector
 from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.open import open_file
@@ -228,6 +229,30 @@ def test_memory_for_fetched_blocks_is_bounded_and_the_rest_is_read_from_the_disk
         assert file.read(0, len(DATA)) == DATA
         assert len(source.streams) == 1
         source.streams.clear()
+
+
+def test_who_waits_for_a_block_that_is_dropped_for_others_is_woken():
+    fetched = FetchedBlocks()
+    fetched.begin("old", 0, 10, 15)
+    waits, results = threading.Event(), []
+    wait_for = fetched._changed.wait_for
+
+    def noted(predicate, timeout):
+        waits.set()
+        return wait_for(predicate, timeout)
+
+    fetched._changed.wait_for = noted  # type: ignore[method-assign]
+    began = time.monotonic()
+    reader = threading.Thread(
+        target=lambda: results.append(fetched.read("old", [ByteRange(0, 5, 0)], wait_s=60))
+    )
+    reader.start()
+    assert waits.wait(60)
+    # Has the condition's lock only once the reader waits.
+    fetched.begin("new", 10, 20, 15)
+    reader.join(60)
+    assert results == [None]
+    assert time.monotonic() - began < 50
 
 
 def test_a_forked_child_waits_for_no_block_of_its_parent(tmp_path, monkeypatch):
