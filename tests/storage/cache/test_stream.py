@@ -231,6 +231,15 @@ def test_memory_for_fetched_blocks_is_bounded_and_the_rest_is_read_from_the_disk
         source.streams.clear()
 
 
+def test_a_block_that_is_not_kept_costs_no_other_block():
+    fetched = FetchedBlocks()
+    fetched.begin("one", 0, 10, 15)
+    # Another dataset with the same cache keeps nothing in memory.
+    fetched.begin("two", 10, 20, 0)
+    assert "one" in fetched
+    assert "two" not in fetched
+
+
 def test_who_waits_for_a_block_that_is_dropped_for_others_is_woken():
     fetched = FetchedBlocks()
     fetched.begin("old", 0, 10, 15)

@@ -80,9 +80,9 @@ class FetchedBlocks:
         num_bytes = stop - start
         with self._changed:
             self._drop(name)
-            while self._blocks and self._num_bytes + num_bytes > limit_bytes:
-                self._drop(next(iter(self._blocks)))
             if num_bytes <= limit_bytes:
+                while self._num_bytes + num_bytes > limit_bytes:
+                    self._drop(next(iter(self._blocks)))
                 self._blocks[name] = block
                 self._num_bytes += num_bytes
         return block
