@@ -66,6 +66,16 @@ def test_other_kinds_are_decoded_whole(options):
         assert np.array_equal(decoder(data, np.random.default_rng(seed)), expected)
 
 
+def test_a_restart_interval_before_the_frame_header_is_seen():
+    file = io.BytesIO()
+    Image.fromarray(picture(90, 120)).save(file, "JPEG", restart_marker_blocks=2)
+    data = file.getvalue()
+    at, frame = data.index(b"\xff\xdd"), data.index(b"\xff\xc0")
+    moved = data[:frame] + data[at : at + 6] + data[frame:at] + data[at + 6 :]
+    assert np.array_equal(simplejpeg.decode_jpeg(moved), simplejpeg.decode_jpeg(data))
+    assert not _may_end_early(moved)
+
+
 def test_restart_markers_after_the_rows_mean_the_whole_image():
     file = io.BytesIO()
     Image.fromarray(picture(90, 120)).save(file, "JPEG", restart_marker_blocks=2)

@@ -1,8 +1,9 @@
 """The first rows of a JPEG file: its rest is not decoded.
 
 libjpeg decodes as many rows as the frame header says. In a copy with a smaller height there it
-stops early, and then looks for the end marker alone: a file that is cut is still an error, bytes
-that are damaged below the rows are not seen.
+stops early, and then looks for the end marker alone: a file that is cut is still an error, damage
+that shows only below the rows is not seen. Much of it lies above: a wrong code shifts all later
+ones, and is noticed where they end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ROWS_BELOW = 1
 _LEAST_SAVED = 16
 _RESTART_INTERVAL, _START_OF_SCAN = 0xDD, 0xDA
 _SEQUENTIAL = (0xC0, 0xC1)
-# The complaint about a copy. Only the first one is told, so nothing was wrong before it.
+# The complaint about a copy. Only the first one is told, so nothing was noticed before it.
 _REST_IS_LEFT = "extraneous bytes before marker 0xd9"
 
 
@@ -39,7 +40,8 @@ def may_end_early(data: memoryview, frame_at: int) -> bool:
     try:
         if data[frame_at - 3] not in _SEQUENTIAL:
             return False
-        for marker, at in jpeg_segments(data, frame_at - 4):
+        # From the beginning: the restart interval may stand before the frame header.
+        for marker, at in jpeg_segments(data):
             if marker == _START_OF_SCAN:
                 return data[at] == data[frame_at + 5] and data[at] in (1, 3)
             if marker == _RESTART_INTERVAL:

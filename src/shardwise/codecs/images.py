@@ -88,7 +88,7 @@ def image(
             RandomResizedCrop does: another one for each (seed, epoch, sample), the same one in
             every run. A JPEG is then decoded at its full size, so that the cut is exact to the
             pixel, and down to the last row of the part: a file that is cut is an error, damage
-            below that row is not seen.
+            that shows only below that row is not seen.
         scale: the least and the largest share of the area, of a random crop; None for (0.08, 1).
         ratio: the least and the largest width / height before resizing; None for (3/4, 4/3).
         flip: the probability that a random crop is mirrored left to right; None for 0.5.

@@ -132,6 +132,7 @@ class ThreadExecutor:
             self._end(timeout_s=0.0)
             raise
         finally:
+            self._bound.ended()
             for waiting in pending:
                 waiting.cancel()
 

@@ -2,7 +2,7 @@
 
 A decoder of 4K video holds 90 to 130 MB of pictures that others are coded from: eight threads held
 1.1 GB. Loaders reserve what decoders take, up to a bound, of the memory that they may use for
-batches, and lower the bound where even two batches leave less.
+batches, and lower the bound where even two batches leave less, as long as a pass is under way.
 """
 
 from __future__ import annotations

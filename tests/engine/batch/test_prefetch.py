@@ -141,6 +141,24 @@ def test_batches_larger_than_the_bound_pass_one_at_a_time(executor):
         ]
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_decoders_are_bounded_by_a_loader_as_long_as_its_pass(monkeypatch, executor, is_whole):
+    memory = PictureMemory(100)
+    monkeypatch.setattr(prefetch_module, "picture_memory", lambda: memory)
+    data = sw.wrap([{"x": np.full(10_000, i)} for i in range(30)])
+    options = {"rank": 0, "world_size": 1, "output": "numpy", "executor": executor}
+    with sw.DataLoader(data, 10, prefetch_bytes=1, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert min(memory._limits.values()) < 0
+        for _ in batches if is_whole else ():
+            pass
+        batches.close()
+        # An evaluation between epochs must not slow the training's decoders.
+        assert list(memory._limits.values()) == [100]
+
+
 @pytest.mark.parametrize("value", [0, -5, 1.5, float("nan"), "1"])
 def test_prefetch_bytes_is_1_or_more(value):
     with pytest.raises(ValueError, match="prefetch_bytes"):

@@ -24,6 +24,7 @@ from shardwise.storage.cache import file as file_module
 from shardwise.storage.cache.block_lock import BlockLock
 from shardwise.storage.cache.cache import FOLDER
 from shardwise.storage.cache.fetch import MissingBlock
+from shardwise.storage.cache.fetched import FetchedBlocks
 from shardwise.storage.cache.sequential import NextFiles, SequentialDetector
 from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.open import open_file
@@ -195,6 +196,27 @@ def test_a_reader_of_a_stream_that_breaks_reads_the_block_itself(tmp_path):
     assert file.read(BLOCK, 2 * BLOCK) == DATA[BLOCK : 3 * BLOCK]
 
 
+def test_a_file_of_which_nothing_is_asked_for_needs_no_memory(tmp_path):
+    file, blocks = blocks_of(Streamed(DATA, [70_000]), tmp_path, range(1))
+    stream_blocks(blocks)
+    requests = [ReadRequest(file, []), ReadRequest(file, [ByteRange(5, 9, 0)])]
+    assert CachedFile.receive(requests) == [ReceivedBytes(0, memoryview(DATA[5:9]))]
+    assert CachedFile.receive(requests[:1]) == []
+
+
+def test_a_block_that_a_reader_fetches_itself_is_no_hit(tmp_path, monkeypatch):
+    source = Held(DATA, [70_000])
+    file, blocks = blocks_of(source, tmp_path, range(1))
+    # It was dropped after the reader had looked for it.
+    monkeypatch.setattr(blocks[0].cache, "is_fetched", lambda name: True)
+    before = IO_COUNTS.snapshot()
+    [received] = CachedFile.receive([ReadRequest(file, [ByteRange(5, 9, 0)])]) or []
+    assert received.data == DATA[5:9]
+    after = IO_COUNTS.snapshot()
+    assert after["misses"] - before["misses"] == 1
+    assert after["hits"] == before["hits"]
+
+
 def test_memory_for_fetched_blocks_is_bounded_and_the_rest_is_read_from_the_disk(tmp_path):
     source = Streamed(DATA, [70_000])
     for memory_bytes, names in ((0, []), (3 * BLOCK, [7, 8, 9])):
@@ -207,6 +229,39 @@ def test_memory_for_fetched_blocks_is_bounded_and_the_rest_is_read_from_the_disk
         assert file.read(0, len(DATA)) == DATA
         assert len(source.streams) == 1
         source.streams.clear()
+
+
+def test_a_block_that_is_not_kept_costs_no_other_block():
+    fetched = FetchedBlocks()
+    fetched.begin("one", 0, 10, 15)
+    # Another dataset with the same cache keeps nothing in memory.
+    fetched.begin("two", 10, 20, 0)
+    assert "one" in fetched
+    assert "two" not in fetched
+
+
+def test_who_waits_for_a_block_that_is_dropped_for_others_is_woken():
+    fetched = FetchedBlocks()
+    fetched.begin("old", 0, 10, 15)
+    waits, results = threading.Event(), []
+    wait_for = fetched._changed.wait_for
+
+    def noted(predicate, timeout):
+        waits.set()
+        return wait_for(predicate, timeout)
+
+    fetched._changed.wait_for = noted  # type: ignore[method-assign]
+    began = time.monotonic()
+    reader = threading.Thread(
+        target=lambda: results.append(fetched.read("old", [ByteRange(0, 5, 0)], wait_s=60))
+    )
+    reader.start()
+    assert waits.wait(60)
+    # Has the condition's lock only once the reader waits.
+    fetched.begin("new", 10, 20, 15)
+    reader.join(60)
+    assert results == [None]
+    assert time.monotonic() - began < 50
 
 
 def test_a_forked_child_waits_for_no_block_of_its_parent(tmp_path, monkeypatch):

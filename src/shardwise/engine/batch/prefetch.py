@@ -77,6 +77,11 @@ class PrefetchBound:
         self._row_bytes = self._recent[-1] // max(1, sum(part.num_rows for part in parts))
         self._limit_decoders()
 
+    def ended(self) -> None:
+        """A pass is over: it bounds decoders of other loaders no longer."""
+        memory = picture_memory()
+        memory.limit(self, memory.max_bytes)
+
     def _limit_decoders(self) -> None:
         # More batches are made only where decoders have enough.
         picture_memory().limit(self, self._max_bytes - 2 * self._largest)

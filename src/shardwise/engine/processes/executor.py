@@ -121,6 +121,7 @@ class ProcessExecutor:
                 self.close()
             raise
         finally:
+            self._bound.ended()
             if session.pid == os.getpid():
                 session.pool.drop(run)
             for batch in pending.values():

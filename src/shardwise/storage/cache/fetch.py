@@ -80,17 +80,17 @@ def receive_late(block: MissingBlock) -> list[ReceivedBytes]:
     Returns:
         Bytes that stay where the reply put them, where possible.
     """
-    received = block.cache.fetched.read(
-        block.name, block.ranges, wait_s=block.cache.settings.wait_s
-    )
-    if received is None:
-        view = np.empty(max(each.begin + each.stop - each.start for each in block.ranges), np.uint8)
-        fetch_or_wait([block], view.data)
-        received = [
-            ReceivedBytes(begin, view.data[begin : begin + stop - start])
-            for start, stop, begin in block.ranges
-        ]
-    return received
+    cache = block.cache
+    received = cache.fetched.read(block.name, block.ranges, wait_s=cache.settings.wait_s)
+    if received is not None:
+        cache.count_hits(1)
+        return received
+    view = np.empty(max(each.begin + each.stop - each.start for each in block.ranges), np.uint8)
+    fetch_or_wait([block], view.data)
+    return [
+        ReceivedBytes(begin, view.data[begin : begin + stop - start])
+        for start, stop, begin in block.ranges
+    ]
 
 
 def fetch_blocks(

@@ -80,9 +80,9 @@ class FetchedBlocks:
         num_bytes = stop - start
         with self._changed:
             self._drop(name)
-            while self._blocks and self._num_bytes + num_bytes > limit_bytes:
-                self._drop(next(iter(self._blocks)))
             if num_bytes <= limit_bytes:
+                while self._num_bytes + num_bytes > limit_bytes:
+                    self._drop(next(iter(self._blocks)))
                 self._blocks[name] = block
                 self._num_bytes += num_bytes
         return block
@@ -100,7 +100,6 @@ class FetchedBlocks:
         with self._changed:
             if self._blocks.get(block.name) is block and not block.is_whole:
                 self._drop(block.name)
-                self._changed.notify_all()
 
     def read(
         self, name: str, ranges: Sequence[ByteRange], *, wait_s: float = 0.0
@@ -147,9 +146,10 @@ class FetchedBlocks:
         with self._changed:
             for name in [name for name in self._blocks if name.startswith(version)]:
                 self._drop(name)
-            self._changed.notify_all()
 
     def _drop(self, name: str) -> None:
         block = self._blocks.pop(name, None)
         if block is not None:
             self._num_bytes -= block.stop - block.start
+            # A reader that waits for its bytes turns to the disk.
+            self._changed.notify_all()

@@ -130,6 +130,7 @@ class CachedFile(RemoteReads):
         Returns:
             None unless all of it is in memory, or on its way there.
         """
+        requests = [each for each in requests if each.ranges]
         blocks: list[MissingBlock] = []
         for file, ranges in requests:
             of_file = file._fetched_blocks(ranges)
@@ -148,10 +149,10 @@ class CachedFile(RemoteReads):
             file._prefetch(file._known(), ranges, had_to_wait=bool(late))
         if late:
             IO_COUNTS.add(waits=1)
+        if blocks:
+            blocks[0].cache.count_hits(len(blocks) - len(late))
         for block in late:
             received += receive_late(block)
-        if blocks:
-            blocks[0].cache.count_hits(len(blocks))
         return received
 
     def _fetched_blocks(self, ranges: Sequence[ByteRange]) -> list[MissingBlock] | None:
