@@ -209,6 +209,69 @@ def test_a_state_of_rank_zero_serves_the_other_ranks(urls, monkeypatch):
         assert list(resumed) == epochs[2]
 
 
+SAVED_ANEW = {
+    "pipeline": shuffled,
+    "sized pipeline": IN_PROCESS["sized"],
+    "loader": lambda urls: of_workers(shuffled(urls), 2),
+    "shuffled behind": lambda urls: LOADERS["shuffled and sized behind"](urls, 0),
+}
+
+
+@pytest.mark.parametrize("name", SAVED_ANEW)
+def test_a_loaded_state_can_be_saved_before_anything_is_read(urls, name):
+    left, resumed, again = (SAVED_ANEW[name](urls) for _ in range(3))
+    items = iter(left)
+    at_first = left.state_dict()
+    list(islice(items, 6))
+    for state in (at_first, left.state_dict()):
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        iterator = iter(resumed)
+        again.load_state_dict(resumed.state_dict())
+        assert list(again) == list(iterator)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("size", [-1, 45])
+def test_what_another_rank_has_taken_up_can_be_saved_anew(urls, monkeypatch, num_workers, size):
+    def make():
+        # Ranks differ in how much of a pass is behind them at the same step.
+        dataset = shuffled(urls).select(lambda k: k[-1] in "0248")
+        return of_workers(dataset if size < 0 else dataset.with_epoch(size), num_workers)
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    whole = make()
+    _, expected, following = list(whole), list(whole), list(whole)
+    monkeypatch.setenv("RANK", "0")
+    saved = make()
+    list(saved)
+    items = iter(saved)
+    list(islice(items, 5))
+    state = saved.state_dict()
+    monkeypatch.setenv("RANK", "1")
+    for num in (0, 1):
+        resumed, again = make(), make()
+        resumed.load_state_dict(state)
+        items = iter(resumed)
+        list(islice(items, num))
+        again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
+        assert list(again) == expected[5 + num :]
+        assert list(again) == following
+
+
+def test_a_loaded_place_is_forgotten_where_another_epoch_is_set(urls):
+    left, resumed, again = (of_workers(shuffled(urls), 2) for _ in range(3))
+    items = iter(left)
+    list(islice(items, 7))
+    resumed.load_state_dict(left.state_dict())
+    resumed.set_epoch(4)
+    items = iter(resumed)
+    next(items)
+    again.load_state_dict(resumed.state_dict())
+    assert list(again) == list(items)
+
+
 def test_set_epoch_with_the_loaded_epoch_keeps_the_place(urls):
     left = of_workers(shuffled(urls), 0)
     items = iter(left)

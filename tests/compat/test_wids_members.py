@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import time
 
 import psutil
@@ -86,6 +88,11 @@ def test_the_cache_lets_go_of_what_was_used_longest_ago():
     del cache["a"]
     cache.clear()
     assert released == [("b", 2), ("a", 1), ("c", 3)]
+    cache = LRUCache(2)
+    cache["a"] = 1
+    for copied in (copy.copy(cache), pickle.loads(pickle.dumps(cache))):
+        assert (list(copied.items()), copied.capacity) == ([("a", 1)], 2)
+    assert cache in {cache}
     with pytest.raises(ValueError, match="capacity=0"):
         LRUCache(0)
 

@@ -112,11 +112,11 @@ class StatefulLoader(DataLoader[Any]):
         # Here, and not in a worker, whose warnings are easily overlooked.
         dataset._warn_of_division(self._reader(), ranks)
         # Also workers that live on begin this epoch, whatever became of the last one.
-        self.epoch = dataset.next_epoch
-        dataset._epochs.set(self.epoch)
-        if not self._is_loaded and not self._is_done:
+        epoch = dataset.next_epoch
+        dataset._epochs.set(epoch)
+        if not self._is_done and not self._is_at_loaded:
             self._places, self._last_worker = {}, -1
-        self._is_done = self._is_loaded = False
+        self.epoch, self._is_done, self._is_loaded = epoch, False, False
         self._tagged.first_worker = (self._last_worker + 1) % max(1, self.num_workers)
         self._tagged.num_placeholders = self.batch_size or 1
         items = super().__iter__()
@@ -127,7 +127,7 @@ class StatefulLoader(DataLoader[Any]):
                 yield batch
         # Where the workers begin the next epoch: where they ended this one, if it continues.
         ends = self._places if dataset.goes_on else {}
-        self._places = {worker: [n, prefix, 0] for worker, (n, prefix, _) in ends.items()}
+        self._places = {worker: [*place[:2], 0, *place[3:]] for worker, place in ends.items()}
         self._last_worker = -1
         self._is_done = True
         if self.num_workers:
@@ -138,6 +138,11 @@ class StatefulLoader(DataLoader[Any]):
         """The first of the workers, as this process knows them."""
         ranks = find_ranks(inherited=self._tagged.dataset._inherited_ranks)
         return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
+
+    @property
+    def _is_at_loaded(self) -> bool:
+        """Whether the next iteration begins where a loaded state says."""
+        return self._is_loaded and self.epoch == self.next_epoch
 
     def close(self) -> None:
         """End the workers that live between epochs."""
@@ -153,10 +158,15 @@ class StatefulLoader(DataLoader[Any]):
                 f"only pipelines have a state, and this loader reads a "
                 f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
             )
+        if self._is_loaded and not self._is_at_loaded:
+            return self._state(self.next_epoch, {}, -1)
         epoch = self.next_epoch if self._is_done else self.epoch
-        places = {str(worker): place for worker, place in sorted(self._places.items())}
-        sizes = {"last_worker": self._last_worker, "batch_size": self.batch_size}
-        return {**self._tagged.dataset._state(epoch, places, self._reader()), **sizes}
+        return self._state(epoch, self._places, self._last_worker)
+
+    def _state(self, epoch: int, places: dict[int, list[int]], last_worker: int) -> dict[str, Any]:
+        named = {str(worker): place for worker, place in sorted(places.items())}
+        sizes = {"last_worker": last_worker, "batch_size": self.batch_size}
+        return {**self._tagged.dataset._state(epoch, named, self._reader()), **sizes}
 
     def start_state(self) -> dict[str, Any]:
         """The state that the next iteration begins with."""
@@ -184,7 +194,8 @@ class StatefulLoader(DataLoader[Any]):
         check_state(state, sizes)
         self._tagged.dataset.load_state_dict(state)
         self.close()
-        self._places = {int(worker): place for worker, place in state["places"].items()}
+        loaded = self._tagged.dataset._loaded_positions(state, self._reader())
+        self._places = {at.reader.worker: at.place for at in loaded}
         self._last_worker, self.epoch = state["last_worker"], state["epoch"]
         self._is_done, self._is_loaded = False, True
 
@@ -228,15 +239,15 @@ class LoaderPipeline(DataPipeline):
         Raises:
             StateError: the loader's dataset is no pipeline.
         """
-        position, loader_state = self._position, self.loader.state_dict()
+        position, loader_state = self._last_position(), self.loader.state_dict()
         number, num_prefix = None, 0
         if position is not None and (not position.is_done or self.goes_on):
             number = position.number
             # Where stages behind the loader keep items back, the pass is run through again. A pass
             # without an end can't be: what those stages held is drawn anew.
             if not self.loader.is_endless and not all(map(is_stateless, self.pipeline[1:])):
-                assert position.loader_state is not None
-                loader_state, num_prefix = position.loader_state, position.num_prefix
+                loader_state = position.loader_state or self.loader.start_state()
+                num_prefix = position.num_prefix
         is_inside = position is not None and not position.is_done
         return {
             "version": VERSION,

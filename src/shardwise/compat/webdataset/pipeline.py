@@ -36,7 +36,6 @@ from shardwise.compat.webdataset.readers import (
     find_reader,
     in_worker,
 )
-from shardwise.compat.webdataset.shardlists import ResampledShards
 from shardwise.compat.webdataset.stages import (
     PASSES_APART,
     StageList,
@@ -104,11 +103,6 @@ class DataPipeline(StageList):
             if hasattr(stage, "close"):
                 stage.close()
         self.pipeline = []
-
-    @property
-    def _is_resampled(self) -> bool:
-        source = self.pipeline[0] if self.pipeline else None
-        return isinstance(source, ResampledShards) and source.in_passes
 
     @property
     def _num_passes(self) -> int:
@@ -235,11 +229,11 @@ class DataPipeline(StageList):
         """Have the reader's next epoch go on there, also in another process."""
         if position.num_yielded < num or self._ends is None:
             return
-        number, num_prefix = position.number, position.num_prefix
-        if self._is_resampled and num_prefix > _MAX_AGAIN:
+        end = replace(position, epoch=position.epoch + 1, num_yielded=0)
+        if self._is_resampled and end.num_prefix > _MAX_AGAIN:
             # Shards without end promise no sample: new ones cost less than the way back.
-            number, num_prefix = number + 1, 0
-        self._ends.put(Position(position.epoch + 1, position.reader, number, num_prefix))
+            end.number, end.num_prefix = end.number + 1, 0
+        self._ends.put(end)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
@@ -288,19 +282,25 @@ class DataPipeline(StageList):
             StateError: worker processes of another loader than `WebLoader` read this pipeline, so
                 that it can't know what they have yielded.
         """
-        position = self._position
         if self._epochs.was_begun_by_worker and not in_worker():
             raise StateError(
                 "workers of a plain DataLoader read this dataset, and only they know how far they "
                 "are: use wds.WebLoader and its state_dict()"
             )
-        epoch, places = self.next_epoch, {}
-        if position is not None and (not position.is_done or self.goes_on):
-            num_yielded = 0 if position.is_done else position.num_yielded
-            places = {"0": [position.number, position.num_prefix, num_yielded]}
-            epoch = epoch if position.is_done else position.epoch
+        position, epoch, places = self._last_position(), self.next_epoch, {}
+        if position is not None and not position.is_done:
+            epoch, places = position.epoch, {"0": position.place}
+        elif position is not None and self.goes_on:
+            places = {"0": replace(position, num_yielded=0).place}
         reader = self._reader()
         return {**self._state(epoch, places, reader), "worker": reader.worker}
+
+    def _last_position(self) -> Position | None:
+        """Where the last epoch is, or the next one begins after a state was loaded."""
+        loaded = Position(self.next_epoch, self._reader())
+        if self._position is None and self._loaded is not None and self._loaded.find(loaded):
+            return loaded
+        return self._position
 
     def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
         """The places of all workers that are at the reader's rank."""
@@ -324,6 +324,10 @@ class DataPipeline(StageList):
         reader = self._reader()
         check_state(state, {**self._identity(), "world_size": reader.world_size})
         restore_drawn_seeds(self.pipeline, state, reader.rank)
+        self._resume_from(state["epoch"], self._loaded_positions(state, reader))
+
+    def _loaded_positions(self, state: dict[str, Any], reader: Reader) -> list[Position]:
+        """Where the readers of this rank, one of which is `reader`, go on by a state."""
         epoch, positions = state["epoch"], []
         for name, place in state["places"].items():
             worker = state.get("worker", int(name))
@@ -334,7 +338,7 @@ class DataPipeline(StageList):
                 num = at.num_yielded + (epoch * self._share(own) if self.goes_on else 0)
                 at.move([0 if self.goes_on else self._first_pass(epoch), 0, at.num_yielded, num])
             positions.append(at)
-        self._resume_from(epoch, positions)
+        return positions
 
     def _resume_from(self, epoch: int, positions: list[Position]) -> None:
         self._loaded = Places(max((at.reader.num_workers for at in positions), default=0))

@@ -145,6 +145,12 @@ class Position:
         """Go to another place of the epoch."""
         self.number, self.num_prefix, self.num_yielded, self.num_discarded = place
 
+    @property
+    def place(self) -> list[int]:
+        """The place in a state; `num_discarded` is there only where it is not 0."""
+        place = [self.number, self.num_prefix, self.num_yielded]
+        return [*place, self.num_discarded] if self.num_discarded else place
+
 
 class Places:
     """Where an epoch of each worker begins; each worker reads and writes a row of its own.
@@ -177,24 +183,28 @@ class Places:
             position.move(place)
 
     def resume(self, position: Position) -> None:
-        """Move a position to its place in the epoch of a loaded state, once.
+        """Move a position to its place in the epoch of a loaded state, once; see `find`."""
+        self.find(position)
+        row = self._row(position.reader)
+        if row.stop <= len(self._cells):
+            self._cells[row.start] = 0
+
+    def find(self, position: Position) -> bool:
+        """Move a position to its place in the epoch of a loaded state; False if there is none.
 
         Raises:
             StateError: the state is of another number of workers.
         """
-        row = self._row(position.reader)
-        behind, num_workers, *place = self._cells[row] or [0, 0]
-        if not behind:
-            return
-        self._cells[row.start] = 0
+        behind, num_workers, *place = self._cells[self._row(position.reader)] or [0, 0]
         if behind != position.epoch + 1:
-            return
+            return False
         if num_workers != position.reader.num_workers:
             raise StateError(
                 f"the state was taken with {num_workers} workers, and this reader is one of "
                 f"{position.reader.num_workers}: use the same num_workers"
             )
         position.move(place)
+        return True
 
 
 def fingerprint(stages: list[Any]) -> str | None:

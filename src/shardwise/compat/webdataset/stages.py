@@ -94,6 +94,11 @@ class StageList(IterableDataset[Any], PipelineStage):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
 
+    @property
+    def _is_resampled(self) -> bool:
+        source = self.pipeline[0] if self.pipeline else None
+        return isinstance(source, ResampledShards) and source.in_passes
+
     def _run(self, position: Position, source: Any, stages: list[Any]) -> Any:
         """Some of the stages, as those of the pass `position.number`."""
         current = Pass(as_seed(self.seed), position.number, position.reader, position.rotation)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from typing import Any
 
 
-class LRUCache(OrderedDict[Any, Any]):
-    """At most `capacity` entries, the oldest first; reading or writing one makes it the newest.
+class LRUCache:
+    """At most `capacity` entries; reading or writing one makes it the newest.
 
     Not safe in threads by itself. Keys that are not there read as None.
     """
@@ -18,35 +18,50 @@ class LRUCache(OrderedDict[Any, Any]):
     ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity={capacity}: at least one entry")
-        super().__init__()
         self.capacity = capacity
+        self.cache: OrderedDict[Any, Any] = OrderedDict()
         self.release_handler = release_handler
 
-    @property
-    def cache(self) -> OrderedDict[Any, Any]:
-        """The entries."""
-        return self
-
     def __getitem__(self, key: Any) -> Any:
-        if key not in self:
+        if key not in self.cache:
             return None
-        self.move_to_end(key)
-        return super().__getitem__(key)
+        self.cache.move_to_end(key)
+        return self.cache[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        self.move_to_end(key)
-        while len(self) > self.capacity:
-            del self[next(iter(self))]
+        self.cache[key] = value
+        self.cache.move_to_end(key)
+        while len(self.cache) > self.capacity:
+            self._release(next(iter(self.cache)))
 
     def __delitem__(self, key: Any) -> None:
-        if key in self:
-            value = super().__getitem__(key)
-            super().__delitem__(key)
-            if self.release_handler is not None:
-                self.release_handler(key, value)
+        if key in self.cache:
+            self._release(key)
+
+    def __len__(self) -> int:
+        return len(self.cache)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.cache
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Entries, the oldest first."""
+        return self.cache.items()
+
+    def keys(self) -> KeysView[Any]:
+        """Keys, the oldest first."""
+        return self.cache.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Values, the oldest first."""
+        return self.cache.values()
 
     def clear(self) -> None:
         """Let go of all entries."""
-        for key in list(self):
-            del self[key]
+        for key in list(self.cache):
+            self._release(key)
+
+    def _release(self, key: Any) -> None:
+        value = self.cache.pop(key)
+        if self.release_handler is not None:
+            self.release_handler(key, value)
