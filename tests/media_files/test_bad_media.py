@@ -64,6 +64,21 @@ def test_frames_that_a_decoder_calls_damaged_are_an_error(media_files, name):
         sw.video(75, start=0)(bytes(data))
 
 
+@pytest.mark.parametrize("name", ["open_gop_late", "intra_refresh"])
+def test_a_second_try_from_an_earlier_key_frame_hides_no_damage(media_files, name):
+    data = media_files.read(name)
+    track = index_media(BytesReader(data)).first("video")
+    for frame in (30, 40, 50, 60):
+        sample = int(track.order[frame])
+        for number in (sample, int(track.segments(np.array([frame]))[0].samples[0])):
+            at, size = int(track.columns.offset[number]), int(track.columns.size[number])
+            damaged = bytearray(data)
+            damaged[at + 8 : at + size] = bytes(size - 8)
+            with pytest.raises(DataError, match="frame"):
+                sw.video(1, start=frame)(bytes(damaged))
+        assert numbers_in(sw.video(1, start=frame, layout="THWC")(data)) == [frame]
+
+
 def test_a_frame_that_lacks_its_bytes_is_named(media_files):
     data = media_files.read("b_frames")
     reader = BytesReader(data)

@@ -80,7 +80,7 @@ def refreshes(data):
     track = index_media(BytesReader(data)).first("video")
     columns, num_length_bytes = track.columns, length_bytes(track)
     for begin, size in zip(columns.offset.tolist(), columns.size.tolist(), strict=True):
-        if not is_refresh(track.codec, data[begin : begin + size], num_length_bytes):
+        if not is_refresh(track, data[begin : begin + size]):
             continue
         at = begin
         while data[at + num_length_bytes] >> 1 & 63 not in (19, 20):

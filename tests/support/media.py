@@ -22,6 +22,12 @@ VIDEOS: dict[str, tuple[str, str, str]] = {
     "b_frames": ("mp4", "", H264 + "-g 25"),
     "one_key": ("mp4", "", H264 + "-g 250"),
     "open_gop": ("mp4", "", H264 + "-g 12 -x264-params open-gop=1:b-pyramid=normal:bframes=3"),
+    # Slices behind a key frame name pictures before it, which they don't use.
+    "open_gop_late": ("mp4", "", "-c:v libx264 -pix_fmt yuv420p -crf 28 -g 12 -x264-params "
+                      "open-gop=1:bframes=2:ref=4:scenecut=0"),
+    # No key frame but the first: pictures are refreshed column by column.
+    "intra_refresh": ("mp4", "", "-c:v libx264 -pix_fmt yuv420p -crf 28 -g 12 -x264-params "
+                      "intra-refresh=1:bframes=0"),
     "vfr": ("mp4", "", H264 + "-g 24 -vf settb=1/1000,setpts=N*40+gt(mod(N\\,7)\\,3)*13+N*N/9 "
             "-enc_time_base 1/1000 -vsync passthrough -video_track_timescale 1000"),
     "co64": ("mov", SOUND, H264 + "-g 25 -c:a aac -movflags faststart"),

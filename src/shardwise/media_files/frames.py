@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import RangeReader
 from shardwise.media_files.coded_frames import read_segments, with_payloads, without_unneeded
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
@@ -14,12 +16,14 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
 from shardwise.media_files.pictures import PictureForm
 from shardwise.media_files.pyav_backend import RgbPictures, decode_with_pyav
+from shardwise.media_files.references import is_refresh, is_whole_by_itself
 from shardwise.media_files.torchcodec_backend import (
     Run,
     call_bytes,
     decode_with_torchcodec,
     joined_runs,
 )
+from shardwise.media_files.track import Segment
 
 __all__ = ["BACKENDS", "decode_frames", "form_of"]
 
@@ -89,15 +93,32 @@ def decode_frames(
     held = decoder_bytes(track.height, track.width)
     rgb: RgbPictures | None = None
     runs: list[Run] = []
-    for segment, part in zip(segments, coded, strict=True):
-        needed, payloads = without_unneeded(track, segment, part)
-        # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
-        if _chosen(backend) != "pyav" and not (segment.is_open and track.codec == "h264"):
-            runs.append((needed, payloads))
-            continue
+
+    def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
+        nonlocal rgb
         rgb = rgb or RgbPictures(*form.scaled)
         with picture_memory().hold(held):
-            decode_with_pyav(track, needed, payloads, rgb, limits=limits, place=place)
+            decode_with_pyav(track, segment, payloads, rgb, limits=limits, place=place)
+
+    for segment, part in zip(segments, coded, strict=True):
+        needed, payloads = without_unneeded(track, segment, part)
+        is_closed = track.codec != "h264" or (
+            not segment.is_open and is_refresh(track, payloads[0])
+        )
+        # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
+        if _chosen(backend) != "pyav" and is_closed:
+            runs.append((needed, payloads))
+            continue
+        try:
+            decode(needed, payloads)
+        except DataError:
+            earlier = None
+            if not is_closed:
+                earlier = track.earlier(segment, whole=is_whole_by_itself(track, payloads[0]))
+            if earlier is None:
+                raise
+            [part] = read_segments(index, track, [earlier], reader)
+            decode(*without_unneeded(track, earlier, part))
     for group in joined_runs(track, runs):
         extra = call_bytes(form, sum(len(segment.wanted) for segment, _ in group))
         with picture_memory().hold(held + extra):

@@ -74,7 +74,10 @@ def decode_with_pyav(
     """
     pending = set(segment.wanted.tolist())
     samples = zip(segment.samples.tolist(), payloads, strict=True)
-    for number, frame in decoded_frames(track, samples, limits, is_open=segment.is_open):
+    decoded = decoded_frames(
+        track, samples, limits, is_open=segment.is_open, strict_from=segment.strict_from
+    )
+    for number, frame in decoded:
         if number not in pending:
             continue
         if frame.is_corrupt:

@@ -24,6 +24,7 @@ def decoded_frames(
     limits: Limits,
     *,
     is_open: bool = False,
+    strict_from: int = 0,
 ) -> Iterator[tuple[int, Any]]:
     """Decode a run of coded frames.
 
@@ -33,6 +34,7 @@ def decoded_frames(
         limits: the largest picture, also where the stream itself names a larger one than its
             container.
         is_open: some pictures need others that are not there: these may be damaged.
+        strict_from: coded frames below this number may fail.
 
     Yields:
         Number and frame of PyAV, in the order in which they are shown.
@@ -61,12 +63,21 @@ def decoded_frames(
         for number, payload in samples:
             packet = packet_of(av, payload)
             packet.pts = packet.dts = number
-            for frame in context.decode(packet):
+            for frame in _decoded(av, context, packet, may_fail=number < strict_from):
                 yield number_of(frame), frame
         for frame in context.decode(None):
             yield number_of(frame), frame
     except av.error.FFmpegError as error:
         raise damaged(track, number, error.strerror or str(error)) from error
+
+
+def _decoded(av: Any, context: Any, packet: Any, *, may_fail: bool) -> list[Any]:
+    try:
+        return list(context.decode(packet))
+    except av.error.InvalidDataError:
+        if not may_fail:
+            raise
+        return []
 
 
 def packet_of(av: Any, payload: bytes | memoryview) -> Any:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError, MissingExtraError
 from shardwise.media_files.made_description import make_description, with_lengths
 from shardwise.media_files.pictures import PictureForm
-from shardwise.media_files.references import is_refresh, length_bytes
+from shardwise.media_files.references import is_refresh
 from shardwise.media_files.small_mp4 import FRAME_TICKS, SECOND_TICKS, SmallMp4, small_mp4
 from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Segment, Track
@@ -47,8 +47,7 @@ def joined_runs(track: Track, runs: Sequence[Run]) -> list[list[Run]]:
     """
     groups: list[list[Run]] = []
     for run in runs:
-        first = with_lengths(track, run[1][0])
-        if groups and is_refresh(track.codec, first, length_bytes(track) or 4):
+        if groups and is_refresh(track, run[1][0]):
             groups[-1].append(run)
         else:
             groups.append([run])

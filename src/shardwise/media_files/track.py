@@ -6,7 +6,7 @@ never shown (it lies before an edit) stays in the columns, with `shown` False.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -47,11 +47,13 @@ class Segment:
         samples: int64, the numbers in decode order of the coded frames that are decoded.
         wanted: int64, those of them whose pictures are asked for.
         is_open: some pictures behind the key frame need others before it.
+        strict_from: coded frames below this number only fill the decoder: they may fail.
     """
 
     samples: NDArray[np.int64]
     wanted: NDArray[np.int64]
     is_open: bool = False
+    strict_from: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +166,26 @@ class Track:
             inside = (wanted >= key) & (wanted <= last)
             segments.append(Segment(samples, wanted[inside], is_open=bool(leading.any())))
         return segments
+
+    def earlier(self, segment: Segment, *, whole: bool) -> Segment | None:
+        """A segment that begins earlier, for one whose key frame lets a decoder miss pictures.
+
+        Args:
+            segment: what could not be decoded from its key frame on.
+            whole: its key frame needs no other picture. Slices behind it name pictures before it
+                all the same, without using them: those from one key frame earlier on will do, and
+                may be wrong. Otherwise (intra refresh) it begins with the file.
+
+        Returns:
+            None if nothing lies before it.
+        """
+        key = int(segment.samples[0])
+        if key == 0:
+            return None
+        at = int(np.searchsorted(self.keys, key)) - 1
+        begin = int(self.keys[at]) if whole and at >= 0 else 0
+        samples = np.arange(begin, segment.samples[-1] + 1)
+        return replace(segment, samples=samples, strict_from=key if whole else 0)
 
     def _key_for(self, number: int) -> int:
         """The last key frame from which a coded frame can be decoded; the first frame of all."""
