@@ -11,6 +11,7 @@ import errno
 import os
 import stat as mode_bits
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
@@ -243,9 +244,9 @@ def _explained(error: OSError, url: str, verb: str) -> MissingShardError | Stora
 
 def _in_directory(path: str) -> str:
     """Where a relative path was looked for: a program may have changed its directory since."""
-    if os.path.isabs(path):
+    if Path(path).is_absolute():
         return ""
     try:
-        return f" in the working directory {os.getcwd()!r}"
+        return f" in the working directory {str(Path.cwd())!r}"
     except FileNotFoundError:
         return ": the working directory was deleted"
