@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,11 +16,12 @@ from shardwise.media_files.byte_reader import RangeReader, read_exactly
 from shardwise.media_files.demux import demux
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.media_index import MediaIndex, checksum_groups
-from shardwise.media_files.references import is_unreferenced, length_bytes
+from shardwise.media_files.references import is_refresh, is_unreferenced, length_bytes
 from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Segment, Track
 
 __all__ = [
+    "as_open",
     "byte_ranges",
     "joined_ranges",
     "read_segments",
@@ -29,6 +31,8 @@ __all__ = [
 
 # Frames nearer than this are read by one range: a request costs about as much as 64 KiB.
 _GAP_BYTES = 64 << 10
+# The header of an H.264 slice, of nal_unit_type 1 or 5, behind a start code.
+_SLICE = re.compile(rb"\x00\x00\x01([\x01\x05\x21\x25\x41\x45\x61\x65])")
 
 
 @spent_in("demux")
@@ -145,6 +149,23 @@ def _check(track: Track, segment: Segment, payloads: list[bytes] | list[memoryvi
                 "were indexed: their CRC-32 differs",
                 offset=offset if offset >= 0 else None,
             )
+
+
+def as_open(track: Track, segment: Segment, first: bytes | memoryview) -> Segment:
+    """A segment, marked as open where its first picture `first` is no IDR of H.264.
+
+    At such a recovery point the lists of references of later pictures have entries of before it,
+    which these do not use, and which a strict decoder takes for an error.
+    """
+    if track.codec != "h264" or segment.is_open:
+        return segment
+    num_length_bytes = length_bytes(track)
+    if num_length_bytes is not None:
+        is_idr = is_refresh("h264", first, num_length_bytes)
+    else:  # start codes
+        found = _SLICE.search(first)
+        is_idr = found is None or found[1][0] & 31 == 5
+    return segment if is_idr else replace(segment, is_open=True)
 
 
 def without_unneeded(

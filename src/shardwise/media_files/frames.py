@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.media_files.byte_reader import RangeReader
-from shardwise.media_files.coded_frames import read_segments, with_payloads, without_unneeded
+from shardwise.media_files.coded_frames import (
+    as_open,
+    read_segments,
+    with_payloads,
+    without_unneeded,
+)
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
@@ -90,6 +95,7 @@ def decode_frames(
     rgb: RgbPictures | None = None
     runs: list[Run] = []
     for segment, part in zip(segments, coded, strict=True):
+        segment = as_open(track, segment, part[0])
         needed, payloads = without_unneeded(track, segment, part)
         # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
         if _chosen(backend) != "pyav" and not (segment.is_open and track.codec == "h264"):

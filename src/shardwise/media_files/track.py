@@ -46,7 +46,7 @@ class Segment:
     Attributes:
         samples: int64, the numbers in decode order of the coded frames that are decoded.
         wanted: int64, those of them whose pictures are asked for.
-        is_open: some pictures behind the key frame need others before it.
+        is_open: some pictures behind the key frame need, or name, others before it.
     """
 
     samples: NDArray[np.int64]
