@@ -92,6 +92,17 @@ def test_each_remainder_has_its_own_words(tmp_path: Path, remainder: Any, text: 
     assert f"epoch 0: {text}" in run("certify", tmp_path).stdout
 
 
+def test_epochs_that_no_line_is_about_are_listed(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, DATA, SAMPLERS[0], world_size=2)
+    for epoch in (1, 4, 6):
+        ranks.epoch(epoch)
+    [order] = document("certify", tmp_path, exit_code=0)["orders"]
+    assert order["epochs_without_lines"] == [[0, 0], [2, 3], [5, 5]]
+    output = run("certify", tmp_path).stdout
+    assert "epoch 0: no line of this data" in output
+    assert "epochs 2 to 3: no line of this data" in output
+
+
 def test_a_rest_that_fills_no_global_batch_of_more_ranks_is_left_out(tmp_path: Path) -> None:
     first = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=1, batch_size=1, remainder="drop")
     passes = first.begin()

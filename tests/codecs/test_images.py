@@ -211,9 +211,9 @@ def test_a_large_jpeg_is_shrunk_in_the_dct_but_never_below_the_size(monkeypatch)
     seen = []
     real = backends._read_simplejpeg
 
-    def spy(package, data, mode, expected, out):
+    def spy(package, data, mode, expected, out, **options):
         seen.append(expected[:2])
-        return real(package, data, mode, expected, out)
+        return real(package, data, mode, expected, out, **options)
 
     monkeypatch.setattr(backends, "_read_simplejpeg", spy)
     data = encode(picture(200, 301), "JPEG")
@@ -483,3 +483,22 @@ def test_the_result_of_pillow_itself_is_met():
     with Image.open(io.BytesIO(data)) as opened:
         expected = np.asarray(opened.convert("RGB"))
     assert _distance(image(layout="HWC")(data), expected).max() <= 3
+
+
+@pytest.mark.parametrize("others", [["cv2", "PIL.Image"], ["PIL.Image"], []])
+def test_a_jpeg_of_a_subsampling_that_simplejpeg_lacks_is_read_by_the_next_package(
+    monkeypatch, others
+):
+    file = io.BytesIO()
+    pixels = Image.fromarray(picture(48, 64)).convert("CMYK")
+    pixels.save(file, "JPEG", subsampling=2, quality=95)
+    packages = {name: backends.find_package(name) for name in ("simplejpeg", *others)}
+    monkeypatch.setattr(backends, "find_package", packages.get)
+    if not others:
+        with pytest.raises(ValueError, match="subsampling"):
+            image()(file.getvalue())
+        return
+    with Image.open(file) as opened:
+        truth = np.asarray(opened.convert("RGB")).astype(int)
+    assert abs(image(layout="HWC")(file.getvalue()) - truth).max() <= 1
+    image(size=8, crop="random")(file.getvalue(), np.random.default_rng(0))

@@ -11,6 +11,7 @@ import pytest
 import torch.utils.data
 
 import shardwise as sw
+from shardwise.loader.drop_notice import warn_once
 from shardwise.testing import assert_batches_equal
 from tests.support.ranks import run_ranks
 from tests.support.torchrun import ROOT
@@ -176,6 +177,7 @@ def test_a_name_that_is_no_field_or_no_number_is_refused():
 def test_groups_smaller_than_a_batch_are_told(caplog):
     kinds = ["rare"] * 3 + ["common"] * (NUM - 3)
     by = sw.buckets(None, batch_size=16, shape=kinds)
+    warn_once.cache_clear()  # of other tests in this process
     with caplog.at_level(logging.WARNING, "shardwise"):
         loader = make(batch_by=by, remainder="drop")
         assert not {0, 1, 2} & {index for batch in ids(loader) for index in batch}

@@ -94,6 +94,21 @@ def test_both_backends_give_nearly_the_same_pixels(media_files):
     assert abs(mine - theirs).mean() < 2
 
 
+@pytest.mark.parametrize("container", ["mp4", "ts"])
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_recovery_points_that_no_picture_leads_are_begun_at(media_files, container, backend):
+    """Later pictures name references of before such a point, and do not use them."""
+    options = "-c:v libx264 -preset veryfast -pix_fmt yuv420p -crf 28 -x264-params "
+    options += "open-gop=1:bframes=3:keyint=12"
+    data = media_files.make(f"recovery_points.{container}", options).read_bytes()
+    track = index_media(BytesReader(data)).first("video")
+    assert not any(
+        (track.columns.pts[k : k + 4] < track.columns.pts[k]).any() for k in track.keys[:4]
+    )
+    for number in range(10, 42, 3):
+        assert numbers_in(decode(data, [number, number + 2], backend)) == [number, number + 2]
+
+
 def test_frames_do_not_depend_on_what_was_decoded_before(media_files):
     data = media_files.read("open_gop")
     alone = [decode(data, [number])[0] for number in (20, 33, 50)]

@@ -187,6 +187,18 @@ def test_a_missing_file_is_a_missing_shard_with_its_url(tmp_path):
         open_file(inside / "x.tar")
 
 
+def test_a_relative_path_that_is_missing_is_told_with_its_directory(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(path).parent)
+    file = LocalFile(Path(path).name)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(MissingShardError, match=f"in the working directory '{elsewhere}'"):
+        file.read(0, 1)
+    elsewhere.rmdir()
+    with pytest.raises(MissingShardError, match="the working directory was deleted"):
+        LocalFile(Path(path).name).read(0, 1)
+
+
 def test_directories_and_pipes_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for use in (open_file, lambda p: LocalFile(p).stat()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -81,6 +82,7 @@ def certify(
                 "order": some.order,
                 "num_samples": some.num_samples,
                 "epochs": [verdict.to_dict() for verdict in verdicts],
+                "epochs_without_lines": _without_lines(verdicts),
                 "num_undone_lines": num_undone,
             }
             for some, verdicts, num_undone in orders
@@ -143,12 +145,21 @@ def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: in
         write_line(verdict.text)
         _show("fault", verdict.faults)
         _show("note", verdict.notes)
+    for first, last in _without_lines(verdicts):
+        epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        write_line(f"{epochs}: no line of this data and order, so nothing is known")
     if num_undone:
         write_line(
             f"{plural(num_undone, 'line')} of work that was undone: a later run went on from an "
             "earlier position"
         )
     write_line()
+
+
+def _without_lines(verdicts: list[EpochVerdict]) -> list[tuple[int, int]]:
+    """The epochs before the last one that no line is about: first and last of each range."""
+    epochs = [-1, *sorted(verdict.epoch for verdict in verdicts)]
+    return [(one + 1, other - 1) for one, other in pairwise(epochs) if other - one > 1]
 
 
 def _show(kind: str, texts: list[str]) -> None:

@@ -83,10 +83,12 @@ def index(
             accept_unfinished=accept_unfinished,
             progress=lambda done, _total, _url: report(done),
         )
-    bad = _index_media(results, IndexStore(index)) if media else []
+    num_sidecars, bad = _index_media(results, IndexStore(index)) if media else (0, [])
     seconds = time.perf_counter() - begin
     documents = [_describe(result) for result in results]
     totals = _sum_up(documents, seconds)
+    if media:
+        totals["num_sidecars"] = num_sidecars
     if merge is not None and not totals["num_failed"]:
         store = IndexStore(index, accept_unfinished=accept_unfinished)
         with usage_errors():
@@ -104,15 +106,17 @@ def index(
         click.get_current_context().exit(1)
 
 
-def _index_media(results: Sequence[BuildResult], store: IndexStore) -> list[DataError]:
-    """Make the sidecars of the shards that were indexed; the media files that can't be used."""
-    bad: list[DataError] = []
+def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int, list[DataError]]:
+    """Make the sidecars of the shards that were indexed: their number, and unusable media files."""
+    num_sidecars, bad = 0, list[DataError]()
     done = [result for result in results if result.error is None]
     with progress("indexing media", len(done)) as report:
         for number, result in enumerate(done, 1):
-            bad += build_sidecar(result.url, store=store)[1]
+            path, errors = build_sidecar(result.url, store=store)
+            num_sidecars += path is not None
+            bad += errors
             report(number)
-    return bad
+    return num_sidecars, bad
 
 
 def _describe(result: BuildResult) -> dict[str, Any]:
@@ -174,6 +178,11 @@ def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
         ["bytes", format_bytes(totals["num_bytes"])],
         ["index", format_bytes(totals["index_bytes"])],
     ]
+    if "num_sidecars" in totals:
+        count = totals["num_sidecars"]
+        rows.append(
+            ["media", f"{plural(count, 'sidecar')} written" if count else "no shard has any"]
+        )
     if totals["num_built"]:
         members = plural(totals["num_members_built"], "member")
         rows.append(["speed", f"{members} in {totals['seconds']:.2f} s, {rate} members/s"])

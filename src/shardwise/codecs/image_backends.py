@@ -1,6 +1,7 @@
 """Image files to pixels, and pixels to another size, by simplejpeg, OpenCV or Pillow.
 
-The first package that is installed is used: JPEG by simplejpeg, else OpenCV, else Pillow; PNG,
+The first package that is installed is used: JPEG by simplejpeg, else OpenCV, else Pillow, and so
+are those of rare subsamplings, as CMYK files have, which simplejpeg does not read; PNG,
 WebP and BMP by OpenCV, else Pillow; GIF and TIFF by Pillow, because OpenCV multiplies a TIFF's
 colours by its alpha and turns it by its tag. All release the GIL and may run in several threads.
 Each gives the same pixels as stored: no EXIF orientation, no blending with alpha, the high byte of
@@ -91,30 +92,28 @@ def read_pixels(
         ValueError: the file is damaged, cut, or of a kind that the package does not read.
         MissingExtraError: no package that reads the format is installed.
     """
-    for name in _READERS[header.format]:
-        package = find_package(name)
-        if package is not None:
-            break
-    else:
+    readers = [name for name in _READERS[header.format] if find_package(name) is not None]
+    if not readers:
         raise MissingExtraError(
             f"no package that decodes {header.format} images is installed", extra="image"
         )
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
-    pixels: Pixels
-    if name == "simplejpeg":
+    pixels: Pixels | None = None
+    if readers[0] == "simplejpeg":
+        package = find_package(readers.pop(0))
         if first_rows is not None:
             rows = read_first_rows(
                 package, data, mode, expected, num_rows=first_rows, frame_at=header.frame_at
             )
             if rows is not None:
                 return rows
-        pixels = _read_simplejpeg(package, data, mode, expected, out)
-    elif name == "cv2":
-        pixels = _read_opencv(package, data, header, mode, shrink)
-    else:
-        if header.format == "jpeg":
+        pixels = _read_simplejpeg(package, data, mode, expected, out, is_only=not readers)
+    if pixels is None and readers[0] == "cv2":
+        pixels = _read_opencv(find_package("cv2"), data, header, mode, shrink)
+    elif pixels is None:
+        if header.format == "jpeg" and find_package("simplejpeg") is None:
             _say_slow()
-        pixels = _read_pillow(package, data, header, mode, shrink)
+        pixels = _read_pillow(find_package("PIL.Image"), data, header, mode, shrink)
     if pixels.shape != expected:
         raise ValueError(
             f"the {header.format} header promises {expected} (height, width, channels), "
@@ -124,13 +123,22 @@ def read_pixels(
 
 
 def _read_simplejpeg(
-    package: Any, data: memoryview, mode: str, expected: tuple[int, int, int], out: Pixels | None
-) -> Pixels:
+    package: Any,
+    data: memoryview,
+    mode: str,
+    expected: tuple[int, int, int],
+    out: Pixels | None,
+    *,
+    is_only: bool,
+) -> Pixels | None:
+    """Decode a JPEG; None for another package: TurboJPEG has no name for its subsampling."""
     # The least height and width pick the scale; strict (the default) makes cut files errors.
     least = {"min_height": expected[0], "min_width": expected[1]}
     try:
         pixels: Pixels = package.decode_jpeg(data, mode.upper(), buffer=out, **least)
     except ValueError as exc:
+        if "determine subsampling" in str(exc) and not is_only:
+            return None
         raise ValueError(
             f"simplejpeg could not decode the jpeg of {len(data)} bytes: {exc}"
         ) from exc

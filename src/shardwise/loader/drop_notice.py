@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 
 from shardwise.plan import BucketSampler, Plan, Sampler
 
-__all__ = ["DropNotice"]
+__all__ = ["DropNotice", "warn_once"]
 
 _logger = logging.getLogger("shardwise")
 
 
 class DropNotice:
     """Warns once, on rank 0, of the samples that an epoch leaves out by default.
+
+    Loaders of the same sizes, such as one made in each epoch, warn once in a process.
 
     Args:
         is_default: whether the remainder was left to the library.
@@ -28,7 +31,7 @@ class DropNotice:
             _say_never(plan.sampler)
         self.is_first = False
         if self.is_due and rank == 0 and plan.num_dropped:
-            _logger.warning(
+            warn_once(
                 "each epoch leaves out %d of %d samples, other ones each time, since they do not "
                 "fill %s: pass remainder='pad' or 'uneven' to have them, or "
                 "remainder='drop' to say that this is meant",
@@ -45,7 +48,7 @@ def _say_never(sampler: Sampler) -> None:
     """Log the groups of `sw.buckets` that are smaller than a batch, also where "drop" is meant."""
     never = sampler.never_whole() if isinstance(sampler, BucketSampler) else None
     if never is not None:
-        _logger.warning(
+        warn_once(
             "%d groups of shape= are smaller than a global batch, so that remainder='drop' leaves "
             "them out of every epoch; the smallest is %s with %d samples: pass remainder='pad' or "
             "'uneven' to have them, or make the batch smaller",
@@ -53,3 +56,9 @@ def _say_never(sampler: Sampler) -> None:
             never[2],
             never[1],
         )
+
+
+@lru_cache(maxsize=256)
+def warn_once(text: str, *values: object) -> None:
+    """Log a warning, unless the process logged the same one."""
+    _logger.warning(text, *values)

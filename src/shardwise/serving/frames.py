@@ -26,13 +26,25 @@ from shardwise.engine.processes.shared_memory import aligned
 from shardwise.errors import ServiceError
 from shardwise.serving.transport import Connection
 
-__all__ = ["Encoded", "Frame", "FrameError", "Kind", "Limits", "encoded", "read_frame", "write"]
+__all__ = [
+    "Encoded",
+    "Frame",
+    "FrameError",
+    "Kind",
+    "Limits",
+    "OtherProtocolError",
+    "encoded",
+    "read_frame",
+    "write",
+]
 
 _MAGIC = b"SWB1"
 _PREFIX = struct.Struct("<4sB3xQIIQ")
 _PADDING = bytes(64)
 # A TLS server's alert, 7 bytes, that it did not get TLS. Source: RFC 8446, 5.1.
 _TLS_ALERT = b"\x15\x03"
+# A TLS client's first record: 5 bytes, of which the last two are its length, and what it holds.
+_TLS_HANDSHAKE = b"\x16\x03"
 # Numbers, text and times; no objects, no records.
 _DTYPE_KINDS = "biufcSUmM"
 _MAX_DIMENSIONS = 32
@@ -40,6 +52,20 @@ _MAX_DIMENSIONS = 32
 
 class FrameError(Exception):
     """The other end does not speak as it should: the connection is given up."""
+
+
+class OtherProtocolError(FrameError):
+    """The first bytes are not a frame's.
+
+    Attributes:
+        num_left: bytes of a TLS client's first record that were not received; None where the other
+            end is no such client.
+    """
+
+    def __init__(self, prefix: bytes) -> None:
+        super().__init__("it does not begin as a frame does: is it another program's port?")
+        is_tls = prefix.startswith(_TLS_HANDSHAKE)
+        self.num_left = max(0, 5 + int.from_bytes(prefix[3:5]) - _PREFIX.size) if is_tls else None
 
 
 class Kind(IntEnum):
@@ -130,6 +156,7 @@ def read_frame(
         memory: gives uint8 `[size]` for a payload.
 
     Raises:
+        OtherProtocolError: the first bytes are not a frame's.
         FrameError: it is no frame, or longer than allowed.
         ServiceError: the other end speaks TLS, and this one does not.
         EOFError, OSError: see `Connection.receive_into`.
@@ -140,10 +167,13 @@ def read_frame(
     except (EOFError, OSError):
         if prefix.startswith(_TLS_ALERT):
             raise ServiceError("the server speaks TLS: name it as tls://host:port") from None
+        # A short answer that ends is another program's, too; bytes not received are 0.
+        if not _MAGIC.startswith(prefix[: len(_MAGIC)].rstrip(b"\0")):
+            raise OtherProtocolError(bytes(prefix)) from None
         raise
     magic, kind, number, num_header, reserved, num_payload = _PREFIX.unpack(prefix)
     if magic != _MAGIC or reserved or kind not in tuple(Kind):
-        raise FrameError("it does not begin as a frame does: is it another program's port?")
+        raise OtherProtocolError(bytes(prefix))
     if num_header > limits.header or num_payload > limits.payload:
         raise FrameError(
             f"a frame of {num_header} and {num_payload} bytes, of at most {limits.header} and "

@@ -27,6 +27,7 @@ from shardwise.serving.frames import (
     FrameError,
     Kind,
     Limits,
+    OtherProtocolError,
     encoded,
     read_frame,
     write,
@@ -94,13 +95,17 @@ def greet(connection: Connection, side: ClientSide) -> int:
         How many requests may be under way.
 
     Raises:
-        ServiceError: it serves other data or code, or has another token; the message has both.
-        FrameError: it is no batch server.
+        ServiceError: it serves other data or code, or has another token, and the message has both;
+            or it is no batch server.
+        FrameError: it does not answer as a batch server should.
         EOFError, OSError: see `Connection`.
     """
     nonce, token = new_nonce(), side.token
     _say(connection, Kind.HELLO, {"protocol": _PROTOCOL, "nonce": nonce})
-    challenge = _hear(connection, Kind.CHALLENGE)
+    try:
+        challenge = _hear(connection, Kind.CHALLENGE)
+    except OtherProtocolError as error:
+        raise ServiceError(f"this is no batch server: {error}") from None
     other = _text(challenge, "nonce")
     mine = digest = None
     data = b""
@@ -163,7 +168,15 @@ def admit(
         FrameError: it is no client.
         EOFError, OSError: see `Connection`.
     """
-    hello = _hear(connection, Kind.HELLO)
+    try:
+        hello = _hear(connection, Kind.HELLO)
+    except OtherProtocolError as error:
+        if error.num_left is None:
+            raise
+        # With bytes unread the kernel would send a reset, which overtakes the answer. The client
+        # can't read that either, but knows by it that this server does not speak TLS.
+        connection.receive_into(memoryview(bytearray(error.num_left)))
+        _refuse(connection, "it speaks TLS, and this server was started without --tls-cert")
     if hello.get("protocol") != _PROTOCOL:
         _refuse(connection, f"the server speaks protocol {_PROTOCOL}: use one release everywhere")
     nonce, other = new_nonce(), _text(hello, "nonce")

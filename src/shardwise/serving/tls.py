@@ -201,7 +201,10 @@ def _in_words(error: OSError, host: str | None, *, is_greeted: bool) -> Exceptio
         )
     if is_greeted or not isinstance(error, ssl.SSLError):
         return error
-    return ServiceError(f"the TLS handshake failed: {reason}; both ends use tls:// and TLS 1.3")
+    advice = "both ends use tls:// and TLS 1.3"
+    if host is not None and "wrong version" in reason:
+        advice = "a server that was started without --tls-cert is named as tcp://host:port"
+    return ServiceError(f"the TLS handshake failed: {reason}; {advice}")
 
 
 class TlsListener(TcpListener):

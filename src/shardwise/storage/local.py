@@ -11,6 +11,7 @@ import errno
 import os
 import stat as mode_bits
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
@@ -234,8 +235,18 @@ def _check_range(offset: int, length: int) -> None:
 def _explained(error: OSError, url: str, verb: str) -> MissingShardError | StorageError:
     """The library's error for an operating system's."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return MissingShardError("no such file", url=url)
+        return MissingShardError(f"no such file{_in_directory(url)}", url=url)
     advice = ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         advice = ": raise the limit of open files (ulimit -n)"
     return StorageError(f"can't {verb} {url!r}: {error.strerror}{advice}")
+
+
+def _in_directory(path: str) -> str:
+    """Where a relative path was looked for: a program may have changed its directory since."""
+    if Path(path).is_absolute():
+        return ""
+    try:
+        return f" in the working directory {str(Path.cwd())!r}"
+    except FileNotFoundError:
+        return ": the working directory was deleted"

@@ -10,7 +10,7 @@ from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.media.build import open_sidecar
-from tests.support.commands import document
+from tests.support.commands import document, run
 from tests.support.media import numbers_in
 
 
@@ -65,9 +65,16 @@ def test_bad_media_are_listed_by_both_commands(media_files, tmp_path):
             {"__key__": "sound", "mp4": media_files.sound("t.m4a", "-c:a aac").read_bytes()}
         )
     found = document("index", "--media", path, exit_code=1)
-    assert [each["key"] for each in found["bad_media"]] == ["bad", "empty"]
-    found = document("verify", "--media", path, exit_code=1)
-    assert [each["key"] for each in found["problems"]] == ["bad", "empty"]
+    bad = found["bad_media"]
+    assert [each["key"] for each in bad] == ["bad", "empty"]
+    assert (found["num_built"], found["num_fresh"], found["num_sidecars"]) == (0, 1, 1)
+    assert "1 sidecar written" in run("index", "--media", path, exit_code=1).stdout
+    for _ in range(2):  # with the sidecar and without
+        found = document("verify", "--media", path, exit_code=1)
+        assert [(each["key"], each["offset"]) for each in found["problems"]] == [
+            (each["key"], each["offset"]) for each in bad
+        ]
+        path.with_name("v.tar.media").unlink(missing_ok=True)
 
 
 def test_changed_bytes_are_found_with_a_sidecar_and_by_decoding_without(shard, media_files):

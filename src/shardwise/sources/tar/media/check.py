@@ -16,6 +16,7 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.media.build import (
     fresh_index,
     is_media_field,
+    media_block,
     media_payloads,
     open_sidecar,
 )
@@ -58,7 +59,12 @@ def media_problems(url: str, *, store: IndexStore) -> Iterator[Problem]:
 
 
 def _check(data: bytes, row: int, field: str, sidecar: MediaSidecar | None) -> None:
-    indexed = None if sidecar is None else sidecar.index(row, field)
+    try:
+        indexed = None if sidecar is None else sidecar.index(row, field)
+    except DataError:
+        # A sidecar has the reason of a file that can't be used, but not the place of the damage.
+        media_block(data)
+        raise
     if indexed is None:
         check_media(data)
         return
