@@ -46,8 +46,7 @@ def _open_remote(url: str, options: StorageOptions) -> File:
     from shardwise.storage.cache import CachedFile, cache_of
 
     # The cache fetches ahead under block locks, so that processes share each request.
-    file = RemoteFile(url, replace(options, prefetch_bytes=0))
-    return CachedFile(file, cache_of(options.cache), memory_bytes=options.prefetch_bytes)
+    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
 
 
 def is_local(url: str | os.PathLike[str]) -> bool:

@@ -31,8 +31,7 @@ class StorageOptions:
             host that has never answered gets 30 s at most.
         max_attempts: attempts at a request, the first included; None bounds them by time alone.
         max_requests: requests in flight at a time in a process, hedges apart.
-        prefetch_bytes: memory of a process for prefetched blocks; 0 prefetches nothing, or with a
-            cache only to its disk.
+        prefetch_bytes: memory of a process for prefetched blocks; 0 prefetches nothing.
         hedge: whether a request that is later than the 95th percentile is sent a second time.
         redirects: which redirects of http(s), hf and ais servers are followed: "any", "same-host"
             (scheme, host and port stay the same) or "none". Another redirect is an error. Even with

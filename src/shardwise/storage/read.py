@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shardwise.storage.file_pool import FilePool
 from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.requests.ranges import byte_ranges
-from shardwise.storage.requests.received import ReceivedBytes, payloads_of
+from shardwise.storage.requests.received import payloads_of
 
 __all__ = ["read_files", "read_payloads"]
 
@@ -55,30 +55,19 @@ def read_payloads(
         lengths: bytes of each; negative for None.
 
     Returns:
-        The parts; None for files that can only be read into a buffer: local ones, and those behind
-        a cache, unless the bytes are still in memory from being fetched.
+        The parts; None for files that can only be read into a buffer: local and cached ones.
 
     Raises:
         DataError: as `read_files` says.
         StorageError: as `read_files` says.
     """
     files = [pool.get(url) for url, *_ in reads]
-    if not all(file.is_remote for file in files):
+    if pool.options.cache is not None or not all(file.is_remote for file in files):
         return None
+    from shardwise.storage.remote import receive
+
     requests = [
         ReadRequest(file, byte_ranges(offsets, ends, begin))
         for file, (_, offsets, ends, begin) in zip(files, reads, strict=True)
     ]
-    received = _receive(requests, is_cached=pool.options.cache is not None)
-    return None if received is None else payloads_of(received, starts, lengths)
-
-
-def _receive(requests: list[ReadRequest], *, is_cached: bool) -> list[ReceivedBytes] | None:
-    """The bytes in the memory of their replies; None if they can't be had there."""
-    if is_cached:
-        from shardwise.storage.cache import CachedFile
-
-        return CachedFile.receive(requests)
-    from shardwise.storage.remote import receive
-
-    return receive(requests)
+    return payloads_of(receive(requests), starts, lengths)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,20 +15,16 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.errors import StorageError
 from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import IO_COUNTS, FileStat, StorageOptions
+from shardwise.storage import FileStat, StorageOptions
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as cache_module
 from shardwise.storage.cache import file as file_module
 from shardwise.storage.cache.block_lock import BlockLock
 from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.fetch import MissingBlock
-from shardwise.storage.cache.fetched import FetchedBlocks
 from shardwise.storage.cache.sequential import NextFiles, SequentialDetector
 from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.open import open_file
-from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.requests.ranges import ByteRange
-from shardwise.storage.requests.received import ReceivedBytes, copy_received
 from tests.support.remote_shards import put_shards
 from tests.support.servers import S3Server
 
@@ -54,9 +48,6 @@ class Streamed:
     def stat(self) -> FileStat:
         return FileStat(len(self.data), 0, '"1"')
 
-    def close(self) -> None:
-        """There is nothing to close."""
-
     def pin(self, stat: FileStat) -> None:
         """It does not change."""
 
@@ -72,11 +63,9 @@ class Streamed:
             start, number = end, number + 1
 
 
-def blocks_of(
-    source: Streamed, folder: Path, numbers: range, *, memory_bytes: int = 100 << 20
-) -> tuple[CachedFile, list[MissingBlock]]:
+def blocks_of(source: Streamed, folder: Path, numbers: range) -> tuple[CachedFile, list]:
     settings = CacheSettings(folder / "cache", max_bytes=100 << 20, block_bytes=BLOCK)
-    file = CachedFile(source, cache_of(settings), memory_bytes=memory_bytes)
+    file = CachedFile(source, cache_of(settings))
     return file, [file._block(file._known(), number, []) for number in numbers]
 
 
@@ -95,14 +84,6 @@ def test_pieces_of_any_length_make_whole_blocks(tmp_path_factory, pieces, first)
     stream_blocks(blocks)
     assert source.streams == [(first * BLOCK, len(DATA))]
     assert published(folder) == list(range(first, 10))
-    num_bytes = len(DATA) - first * BLOCK
-    received = CachedFile.receive([ReadRequest(file, [ByteRange(first * BLOCK, len(DATA), 3)])])
-    assert received is not None
-    buffer = memoryview(bytearray(num_bytes + 3))
-    copy_received(received, buffer)
-    assert buffer[3:] == DATA[first * BLOCK :]
-    # What was read is kept on disk only.
-    assert not any(block.name in block.cache.fetched for block in blocks)
     assert file.read(first * BLOCK, len(DATA) - first * BLOCK) == DATA[first * BLOCK :]
     # Digests that were made while the bytes arrived are those of the bytes.
     again = CachedFile(source, cache_of(CacheSettings(folder / "cache", block_bytes=BLOCK)))
@@ -123,176 +104,6 @@ def test_a_stream_that_breaks_leaves_the_blocks_that_were_whole(tmp_path):
     assert file.read(0, len(DATA)) == DATA
 
 
-class Held(Streamed):
-    """A file whose stream stops after its first piece until it is released."""
-
-    def __init__(self, data: bytes, pieces: list[int], stop_at: int | None = None) -> None:
-        super().__init__(data, pieces, stop_at)
-        self.is_released = threading.Event()
-
-    def stream(self, start: int, stop: int) -> Iterator[memoryview]:
-        for number, piece in enumerate(super().stream(start, stop)):
-            if number:
-                assert self.is_released.wait(60)
-            yield piece
-
-    def read_many(self, requests: list[ReadRequest], buffer: memoryview) -> None:
-        """Read what a stream did not bring."""
-        for _, ranges in requests:
-            for start, stop, begin in ranges:
-                buffer[begin : begin + stop - start] = self.data[start:stop]
-
-
-@contextmanager
-def streaming(source: Held, blocks: list[MissingBlock]) -> Iterator[None]:
-    """Blocks on their way, whose first piece has arrived."""
-    thread = threading.Thread(target=stream_blocks, args=(blocks,))
-    thread.start()
-    try:
-        deadline = time.monotonic() + 60
-        fetched = blocks[0].cache.fetched
-        while fetched.read(blocks[0].name, [ByteRange(0, 1, 0)], wait_s=1) is None:
-            assert time.monotonic() < deadline
-        yield
-    finally:
-        source.is_released.set()
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def test_bytes_that_have_arrived_are_read_before_their_block_is_whole(tmp_path):
-    source = Held(DATA, [BLOCK + 70_000])
-    file, blocks = blocks_of(source, tmp_path, range(10))
-    with streaming(source, blocks):
-        assert file.read(BLOCK - 100, 50_000) == DATA[BLOCK - 100 :][:50_000]
-        assert 1 not in published(tmp_path)
-        source.is_released.set()
-        # Waits for bytes that have not arrived.
-        assert file.read(0, len(DATA)) == DATA
-    assert source.streams == [(0, len(DATA))]
-    assert published(tmp_path) == list(range(10))
-
-
-def test_a_reader_of_a_stream_that_breaks_reads_the_block_itself(tmp_path):
-    source = Held(DATA, [70_000], stop_at=2 * BLOCK + 100)
-    file, blocks = blocks_of(source, tmp_path, range(10))
-    request = ReadRequest(file, [ByteRange(BLOCK, 3 * BLOCK, 0)])
-    results: list[list[ReceivedBytes] | None] = []
-    with streaming(source, blocks):
-        before = IO_COUNTS.snapshot()["waits"]
-        reader = threading.Thread(target=lambda: results.append(CachedFile.receive([request])))
-        reader.start()
-        deadline = time.monotonic() + 60
-        while IO_COUNTS.snapshot()["waits"] == before:
-            assert time.monotonic() < deadline
-            time.sleep(1e-3)
-        source.is_released.set()
-        reader.join(60)
-        assert not reader.is_alive()
-    assert results[0] is not None
-    buffer = memoryview(bytearray(2 * BLOCK))
-    copy_received(results[0], buffer)
-    assert buffer == DATA[BLOCK : 3 * BLOCK]
-    assert file.read(BLOCK, 2 * BLOCK) == DATA[BLOCK : 3 * BLOCK]
-
-
-def test_a_file_of_which_nothing_is_asked_for_needs_no_memory(tmp_path):
-    file, blocks = blocks_of(Streamed(DATA, [70_000]), tmp_path, range(1))
-    stream_blocks(blocks)
-    requests = [ReadRequest(file, []), ReadRequest(file, [ByteRange(5, 9, 0)])]
-    assert CachedFile.receive(requests) == [ReceivedBytes(0, memoryview(DATA[5:9]))]
-    assert CachedFile.receive(requests[:1]) == []
-
-
-def test_a_block_that_a_reader_fetches_itself_is_no_hit(tmp_path, monkeypatch):
-    source = Held(DATA, [70_000])
-    file, blocks = blocks_of(source, tmp_path, range(1))
-    # It was dropped after the reader had looked for it.
-    monkeypatch.setattr(blocks[0].cache, "is_fetched", lambda name: True)
-    before = IO_COUNTS.snapshot()
-    [received] = CachedFile.receive([ReadRequest(file, [ByteRange(5, 9, 0)])]) or []
-    assert received.data == DATA[5:9]
-    after = IO_COUNTS.snapshot()
-    assert after["misses"] - before["misses"] == 1
-    assert after["hits"] == before["hits"]
-
-
-def test_memory_for_fetched_blocks_is_bounded_and_the_rest_is_read_from_the_disk(tmp_path):
-    source = Streamed(DATA, [70_000])
-    for memory_bytes, names in ((0, []), (3 * BLOCK, [7, 8, 9])):
-        folder = tmp_path / str(memory_bytes)
-        file, blocks = blocks_of(source, folder, range(10), memory_bytes=memory_bytes)
-        stream_blocks(blocks)
-        cache = blocks[0].cache
-        assert [number for number in range(10) if blocks[number].name in cache.fetched] == names
-        assert CachedFile.receive([ReadRequest(file, [ByteRange(0, 10, 0)])]) is None
-        assert file.read(0, len(DATA)) == DATA
-        assert len(source.streams) == 1
-        source.streams.clear()
-
-
-def test_a_block_that_is_not_kept_costs_no_other_block():
-    fetched = FetchedBlocks()
-    fetched.begin("one", 0, 10, 15)
-    # Another dataset with the same cache keeps nothing in memory.
-    fetched.begin("two", 10, 20, 0)
-    assert "one" in fetched
-    assert "two" not in fetched
-
-
-def test_who_waits_for_a_block_that_is_dropped_for_others_is_woken():
-    fetched = FetchedBlocks()
-    fetched.begin("old", 0, 10, 15)
-    waits, results = threading.Event(), []
-    wait_for = fetched._changed.wait_for
-
-    def noted(predicate, timeout):
-        waits.set()
-        return wait_for(predicate, timeout)
-
-    fetched._changed.wait_for = noted  # type: ignore[method-assign]
-    began = time.monotonic()
-    reader = threading.Thread(
-        target=lambda: results.append(fetched.read("old", [ByteRange(0, 5, 0)], wait_s=60))
-    )
-    reader.start()
-    assert waits.wait(60)
-    # Has the condition's lock only once the reader waits.
-    fetched.begin("new", 10, 20, 15)
-    reader.join(60)
-    assert results == [None]
-    assert time.monotonic() - began < 50
-
-
-def test_a_forked_child_waits_for_no_block_of_its_parent(tmp_path, monkeypatch):
-    _, blocks = blocks_of(Streamed(DATA, [70_000]), tmp_path, range(2))
-    stream_blocks(blocks)
-    cache = blocks[0].cache
-    assert cache.is_fetched(blocks[0].name)
-    monkeypatch.setattr(cache, "_pid", -1)
-    assert not cache.is_fetched(blocks[0].name)
-
-
-def test_a_block_that_is_dropped_is_not_read_from_memory(tmp_path):
-    source = Streamed(DATA, [70_000])
-    file, blocks = blocks_of(source, tmp_path, range(2))
-    stream_blocks(blocks)
-    assert file.forget(0, 1)
-    assert [block.name in block.cache.fetched for block in blocks] == [False, True]
-
-
-def test_a_file_that_is_closed_leaves_nothing_in_memory(tmp_path):
-    source = Held(DATA, [70_000])
-    file, blocks = blocks_of(source, tmp_path, range(4))
-    with streaming(source, blocks):
-        file.close()
-        assert not any(block.name in block.cache.fetched for block in blocks)
-    assert not any(block.name in block.cache.fetched for block in blocks)
-    assert published(tmp_path) == [0, 1, 2, 3]
-    assert file.read(0, 4 * BLOCK) == DATA[: 4 * BLOCK]
-    assert len(source.streams) == 1
-
-
 def test_blocks_that_others_fetch_are_left_out(tmp_path):
     source = Streamed(DATA, [70_000])
     _, blocks = blocks_of(source, tmp_path, range(10))
@@ -306,7 +117,7 @@ def test_blocks_that_others_fetch_are_left_out(tmp_path):
 
 def test_a_disk_that_refuses_a_write_costs_that_block_only(tmp_path, monkeypatch):
     source = Streamed(DATA, [70_000])
-    file, blocks = blocks_of(source, tmp_path, range(10))
+    _, blocks = blocks_of(source, tmp_path, range(10))
     write_at, broken = cache_module.write_at, []
 
     def refuse_once(fd: int, data: memoryview, offset: int) -> None:
@@ -318,9 +129,6 @@ def test_a_disk_that_refuses_a_write_costs_that_block_only(tmp_path, monkeypatch
     monkeypatch.setattr(cache_module, "write_at", refuse_once)
     stream_blocks(blocks)
     assert published(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    # Its reader has the bytes all the same.
-    assert file.read(0, len(DATA)) == DATA
-    assert len(source.streams) == 1
 
 
 def test_a_sequential_epoch_fills_the_cache_by_long_requests(s3: S3Server, tmp_path):

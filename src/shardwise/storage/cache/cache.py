@@ -35,7 +35,6 @@ from shardwise.storage.cache.block_lock import (
 from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
 from shardwise.storage.cache.fetch_threads import FetchThreads
-from shardwise.storage.cache.fetched import FetchedBlocks
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
 from shardwise.storage.cache.sequential import NextFiles
 from shardwise.storage.cache.usage import Usage, UsageFile
@@ -43,7 +42,6 @@ from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
-from shardwise.storage.requests.received import copy_received
 
 __all__ = ["FOLDER", "Cache"]
 
@@ -77,7 +75,7 @@ class Cache:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self.fetched = FetchedBlocks()
+        self._changed = threading.Condition()
         self.fetch_threads = FetchThreads()
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
@@ -89,15 +87,12 @@ class Cache:
         self._hits = 0
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Read parts of a block into a buffer, if it is in memory or on disk; see `OpenBlock.read`.
+        """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.
 
         A damaged block is removed. An unreadable disk counts as a missing block.
         """
-        if self.is_fetched(name):
-            received = self.fetched.read(name, ranges)
-            if received is not None:
-                copy_received(received, buffer)
-                return Outcome.READ
+        if self._pid != os.getpid():
+            self._start()
         block = self._open_blocks.get(name)
         try:
             if block is not None:
@@ -121,19 +116,8 @@ class Cache:
             return Outcome.GONE
         return outcome
 
-    def is_fetched(self, name: str) -> bool:
-        """Whether a block is in memory, or on its way there."""
-        if self._pid != os.getpid():
-            self._start()
-        return name in self.fetched
-
-    def drop_fetched(self, version: str) -> None:
-        """Drop the blocks of a version of a file that are in memory."""
-        if self._pid == os.getpid():
-            self.fetched.drop_version(version)
-
     def holds(self, name: str) -> bool:
-        """Whether a block seems to be cached on disk."""
+        """Whether a block seems to be cached."""
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
     def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
@@ -218,7 +202,8 @@ class Cache:
         fcntl.flock(lock.fd, fcntl.LOCK_UN)
         values = digest_values(digests)
         self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
-        self.fetched.notify()
+        with self._changed:
+            self._changed.notify_all()
 
     def abandon(self, lock: BlockLock) -> None:
         """Release a lock without a block, unless it is over."""
@@ -237,18 +222,23 @@ class Cache:
         finally:
             fcntl.flock(lock.fd, fcntl.LOCK_UN)
             os.close(lock.fd)
-        self.fetched.notify()
+        with self._changed:
+            self._changed.notify_all()
 
     @property
     def most_blocks(self) -> int:
         """How many blocks the limit has room for."""
         return self._limit // self.settings.block_bytes
 
+    def wait(self, seconds: float) -> None:
+        """Wait until this process publishes or abandons a block, or the time is over."""
+        with self._changed:
+            self._changed.wait(seconds)
+
     def drop(self, name: str) -> bool:
         """Remove a block with useless bytes; False if it stays or is not cached."""
         if self._pid != os.getpid():
             self._start()
-        self.fetched.drop(name)
         block = self._open_blocks.get(name)
         if block is not None:
             self._forget(name, block)

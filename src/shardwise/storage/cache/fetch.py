@@ -19,9 +19,8 @@ from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.protocol import File, ReadRequest
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
-from shardwise.storage.requests.received import ReceivedBytes
 
-__all__ = ["MissingBlock", "fetch_blocks", "fetch_or_wait", "read_direct", "receive_late"]
+__all__ = ["MissingBlock", "fetch_blocks", "fetch_or_wait", "read_direct"]
 
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20
@@ -40,7 +39,6 @@ class MissingBlock:
         info: its place in the file.
         name: its name in the cache.
         ranges: of the file, within the block.
-        memory_bytes: the bound of the blocks in memory, this one included.
         tries: how often it was reported as cached and was gone.
     """
 
@@ -49,7 +47,6 @@ class MissingBlock:
     info: BlockInfo
     name: str
     ranges: Sequence[ByteRange]
-    memory_bytes: int = 0
     tries: int = 0
 
 
@@ -61,7 +58,7 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
         left, is_idle = fetch_blocks(missing, view, is_late=waited_s > cache.settings.wait_s)
         if left and is_idle:
             began = time.monotonic()
-            cache.fetched.wait(pause_s)
+            cache.wait(pause_s)
             waited_s += time.monotonic() - began
             pause_s = min(2 * pause_s, _MAX_WAIT_S)
         missing = []
@@ -72,25 +69,6 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
                 missing.append(block)
     if hits:
         cache.count_hits(hits)
-
-
-def receive_late(block: MissingBlock) -> list[ReceivedBytes]:
-    """The ranges of a block that is arriving; if that fails, they are read as `fetch_or_wait` does.
-
-    Returns:
-        Bytes that stay where the reply put them, where possible.
-    """
-    cache = block.cache
-    received = cache.fetched.read(block.name, block.ranges, wait_s=cache.settings.wait_s)
-    if received is not None:
-        cache.count_hits(1)
-        return received
-    view = np.empty(max(each.begin + each.stop - each.start for each in block.ranges), np.uint8)
-    fetch_or_wait([block], view.data)
-    return [
-        ReceivedBytes(begin, view.data[begin : begin + stop - start])
-        for start, stop, begin in block.ranges
-    ]
 
 
 def fetch_blocks(

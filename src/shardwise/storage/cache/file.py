@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from shardwise.shown import shown
 from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct, receive_late
+from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct
 from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.cache.sequential import SequentialDetector
 from shardwise.storage.cache.stream import stream_blocks
@@ -22,7 +22,6 @@ from shardwise.storage.protocol import File, FileStat, ReadRequest
 from shardwise.storage.remote_reads import RemoteReads
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
-from shardwise.storage.requests.received import ReceivedBytes
 
 __all__ = ["CachedFile", "cache_of"]
 
@@ -62,23 +61,21 @@ class CachedFile(RemoteReads):
     Args:
         file: the file itself.
         cache: where its blocks are kept.
-        memory_bytes: memory of the process for blocks that were fetched and not read yet.
 
     Attributes:
         next_file: gives the file that is likely to be read after this one, if any.
     """
 
-    __slots__ = ("_cache", "_detector", "_file", "_memory_bytes", "_version", "next_file", "url")
+    __slots__ = ("_cache", "_detector", "_file", "_version", "next_file", "url")
 
     # A cached block is a local file.
     gap_bytes = 16 << 10
     is_remote = True
 
-    def __init__(self, file: File, cache: Cache, *, memory_bytes: int = 256 << 20) -> None:
+    def __init__(self, file: File, cache: Cache) -> None:
         self.url = file.url
         self._file = file
         self._cache = cache
-        self._memory_bytes = memory_bytes
         self._version: _Version | None = None
         self._detector: SequentialDetector | None = None
         self.next_file: Callable[[], File | None] = _no_next_file
@@ -87,8 +84,7 @@ class CachedFile(RemoteReads):
         return f"CachedFile({self._file!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = self._cache.settings
-        return _rebuild, (self._file, settings, self._memory_bytes, self._version)
+        return _rebuild, (self._file, self._cache.settings, self._version)
 
     def open(self) -> None:
         """Ask for the file's version, unless it is known."""
@@ -122,50 +118,6 @@ class CachedFile(RemoteReads):
         if missing:
             IO_COUNTS.add(waits=1)
             fetch_or_wait(missing, view)
-
-    @staticmethod
-    def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes] | None:
-        """What `read_many` fills a buffer with, left in memory where the replies put it.
-
-        Returns:
-            None unless all of it is in memory, or on its way there.
-        """
-        requests = [each for each in requests if each.ranges]
-        blocks: list[MissingBlock] = []
-        for file, ranges in requests:
-            of_file = file._fetched_blocks(ranges)
-            if of_file is None:
-                return None
-            blocks += of_file
-        received: list[ReceivedBytes] = []
-        late: list[MissingBlock] = []
-        for block in blocks:
-            parts = block.cache.fetched.read(block.name, block.ranges)
-            if parts is None:
-                late.append(block)
-            else:
-                received += parts
-        for file, ranges in requests:
-            file._prefetch(file._known(), ranges, had_to_wait=bool(late))
-        if late:
-            IO_COUNTS.add(waits=1)
-        if blocks:
-            blocks[0].cache.count_hits(len(blocks) - len(late))
-        for block in late:
-            received += receive_late(block)
-        return received
-
-    def _fetched_blocks(self, ranges: Sequence[ByteRange]) -> list[MissingBlock] | None:
-        """The blocks of some ranges; None unless all are in memory, or on their way there."""
-        cache, version = self._cache, self._known()
-        if not version.id or any(each.stop > version.num_bytes for each in ranges):
-            return None
-        blocks = []
-        for number, parts in _by_block(ranges, cache.settings.block_bytes).items():
-            if not cache.is_fetched(block_name(version.id, number)):
-                return None
-            blocks.append(self._block(version, number, parts))
-        return blocks
 
     def _read_hits(
         self, ranges: Sequence[ByteRange], view: memoryview
@@ -206,9 +158,7 @@ class CachedFile(RemoteReads):
         return any(removed)
 
     def close(self) -> None:
-        """Close the file itself, and drop its blocks in memory; those on disk stay open."""
-        if self._version is not None and self._version.id:
-            self._cache.drop_fetched(self._version.id)
+        """Close the file itself; blocks stay open in the cache."""
         self._file.close()
 
     def _known(self) -> _Version:
@@ -238,7 +188,7 @@ class CachedFile(RemoteReads):
             num_bytes=min(size, version.num_bytes - offset),
         )
         name = block_name(version.id, number)
-        return MissingBlock(self._file, self._cache, info, name, ranges, self._memory_bytes)
+        return MissingBlock(self._file, self._cache, info, name, ranges)
 
     def _prefetch(
         self, version: _Version, ranges: Sequence[ByteRange], *, had_to_wait: bool
@@ -303,9 +253,7 @@ def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRang
     return by_block
 
 
-def _rebuild(
-    file: File, settings: CacheSettings, memory_bytes: int, version: _Version | None
-) -> CachedFile:
-    cached = CachedFile(file, cache_of(settings), memory_bytes=memory_bytes)
+def _rebuild(file: File, settings: CacheSettings, version: _Version | None) -> CachedFile:
+    cached = CachedFile(file, cache_of(settings))
     cached._version = version
     return cached

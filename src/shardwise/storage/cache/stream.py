@@ -42,7 +42,7 @@ def stream_blocks(blocks: Sequence[MissingBlock]) -> None:
         return
     finally:
         for part in run:
-            part.end()
+            part.cache.abandon(part.lock)
 
 
 def _stream(run: list[_Part]) -> None:
@@ -79,28 +79,25 @@ class _Part:
     Attributes:
         block: the block.
         lock: its lock.
+        cache: where it belongs.
         stop: where it ends in the file.
     """
 
-    __slots__ = ("_cache", "_chunk", "_digests", "_fetched", "_num_bytes", "block", "lock", "stop")
+    __slots__ = ("_chunk", "_digests", "_num_bytes", "block", "cache", "lock", "stop")
 
     def __init__(self, block: MissingBlock, lock: BlockLock) -> None:
         self.block = block
         self.lock = lock
+        self.cache: Cache = block.cache
         self.stop = block.info.offset + block.info.num_bytes
-        self._cache: Cache = block.cache
-        self._fetched = self._cache.fetched.begin(
-            block.name, block.info.offset, self.stop, block.memory_bytes
-        )
         self._num_bytes = 0
         self._digests = bytearray()
         # The beginning of a chunk whose end has not arrived.
         self._chunk = bytearray()
 
     def add(self, data: memoryview) -> None:
-        """Show readers the next bytes, and write them; after the last ones, publish the block."""
-        self._cache.fetched.add(self._fetched, data)
-        if self.lock.is_over or not self._cache.write(self.lock, data, self._num_bytes):
+        """Write the next bytes; after the last ones, publish the block."""
+        if self.lock.is_over or not self.cache.write(self.lock, data, self._num_bytes):
             return  # the disk refused a write: the rest of the reply is of use to other blocks
         self._num_bytes += len(data)
         is_last = self._num_bytes == self.lock.info.num_bytes
@@ -115,9 +112,4 @@ class _Part:
         self._digests += chunk_digests(data[:whole])
         self._chunk += data[whole:]
         if is_last:
-            self._cache.publish_written(self.lock, bytes(self._digests))
-
-    def end(self) -> None:
-        """Release the lock, and the readers that wait for the block, unless it is whole."""
-        self._cache.fetched.end(self._fetched)
-        self._cache.abandon(self.lock)
+            self.cache.publish_written(self.lock, bytes(self._digests))
