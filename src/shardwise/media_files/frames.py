@@ -23,7 +23,7 @@ from shardwise.media_files.torchcodec_backend import (
     decode_with_torchcodec,
     joined_runs,
 )
-from shardwise.media_files.track import Segment
+from shardwise.media_files.track import Segment, Track
 
 __all__ = ["BACKENDS", "decode_frames", "form_of"]
 
@@ -102,19 +102,14 @@ def decode_frames(
 
     for segment, part in zip(segments, coded, strict=True):
         needed, payloads = without_unneeded(track, segment, part)
-        is_closed = track.codec != "h264" or (
-            not segment.is_open and is_refresh(track, payloads[0])
-        )
         # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
-        if _chosen(backend) != "pyav" and is_closed:
+        if _chosen(backend) != "pyav" and _is_closed(track, segment, payloads[0]):
             runs.append((needed, payloads))
             continue
         try:
             decode(needed, payloads)
         except DataError:
-            earlier = None
-            if not is_closed:
-                earlier = track.earlier(segment, whole=is_whole_by_itself(track, payloads[0]))
+            earlier = _second_try(track, segment, payloads[0])
             if earlier is None:
                 raise
             [part] = read_segments(index, track, [earlier], reader)
@@ -124,6 +119,18 @@ def decode_frames(
         with picture_memory().hold(held + extra):
             decode_with_torchcodec(track, group, form, place=place)
     return out
+
+
+def _is_closed(track: Track, segment: Segment, first: bytes | memoryview) -> bool:
+    """Whether no picture of a segment needs or names one before its first picture."""
+    return track.codec != "h264" or (not segment.is_open and is_refresh(track, first))
+
+
+def _second_try(track: Track, segment: Segment, first: bytes | memoryview) -> Segment | None:
+    """Where to begin again after an error that need not be damage; None if it must be."""
+    if _is_closed(track, segment, first):
+        return None
+    return track.earlier(segment, whole=is_whole_by_itself(track, first))
 
 
 def _chosen(backend: str) -> str:
