@@ -18,7 +18,7 @@ from shardwise.errors import DataError, MissingShardError, ShardwiseError, Stora
 from shardwise.storage.protocol import FileStat, ReadRequest
 from shardwise.storage.requests.counts import IO_COUNTS
 
-__all__ = ["LocalFile"]
+__all__ = ["LocalFile", "in_directory"]
 
 # Reads bytes of the page cache only; without this flag, any read may wait.
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -235,14 +235,14 @@ def _check_range(offset: int, length: int) -> None:
 def _explained(error: OSError, url: str, verb: str) -> MissingShardError | StorageError:
     """The library's error for an operating system's."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return MissingShardError(f"no such file{_in_directory(url)}", url=url)
+        return MissingShardError(f"no such file{in_directory(url)}", url=url)
     advice = ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         advice = ": raise the limit of open files (ulimit -n)"
     return StorageError(f"can't {verb} {url!r}: {error.strerror}{advice}")
 
 
-def _in_directory(path: str) -> str:
+def in_directory(path: str) -> str:
     """Where a relative path was looked for: a program may have changed its directory since."""
     if Path(path).is_absolute():
         return ""

@@ -19,6 +19,7 @@ from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.listing import empty_directory_error, is_remote_pattern, list_remote
+from shardwise.storage.local import in_directory
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
@@ -130,8 +131,7 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         if not path.endswith(ignored) and not os.path.isdir(path)
     )
     if not matches:
-        where = "" if os.path.isabs(name) else f" from {os.getcwd()!r}"
-        raise MissingShardError(f"no file matches the pattern{where}", url=name)
+        raise MissingShardError(f"no file matches the pattern{in_directory(name)}", url=name)
     return matches
 
 
