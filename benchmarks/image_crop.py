@@ -2,8 +2,9 @@
 
 All take a random part of 8 to 100 % of the area, mirror half of the images and shuffle, with 2
 workers and batches of 64. The floor decodes, cuts and resizes by simplejpeg and OpenCV in 2
-threads, no more. Loaders take turns; each runs in a process of its own, which counts the CPU
-seconds of itself and its workers. FFCV is left out where it is not installed.
+threads, no more; the floor of parts decodes what shardwise decodes, by TurboJPEG if it is
+installed. Loaders take turns; each runs in a process of its own, which counts the CPU seconds of
+itself and its workers. FFCV is left out where it is not installed.
 
     python -m benchmarks.corpora DIRECTORY --scale 0.2
     python -m benchmarks.image_crop DIRECTORY --rounds 5 --seconds 4
@@ -74,7 +75,7 @@ def shardwise_map(directory: Path) -> Iterator[int]:
     return forever(lambda: (len(batch["cls"]) for batch in loader))
 
 
-def floor(directory: Path, *, first_rows: bool = False) -> Iterator[int]:
+def floor(directory: Path, *, parts: bool = False) -> Iterator[int]:
     """Decode, cut, resize, mirror into the rows of a batch: the packages and no loader."""
     import cv2
     import simplejpeg
@@ -82,7 +83,7 @@ def floor(directory: Path, *, first_rows: bool = False) -> Iterator[int]:
     import shardwise as sw
     from shardwise.codecs import RandomCrop
     from shardwise.codecs.image_headers import probe
-    from shardwise.codecs.image_jpeg_rows import read_first_rows
+    from shardwise.codecs.image_jpeg_parts import read_part
 
     cv2.setNumThreads(1)
     files = [sample["jpg"] for sample in sw.tar(shards(directory, "image-batch"))[:1024]]
@@ -92,19 +93,13 @@ def floor(directory: Path, *, first_rows: bool = False) -> Iterator[int]:
     rows = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
 
     def decode(number: int) -> Any:
-        data, header, box = files[number], headers[number], boxes[number]
-        if first_rows:
-            shape, num_rows = (header.height, header.width, 3), box.top + box.height
-            pixels = read_first_rows(
-                simplejpeg, data, "rgb", shape, num_rows=num_rows, frame_at=header.frame_at
-            )
-            if pixels is not None:
-                return pixels
-        return simplejpeg.decode_jpeg(data)
+        data, box = files[number], boxes[number]
+        pixels = read_part(memoryview(data), headers[number], box, mode="rgb") if parts else None
+        return box.cut(simplejpeg.decode_jpeg(data)) if pixels is None else pixels
 
     def one(number: int) -> None:
         box, out = boxes[number % len(files)], rows[number % BATCH]
-        pixels = box.cut(decode(number % len(files)))
+        pixels = decode(number % len(files))
         while pixels.shape[0] >= 2 * SIZE and pixels.shape[1] >= 2 * SIZE:
             half = pixels.shape[1] // 2, pixels.shape[0] // 2
             pixels = cv2.resize(pixels, half, interpolation=cv2.INTER_AREA)
@@ -193,7 +188,7 @@ def webdataset(directory: Path) -> Iterator[int]:
 
 LOADERS = {
     "floor": floor,
-    "floor, first rows": functools.partial(floor, first_rows=True),
+    "floor, parts": functools.partial(floor, parts=True),
     "shardwise": shardwise,
     "shardwise, CHW tensors": shardwise_planes,
     "shardwise, a map()": shardwise_map,

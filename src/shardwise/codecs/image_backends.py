@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
-from shardwise.codecs.image_jpeg_rows import read_first_rows
 from shardwise.errors import MissingExtraError
 
 __all__ = [
     "CHANNELS",
     "Pixels",
+    "find_package",
     "mirror_pixels",
     "read_pixels",
     "resize_pixels",
@@ -75,7 +75,6 @@ def read_pixels(
     mode: str,
     shrink: int = 1,
     out: Pixels | None = None,
-    first_rows: int | None = None,
 ) -> Pixels:
     """Decode an image file to uint8 `[height, width, channels]`.
 
@@ -85,8 +84,6 @@ def read_pixels(
         mode: "gray", "rgb" or "rgba".
         shrink: 1, 2, 4 or 8: decode a JPEG at this part of its size, rounded up, in the DCT.
         out: an array to decode into where the package can; the result need not be it.
-        first_rows: how many rows from the top are needed, the others may be missing; of a JPEG at
-            its full size that `may_end_early`.
 
     Raises:
         ValueError: the file is damaged, cut, or of a kind that the package does not read.
@@ -101,12 +98,6 @@ def read_pixels(
     pixels: Pixels | None = None
     if readers[0] == "simplejpeg":
         package = find_package(readers.pop(0))
-        if first_rows is not None:
-            rows = read_first_rows(
-                package, data, mode, expected, num_rows=first_rows, frame_at=header.frame_at
-            )
-            if rows is not None:
-                return rows
         pixels = _read_simplejpeg(package, data, mode, expected, out, is_only=not readers)
     if pixels is None and readers[0] == "cv2":
         pixels = _read_opencv(find_package("cv2"), data, header, mode, shrink)

@@ -23,7 +23,7 @@ from shardwise.codecs.image_backends import (
 )
 from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
-from shardwise.codecs.image_jpeg_rows import may_end_early
+from shardwise.codecs.image_jpeg_parts import may_end_early, read_part
 from shardwise.codecs.rows import check_row
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]
@@ -185,16 +185,14 @@ class Image:
         place = out if in_place else None
         exact = (header.height, header.width) == self.size == (box.height, box.width)
         exact = exact and part.orientation == 1 and not box.is_mirrored
-        pixels = read_pixels(
-            data,
-            header,
-            mode=self.mode,
-            shrink=shrink,
-            out=place if exact else None,
-            first_rows=box.top + box.height if part.may_end_early else None,
-        )
+        pixels = read_part(data, header, box, mode=self.mode) if part.may_end_early else None
+        if pixels is None:
+            pixels = read_pixels(
+                data, header, mode=self.mode, shrink=shrink, out=place if exact else None
+            )
+            pixels = box.cut(turn_pixels(pixels, part.orientation))
         pixels = resize_pixels(
-            box.cut(turn_pixels(pixels, part.orientation)),
+            pixels,
             *self.size,
             antialias=self.antialias,
             nearest=self.interpolation == "nearest",
