@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardwise.codecs.image_backends import CHANNELS, find_package
 from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_headers import ImageHeader, jpeg_segments
-from shardwise.codecs.turbojpeg import TurboJpeg, find_turbojpeg
+from shardwise.codecs.image_turbojpeg import TurboJpeg, find_turbojpeg
 
 __all__ = ["may_end_early", "read_part"]
 
