@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +16,7 @@ import torch
 from shardwise.codecs import image
 from shardwise.codecs.image_backends import Pixels, write_planes
 from shardwise.codecs.image_headers import is_plain_jpeg
-from shardwise.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    import PIL.Image
+from shardwise.pillow_import import import_pillow
 
 # What Pillow decodes by itself. It also knows the names of formats that hold other things (HDF5,
 # GRIB, BUFR, FITS, MPEG, PostScript, Windows metafiles): those fields are not images to us.
@@ -31,24 +28,15 @@ IMAGE_EXTENSIONS = (  # noqa: SIM905 - fifty words are easier to read in a row
 
 # spec: (kind of result, kind of elements, colours)
 imagespecs: dict[str, tuple[str, str | None, str]] = {
-    "l8": ("numpy", "uint8", "l"),
-    "rgb8": ("numpy", "uint8", "rgb"),
-    "rgba8": ("numpy", "uint8", "rgba"),
-    "l": ("numpy", "float", "l"),
-    "rgb": ("numpy", "float", "rgb"),
-    "rgba": ("numpy", "float", "rgba"),
-    "torchl8": ("torch", "uint8", "l"),
-    "torchrgb8": ("torch", "uint8", "rgb"),
-    "torchrgba8": ("torch", "uint8", "rgba"),
-    "torchl": ("torch", "float", "l"),
-    "torchrgb": ("torch", "float", "rgb"),
     "torch": ("torch", "float", "rgb"),
-    "torchrgba": ("torch", "float", "rgba"),
-    "pill": ("pil", None, "l"),
     "pil": ("pil", None, "rgb"),
-    "pilrgb": ("pil", None, "rgb"),
-    "pilrgba": ("pil", None, "rgba"),
 }
+for _colours in ("l", "rgb", "rgba"):
+    imagespecs[f"{_colours}8"] = "numpy", "uint8", _colours
+    imagespecs[_colours] = "numpy", "float", _colours
+    imagespecs[f"torch{_colours}8"] = "torch", "uint8", _colours
+    imagespecs[f"torch{_colours}"] = "torch", "float", _colours
+    imagespecs[f"pil{_colours}"] = "pil", None, _colours
 
 _JPEG = {colours: image(colours, layout="HWC") for colours in ("rgb", "rgba")}
 
@@ -106,12 +94,8 @@ def _pixels(data: bytes, colours: str) -> Pixels:
     return np.asarray(_pillow_image(data, colours))
 
 
-def _pillow_image(data: bytes, colours: str) -> PIL.Image.Image:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtraError("Pillow is not installed", extra="image") from error
-    with PIL.Image.open(io.BytesIO(data)) as opened:
+def _pillow_image(data: bytes, colours: str) -> Any:
+    with import_pillow().open(io.BytesIO(data)) as opened:
         opened.load()
         return opened.convert(colours.upper())
 
