@@ -28,15 +28,24 @@ IMAGE_EXTENSIONS = (  # noqa: SIM905 - fifty words are easier to read in a row
 
 # spec: (kind of result, kind of elements, colours)
 imagespecs: dict[str, tuple[str, str | None, str]] = {
+    "l8": ("numpy", "uint8", "l"),
+    "rgb8": ("numpy", "uint8", "rgb"),
+    "rgba8": ("numpy", "uint8", "rgba"),
+    "l": ("numpy", "float", "l"),
+    "rgb": ("numpy", "float", "rgb"),
+    "rgba": ("numpy", "float", "rgba"),
+    "torchl8": ("torch", "uint8", "l"),
+    "torchrgb8": ("torch", "uint8", "rgb"),
+    "torchrgba8": ("torch", "uint8", "rgba"),
+    "torchl": ("torch", "float", "l"),
+    "torchrgb": ("torch", "float", "rgb"),
     "torch": ("torch", "float", "rgb"),
+    "torchrgba": ("torch", "float", "rgba"),
+    "pill": ("pil", None, "l"),
     "pil": ("pil", None, "rgb"),
+    "pilrgb": ("pil", None, "rgb"),
+    "pilrgba": ("pil", None, "rgba"),
 }
-for _colours in ("l", "rgb", "rgba"):
-    imagespecs[f"{_colours}8"] = "numpy", "uint8", _colours
-    imagespecs[_colours] = "numpy", "float", _colours
-    imagespecs[f"torch{_colours}8"] = "torch", "uint8", _colours
-    imagespecs[f"torch{_colours}"] = "torch", "float", _colours
-    imagespecs[f"pil{_colours}"] = "pil", None, _colours
 
 _JPEG = {colours: image(colours, layout="HWC") for colours in ("rgb", "rgba")}
 
