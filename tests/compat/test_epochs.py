@@ -313,3 +313,11 @@ def test_an_empty_pipeline_ends_however_often_it_is_repeated():
     assert list(wds.DataPipeline(lambda: iter([])).with_epoch(5)) == []
     with pytest.raises(ValueError, match="no stages"):
         list(wds.DataPipeline())
+
+
+def test_epochs_and_lengths_as_objects_are_pipelines():
+    numbers = wds.with_epoch(range(5), 3)
+    assert [list(numbers) for _ in range(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
+    assert list(pickle.loads(pickle.dumps(numbers))) == [4, 0, 1]
+    stated = wds.with_length(range(5), 17)
+    assert (len(stated), list(stated)) == (17, [0, 1, 2, 3, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -186,3 +187,11 @@ def test_members_are_selected_and_renamed_by_name(tmp_path):
         select_files=lambda name: not name.endswith("bin"),
     )
     assert sorted(first) == ["__key__", "__local_path__", "__url__", "cls", "text"]
+
+
+def test_rsample_outside_of_a_pipeline_draws_from_the_programs_random():
+    kept = []
+    for _ in range(2):
+        random.seed(3)
+        kept.append(list(wds.rsample(0.5)(range(100))))
+    assert kept[0] == kept[1]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["atomic_write", "sweep"]
+__all__ = ["atomic_write", "is_running", "sweep"]
 
 # The name of a file that is being written: the target's, the machine, the process, a random part.
 _TEMPORARY = re.compile(r"\..{1,40}\.([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
@@ -89,7 +89,7 @@ def sweep(directory: str | os.PathLike[str]) -> None:
         return
     for path in paths:
         name = _TEMPORARY.fullmatch(path.name)
-        if name is None or name[1] != _host() or _is_running(int(name[2])):
+        if name is None or name[1] != _host() or is_running(int(name[2])):
             continue
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -106,7 +106,8 @@ def _host() -> str:
     return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether there is a process with this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

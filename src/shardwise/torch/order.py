@@ -12,7 +12,15 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import LoaderState, Order, Plan, Sampler, checked_epoch
 from shardwise.torch.account import OrderAccount, fingerprint_of
 
-__all__ = ["Cursor", "SamplerState", "check_count", "order_of", "refusal", "refuse_second_division"]
+__all__ = [
+    "Cursor",
+    "SamplerState",
+    "check_count",
+    "dividing_caller",
+    "order_of",
+    "refusal",
+    "refuse_second_division",
+]
 
 # What Accelerate puts around a loader to divide it, all in one module.
 _ACCELERATE = "accelerate.data_loader"
@@ -155,27 +163,36 @@ def refusal(message: str) -> Generator[Any, None, None]:
 def refuse_second_division(part: object, world_size: int) -> None:
     """Refuse to be read by what Accelerate divides with, if the data are divided already.
 
-    It asks a sampler or dataset for nothing that would tell, so the call itself is looked at.
-
     Raises:
         RankError: each rank would read a part of its part.
         FrameworkError: this version of Accelerate divides with something else.
     """
-    if world_size == 1 or _ACCELERATE not in sys.modules:
-        return
+    owner = None if world_size == 1 else dividing_caller()
+    if owner is not None:
+        name = type(part).__name__
+        raise RankError(
+            f"Accelerate's {owner} divides among its processes what {name} has divided over "
+            f"world_size={world_size} ranks, so each would read a part of its part: give "
+            f"accelerator.prepare a shardwise.torch.StatefulDataLoader around the {name}, or a "
+            "sw.DataLoader; or pass rank=0 and the number of ranks 1, for Accelerate to divide"
+        )
+
+
+def dividing_caller() -> str | None:
+    """The class of Accelerate that asks, and divides the answer among its ranks; None without one.
+
+    It asks a sampler or dataset for nothing that would tell, so the call stack is looked at.
+
+    Raises:
+        FrameworkError: this version of Accelerate divides with something else.
+    """
+    if _ACCELERATE not in sys.modules:
+        return None
     from shardwise.integrations.accelerate import check_dividers
 
     check_dividers(*_DIVIDERS)
-    for module, frame in callers():
-        owner = type(frame.f_locals.get("self")).__name__
-        if module == _ACCELERATE and owner in _DIVIDERS:
-            name = type(part).__name__
-            raise RankError(
-                f"Accelerate's {owner} divides among its processes what {name} has divided over "
-                f"world_size={world_size} ranks, so each would read a part of its part: give "
-                f"accelerator.prepare a shardwise.torch.StatefulDataLoader around the {name}, or a "
-                "sw.DataLoader; or pass rank=0 and the number of ranks 1, for Accelerate to divide"
-            )
+    owners = (type(f.f_locals.get("self")).__name__ for m, f in callers() if m == _ACCELERATE)
+    return next((owner for owner in owners if owner in _DIVIDERS), None)
 
 
 def order_of(dataset: object, sampler: Sampler) -> Order:

@@ -1,15 +1,14 @@
 """The cursor of an IterableDataset, in memory that it shares with its worker processes.
 
 Workers that live on from epoch to epoch keep their copy of the dataset; the epoch that the main
-process sets afterwards reaches them here. The memory has no name that a killed process could leave
-behind.
+process sets afterwards reaches them here.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
+from shardwise.torch.shared_integers import SharedIntegers
 
 __all__ = ["LEFT_EARLY", "EpochCursor", "WorkerPass", "SharedCursor"]
 
@@ -71,25 +70,20 @@ class WorkerPass:
 class SharedCursor:
     """An `EpochCursor`, and marks that workers leave for the main process and their successors.
 
-    Each mark is one aligned word with one meaning, so that no lock is needed. Worker processes of
-    torch.multiprocessing share the memory; any other copy or pickle has memory of its own.
+    Each mark is one word with one meaning, so that no lock is needed.
     """
 
     def __init__(self) -> None:
-        self._cells = _shared(torch.zeros(_DONE + _MAX_WORKERS, dtype=torch.int64))
+        self._cells = SharedIntegers([0] * (_DONE + _MAX_WORKERS))
         self._cells[_TIMES_SET_AT_END] = -1
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._cells = _shared(state["_cells"])
 
     def read(self) -> EpochCursor:
         """The cursor that the main process has set last."""
-        epoch, start, times_set = self._cells[: _TIMES_SET + 1].tolist()
-        return EpochCursor(epoch, start, times_set)
+        return EpochCursor(*self._cells[: _TIMES_SET + 1])
 
     def write(self, cursor: EpochCursor) -> None:
         """Set the cursor that workers begin their next pass at."""
-        self._cells[: _TIMES_SET + 1] = torch.tensor(cursor)
+        self._cells[: _TIMES_SET + 1] = cursor
         self._cells[_BEGAN] = cursor.start
         self._cells[_FIRST] = 0
 
@@ -103,16 +97,16 @@ class SharedCursor:
 
     def is_first(self, worker_pass: WorkerPass, cursor: EpochCursor) -> bool:
         """Whether no other pass of workers began at this cursor, or it was set anew since."""
-        if int(self._cells[_TIMES_SET]) != cursor.times_set:
+        if self._cells[_TIMES_SET] != cursor.times_set:
             return True
         if not self._cells[_FIRST]:
             self._cells[_FIRST] = worker_pass.name
-        return int(self._cells[_FIRST]) == worker_pass.name
+        return bool(self._cells[_FIRST] == worker_pass.name)
 
     def mark_begun(self, worker_pass: WorkerPass, cursor: EpochCursor) -> None:
         """Mark that a worker begins its part of a pass, and where, unless that was set since."""
         self._cells[_DONE + worker_pass.number] = 0
-        if int(self._cells[_TIMES_SET]) == cursor.times_set:
+        if self._cells[_TIMES_SET] == cursor.times_set:
             self._cells[_BEGAN] = cursor.start
 
     def mark_done(self, worker_pass: WorkerPass, cursor: EpochCursor) -> None:
@@ -121,12 +115,12 @@ class SharedCursor:
         A worker may be done before another one begins.
         """
         self._cells[_DONE + worker_pass.number] = worker_pass.name
-        if bool((self._cells[_DONE : _DONE + worker_pass.num_workers] == worker_pass.name).all()):
+        if set(self._cells[_DONE : _DONE + worker_pass.num_workers]) == {worker_pass.name}:
             self._cells[_TIMES_SET_AT_END] = cursor.times_set
 
     def was_read(self, cursor: EpochCursor) -> bool:
         """Whether all workers read from this cursor to the end of its epoch."""
-        return int(self._cells[_TIMES_SET_AT_END]) == cursor.times_set
+        return bool(self._cells[_TIMES_SET_AT_END] == cursor.times_set)
 
     def beginning(self) -> int:
         """Where the newest pass began, or the next one will."""
@@ -144,8 +138,3 @@ class SharedCursor:
         is_first = not self._cells[cell]
         self._cells[cell] = 1
         return is_first
-
-
-def _shared(cells: torch.Tensor) -> torch.Tensor:
-    """Move cells into shared memory, unless they are there already."""
-    return cells.share_memory_()  # type: ignore[no-untyped-call, no-any-return]

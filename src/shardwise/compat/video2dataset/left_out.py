@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data import get_worker_info
 
-from shardwise.compat.webdataset.positions import SharedIntegers
+from shardwise.torch.shared_integers import SharedIntegers
 
 __all__ = ["REASONS", "LeftOut"]
 

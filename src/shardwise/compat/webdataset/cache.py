@@ -166,10 +166,9 @@ class FileCache:
 
     def get_file(self, url: str) -> str:
         """The path of a URL's file, downloaded if it is not there."""
-        local = local_name(url)
-        if local is not None:
-            return local
-        return str(self._find(url) or self._fetch(url))
+        path, stream = self._open_file(url)
+        stream.close()
+        return path
 
     def _places(self, url: str) -> list[Path]:
         return candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
@@ -227,15 +226,13 @@ class FileCache:
         path = local_name(url)
         if path is not None:
             return path, open(path, "rb")
-        while True:
-            place = self._find(url)
-            is_new = place is None
-            place = place or self._fetch(url)
+        stream = None
+        # None once more: another process deleted it just now, to make room.
+        while stream is None:
+            found = self._find(url)
+            place = found or self._fetch(url)
             stream = open_locked(place)
-            # None: another process deleted it just now, to make room.
-            if stream is not None:
-                break
-        self._tidy(place, is_new=is_new)
+        self._tidy(place, is_new=found is None)
         return str(place), stream
 
     def _tidy(self, place: Path, *, is_new: bool) -> None:

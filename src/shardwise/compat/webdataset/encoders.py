@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compat.webdataset import tenbin
-from shardwise.errors import MissingExtraError
+from shardwise.pillow_import import import_pillow
 
 _PILLOW_NAMES = {"JPG": "JPEG", "TIF": "TIFF", "IMG": "PPM", "IMAGE": "PPM", "PNM": "PPM"}
 # Three names of one family: Pillow writes them all as "PPM", by the image's mode.
@@ -28,13 +28,10 @@ _TOLERANCE = 1e-3
 
 def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002 - WebDataset's name
     """Encode an image: JPEG and TIFF at the quality 100, the others without loss."""
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtraError("Pillow is not installed", extra="image") from error
+    pillow = import_pillow()
     if isinstance(image, np.ndarray):
-        image = PIL.Image.fromarray(_as_pixels(image))
-    elif not isinstance(image, PIL.Image.Image):
+        image = pillow.fromarray(_as_pixels(image))
+    elif not isinstance(image, pillow.Image):
         raise TypeError(f"an image must be an array or a Pillow image, not {type(image).__name__}")
     name = format.upper()
     if name in _NETPBM_MODES:

@@ -1,12 +1,14 @@
-"""A dataset for tests, and repetition as objects."""
+"""A dataset for tests, and epochs, lengths and repetition as objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.utils import PipelineStage
 
@@ -41,51 +43,17 @@ class repeatedly(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDatase
     run = invoke
 
 
-@dataclass(eq=False, repr=False)
-class with_epoch(IterableDataset[Any]):  # noqa: N801 - WebDataset's name
-    """Epochs of `length` samples; each continues where the last one stopped."""
-
-    dataset: Iterable[Any]
-    length: int
-    source: Iterator[Any] | None = field(default=None, init=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"source": None}
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.invoke(self.dataset)
-
-    def invoke(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """One epoch of a dataset."""
-        num = 0
-        was_empty = False
-        while num < self.length and not was_empty:
-            if self.source is None:
-                self.source, was_empty = iter(dataset), True
-            for sample in self.source:
-                was_empty = False
-                num += 1
-                yield sample
-                if num == self.length:
-                    return
-            self.source = None
-
-
-@dataclass(eq=False, repr=False)
-class with_length(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDataset's name
+class with_length(DataPipeline):  # noqa: N801 - WebDataset's name
     """A dataset that states a length."""
 
-    dataset: Iterable[Any]
-    length: int
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        super().__init__(partial(iter, dataset))
+        self.dataset, self.length = dataset, length
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.dataset)
 
-    def invoke(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """The dataset as it is."""
-        return iter(dataset)
+class with_epoch(with_length):  # noqa: N801 - WebDataset's name
+    """Epochs of `length` samples; each continues where the last one stopped."""
 
-    run = invoke
-
-    def __len__(self) -> int:
-        return self.length
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        super().__init__(dataset, length)
+        self.with_epoch(length)

@@ -43,6 +43,29 @@ def is_metadata(name: str, pattern: str | None = SKIPPED) -> bool:
     return pattern is not None and re.match(pattern, name) is not None
 
 
+def chosen(
+    members: Iterable[Member],
+    select_files: Callable[[str], Any] | None,
+    rename_files: Callable[[str], str] | None,
+    handler: Callable[[Exception], Any] = reraise_exception,
+    skip_meta: str | None = SKIPPED,
+) -> Iterator[Member]:
+    """The members that are not for programs, renamed, and then selected by their new names."""
+    for name, payload in members:
+        if is_metadata(name, skip_meta):
+            continue
+        try:
+            renamed = name if rename_files is None else rename_files(name)
+            is_wanted = select_files is None or select_files(renamed)
+        # The user's functions may raise anything; the handler decides what happens.
+        except Exception as error:  # noqa: BLE001
+            if handler(error):
+                continue
+            return
+        if is_wanted:
+            yield renamed, payload
+
+
 def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
     """Refuse the last sample of a shard without an end, where it lacks what all others have."""
     missing = (common or set()) - sample.keys()
@@ -81,7 +104,8 @@ class ShardSamples:
         is_plain = self.select_files is None and self.rename_files is None
         try:
             for members in tar:
-                yield from self._group(members if is_plain else self._selected(members))
+                named = chosen(members, self.select_files, self.rename_files)
+                yield from self._group(members if is_plain else named)
                 if self.is_stopped:
                     return
         except DamagedShardError as error:
@@ -157,10 +181,3 @@ class ShardSamples:
         elif len(self._common) != len(fields) or not self._common.issuperset(fields):
             self._common &= set(fields)
         return True
-
-    def _selected(self, members: list[Member]) -> Iterator[Member]:
-        for name, payload in members:
-            if not is_metadata(name):
-                renamed = name if self.rename_files is None else self.rename_files(name)
-                if self.select_files is None or self.select_files(renamed):
-                    yield renamed, payload

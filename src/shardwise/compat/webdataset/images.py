@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +16,7 @@ import torch
 from shardwise.codecs import image
 from shardwise.codecs.image_backends import Pixels, write_planes
 from shardwise.codecs.image_headers import is_plain_jpeg
-from shardwise.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    import PIL.Image
+from shardwise.pillow_import import import_pillow
 
 # What Pillow decodes by itself. It also knows the names of formats that hold other things (HDF5,
 # GRIB, BUFR, FITS, MPEG, PostScript, Windows metafiles): those fields are not images to us.
@@ -106,12 +103,8 @@ def _pixels(data: bytes, colours: str) -> Pixels:
     return np.asarray(_pillow_image(data, colours))
 
 
-def _pillow_image(data: bytes, colours: str) -> PIL.Image.Image:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtraError("Pillow is not installed", extra="image") from error
-    with PIL.Image.open(io.BytesIO(data)) as opened:
+def _pillow_image(data: bytes, colours: str) -> Any:
+    with import_pillow().open(io.BytesIO(data)) as opened:
         opened.load()
         return opened.convert(colours.upper())
 

@@ -12,8 +12,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.context import get_spawning_popen
-from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -21,6 +19,7 @@ from torch.utils.data import get_worker_info
 from shardwise.compat.webdataset.readers import Reader
 from shardwise.errors import StateError
 from shardwise.plan.permute import mix
+from shardwise.torch.shared_integers import SharedIntegers
 
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
@@ -28,28 +27,6 @@ _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
 # process, else the workers' common seed); how often the epoch was set, and to which; whether the
 # pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
-
-
-class SharedIntegers:
-    """Integers of 64 bits that worker processes share; any other copy has its own."""
-
-    def __init__(self, values: list[int], cells: Any = None) -> None:
-        self._cells: Any = RawArray("q", values) if cells is None else cells
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._cells[place]
-
-    def __setitem__(self, place: Any, value: Any) -> None:
-        self._cells[place] = value
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is not None:
-            # A worker process is being started: the memory itself goes along.
-            return SharedIntegers, ([], self._cells)
-        return SharedIntegers, (list(self._cells),)
 
 
 class EpochCounter:

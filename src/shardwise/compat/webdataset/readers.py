@@ -114,11 +114,12 @@ def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
 
     It is called with whether each reader gets numbers of its own: shards must be shuffled alike
     everywhere before they are divided. Outside of a pipeline the generator is seeded with `seed`,
-    or by the system.
+    or by the program's `random`.
     """
     current = CURRENT_PASS.get()
     if current is None:
-        return lambda _: random.Random(None if seed is None else as_seed(seed))  # noqa: S311
+        key = random.getrandbits(64) if seed is None else as_seed(seed)
+        return lambda _: random.Random(key)  # noqa: S311
     own = () if seed is None else (as_seed(seed),)
     current.num_keyed += 1
     words = (current.seed, current.number, current.num_keyed, *own)

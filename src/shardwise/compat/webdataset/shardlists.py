@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -29,22 +30,12 @@ from shardwise.compat.webdataset.readers import (
 from shardwise.compat.webdataset.utils import glob_with_braces, is_iterable, pipelinefilter
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
+from shardwise.storage.atomic import is_running as check_pid_is_running
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.urls import scheme_of
 
 # Paths are text here: names are cut and glued.
 # ruff: noqa: PTH104, PTH108, PTH112, PTH118, PTH207
-
-
-def check_pid_is_running(pid: int) -> bool:
-    """Whether there is a process with this id."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def without_last_extension(fname: str) -> str:
@@ -133,10 +124,13 @@ _PASS_SHARDS = 16
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
-def envlookup(m: re.Match[str]) -> str:
-    """The value of the environment variable `WDS_<name>` for a match of `${name}`."""
+def envlookup(m: re.Match[str], *, in_shell: bool = False) -> str:
+    """The value of `WDS_<name>` in the environment for a match of `${name}`.
+
+    With `in_shell` a name without a value stays.
+    """
     name = "WDS_" + m.group(1)
-    value = variable(name)
+    value = variable(name, m[0] if in_shell else None)
     if value is None:
         raise ValueError(
             f"${{{m.group(1)}}} in a URL stands for the environment variable {name}, which is not "
@@ -145,31 +139,18 @@ def envlookup(m: re.Match[str]) -> str:
     return value
 
 
-def envsubst(s: str) -> str:
-    """Put the values of `WDS_<name>` in the place of `${name}`."""
-    return re.sub(r"\$\{(\w+)\}", envlookup, s)
-
-
-def expand_urls(urls: Any) -> list[str]:
-    """The shards that a text stands for, or a list of them.
-
-    `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
-    directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
-    the shell.
-    """
-    return expand_source(urls)
+def envsubst(s: str, *, in_shell: bool = False) -> str:
+    """Put the values of `WDS_<name>` in the place of `${name}`; see `envlookup`."""
+    return re.sub(r"\$\{(\w+)\}", partial(envlookup, in_shell=in_shell), s)
 
 
 def _expand(text: str) -> list[str]:
     is_pipe = text.startswith("pipe:")
     for _ in range(10):
-        before = text
-        if is_pipe:
-            text = re.sub(r"\$\{(\w+)\}", lambda m: variable("WDS_" + m[1]) or m[0], text)
-        else:
-            text = envsubst(text)
-        if text == before:
+        # A value may name further variables.
+        if "${" not in text:
             break
+        text = envsubst(text, in_shell=is_pipe)
     if is_pipe and text.count("{") != text.count("}"):
         return [text]
     if scheme_of(text):
@@ -178,7 +159,12 @@ def _expand(text: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
-    """The shards that a text, a path, or a list of these stands for; see `expand_urls`."""
+    """The shards that a text, a path, or a list of these stands for; `max_urls` of a list.
+
+    `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
+    directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
+    the shell.
+    """
     if isinstance(source, str | os.PathLike):
         return [url for part in os.fspath(source).split("::") for url in _expand(part)]
     if not is_iterable(source):
@@ -189,6 +175,9 @@ def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
             raise TypeError(f"each shard must be a text or a path, not {item!r}")
         urls += _expand(os.fspath(item))
     return urls
+
+
+expand_urls = expand_source
 
 
 class SimpleShardList(IterableDataset[Any]):

@@ -21,7 +21,7 @@ from shardwise.compat.webdataset.grouping import (
     SKIPPED,
     ShardSamples,
     base_plus_ext,
-    is_metadata,
+    chosen,
     refuse_half,
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
@@ -76,31 +76,12 @@ def tar_file_iterator(
     wrong with the stream, which ends then, or when `select_files` or `rename_files` raise.
     """
     tar = TarStream(fileobj, url or str(getattr(fileobj, "name", fileobj)))
+    members = chain.from_iterable(tar)
     try:
-        yield from _files(tar, skip_meta, handler, select_files, rename_files)
+        for name, payload in chosen(members, select_files, rename_files, handler, skip_meta):
+            yield {"fname": name, "data": payload}
     except Exception as error:
         handler(error)
-
-
-def _files(
-    tar: TarStream,
-    skip_meta: str | None,
-    handler: Handler,
-    select_files: Callable[[str], Any] | None,
-    rename_files: Callable[[str], str] | None,
-) -> Iterator[dict[str, Any]]:
-    for fname, payload in chain.from_iterable(tar):
-        if is_metadata(fname, skip_meta):
-            continue
-        try:
-            renamed = fname if rename_files is None else rename_files(fname)
-            is_wanted = select_files is None or select_files(renamed)
-        except Exception as error:
-            if handler(error):
-                continue
-            return
-        if is_wanted:
-            yield {"fname": renamed, "data": payload}
 
 
 def tar_file_expander(
@@ -118,8 +99,9 @@ def tar_file_expander(
         try:
             with _closing(shard["stream"]):
                 tar = TarStream(shard["stream"], shard["url"])
-                for file in _files(tar, SKIPPED, handler, select_files, rename_files):
-                    yield file | about
+                members = chain.from_iterable(tar)
+                for name, payload in chosen(members, select_files, rename_files, handler):
+                    yield {"fname": name, "data": payload, **about}
             if eof_value is not None:
                 yield eof_value if tar.has_end else eof_value | {"__has_end__": False}
         except Exception as error:

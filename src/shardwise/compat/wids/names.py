@@ -34,6 +34,11 @@ def group_by_key(names: Sequence[str]) -> list[list[int]]:
     return [list(group) for _, group in groupby(places, key=lambda p: splitname(names[p])[0])]
 
 
+def hash_dataset_name(input_string: str) -> str:
+    """16 hex digits that stand for a URL, or for a list without a name."""
+    return hashlib.sha256(input_string.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 _SAFE_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 # The longest name that file systems take is 255 bytes; a lock and a temporary file add to it.
 _MAX_NAME = 120
@@ -52,7 +57,7 @@ class CacheLocalname:
 
     def __call__(self, shard: str) -> str:
         """The path of the copy of a shard."""
-        digest = hashlib.sha256(shard.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        digest = hash_dataset_name(shard)
         base = re.split(r"[?#]", shard, maxsplit=1)[0].rpartition("/")[2]
         stem, dot, extension = _SAFE_NAME.sub("_", base).lstrip(".")[-_MAX_NAME:].partition(".")
         return str(Path(self.cachedir) / f"{stem or 'shard'}-{digest}{dot}{extension}")

@@ -7,35 +7,14 @@ all of them together cover the data.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence, Sized
-from itertools import islice
 from typing import Any
 
 import torch.utils.data
 
 from shardwise.compat.wids.ranges import Range, chunked, cut, indices, lengths_to_ranges, shuffled
-from shardwise.loader.frameworks import callers
 from shardwise.ranks import Ranks, discover
-
-# Their `batch_sampler` or loader takes turns between ranks.
-_DIVIDERS = ("BatchSamplerShard", "DataLoaderDispatcher")
-# Between the sampler and them lie at most a batch sampler and torch's iterators.
-_MAX_FRAMES = 18
-
-
-def is_divided_by_caller() -> bool:
-    """Whether the call comes from a part of Accelerate that divides among the ranks itself.
-
-    It takes the batches of any prepared loader in turn, one for each rank, and tells the sampler
-    nothing: of 160 samples on 4 ranks, 40 would be read from a sampler that divides as well.
-    """
-    accelerate = sys.modules.get("accelerate.data_loader")
-    if accelerate is None:
-        return False
-    kinds = tuple(getattr(accelerate, name) for name in _DIVIDERS if hasattr(accelerate, name))
-    near = islice(callers(), _MAX_FRAMES)
-    return any(isinstance(frame.f_locals.get("self"), kinds) for _, frame in near)
+from shardwise.torch.order import dividing_caller
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):
@@ -213,13 +192,13 @@ class DistributedChunkedSampler(
         self.ranges = self._part(self._chunks)
 
     def __len__(self) -> int:
-        return self._count if is_divided_by_caller() else self.num_samples
+        return self._count if dividing_caller() else self.num_samples
 
     def _line(self) -> list[Range]:
         line = self._chunks
         if self._moves:
             line = shuffled(line, self.seed, self.epoch, turn=True)
-        return line if is_divided_by_caller() else self._part(line)
+        return line if dividing_caller() else self._part(line)
 
     def _part(self, line: list[Range]) -> list[Range]:
         start = self.rank * self.num_samples

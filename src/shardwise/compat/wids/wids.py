@@ -9,7 +9,6 @@ Any thread may read, and the dataset pickles without open files.
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 import operator
 import os
@@ -24,7 +23,7 @@ import torch.utils.data
 
 from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.names import *  # noqa: F403 - its names are this module's, as in wids
-from shardwise.compat.wids.names import CacheLocalname
+from shardwise.compat.wids.names import CacheLocalname, hash_dataset_name
 from shardwise.compat.wids.ranges import *  # noqa: F403
 from shardwise.compat.wids.samplers import *  # noqa: F403
 from shardwise.compat.wids.shards import *  # noqa: F403
@@ -259,8 +258,3 @@ def interpret_transformations(transformations: Any) -> list[Transformation]:
                 f"transformations: {transformation!r} is neither callable nor 'PIL' nor 'numpy'"
             )
     return found
-
-
-def hash_dataset_name(input_string: str) -> str:
-    """16 hex digits that stand for a list without a name."""
-    return hashlib.sha256(input_string.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -19,6 +19,7 @@ import numpy as np
 from shardwise.codecs.documents import msgpack
 from shardwise.codecs.tensors import torch_tensor
 from shardwise.errors import DataError, MissingExtraError
+from shardwise.pillow_import import import_pillow
 
 Sample = dict[str, Any]
 
@@ -146,11 +147,7 @@ def _refuse_pickle(_data: bytes) -> Any:
 
 
 def _pil(data: bytes) -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("decoding to PIL images needs Pillow", extra="image") from error
-    image = Image.open(io.BytesIO(data))
+    image = import_pillow().open(io.BytesIO(data))
     # Pillow reads on first use: damage must show here, where the sample is known.
     image.load()
     return image

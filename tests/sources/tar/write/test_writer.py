@@ -606,7 +606,7 @@ def test_a_writer_leaves_what_another_one_is_writing(tmp_path, monkeypatch):
         assert other.stdout.readline() == b"ready\n"
         write_all(tmp_path / "1.tar", numbered(1))
         # As in another container, where the other process has no number.
-        monkeypatch.setattr(atomic_module, "_is_running", lambda _: False)
+        monkeypatch.setattr(atomic_module, "is_running", lambda _: False)
         write_all(tmp_path / "2.tar", numbered(1))
         other.stdin.close()
     assert other.returncode == 0

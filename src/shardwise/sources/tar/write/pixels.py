@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import MissingExtraError
+from shardwise.pillow_import import import_pillow
 
 __all__ = ["PICTURES", "encode_picture", "is_picture"]
 
@@ -44,12 +44,9 @@ def encode_picture(value: Any, extension: str, where: str) -> bytes:
         ValueError: the array is of another shape or type, or the format can't hold the image.
         MissingExtraError: Pillow is not installed.
     """
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtraError("Pillow is not installed", extra="image") from error
+    pillow = import_pillow()
     if isinstance(value, np.ndarray):
-        value = PIL.Image.fromarray(_pixels(value, extension, where))
+        value = pillow.fromarray(_pixels(value, extension, where))
     name, options = PICTURES[extension]
     file = io.BytesIO()
     try:
