@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from shardwise.arguments import path_text
 from shardwise.errors import DataError
-from shardwise.storage import FilePool, is_local, local_path
+from shardwise.storage import FilePool, is_local, local_path, read_whole
 
 __all__ = ["beside", "index_urls", "integer", "read_index"]
 
@@ -56,10 +56,8 @@ def read_index(pool: FilePool, url: str) -> dict[str, Any]:
         MissingShardError: it is not there.
         DataError: it is no JSON object.
     """
-    file = pool.get(url)
-    text = file.read(0, file.stat().num_bytes)
     try:
-        document = json.loads(text)
+        document = json.loads(read_whole(url, options=pool.options))
     except (ValueError, RecursionError) as error:
         raise DataError(f"the index is no JSON: {error}", url=url) from error
     if not isinstance(document, dict):

@@ -28,6 +28,7 @@ from shardwise.storage import (
     is_local,
     local_path,
     open_file,
+    read_whole,
 )
 from shardwise.storage.stores.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
@@ -290,9 +291,5 @@ def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[Sha
     """
     if is_local(path):
         return ShardIndex.load(path, check=False), Path(path).stat().st_size
-    file = open_uncached(path, options)
-    try:
-        data = file.read(0, file.stat().num_bytes)
-    finally:
-        file.close()
+    data = read_whole(path, options=options)
     return ShardIndex(*decode(data, path=path), path=path), len(data)
