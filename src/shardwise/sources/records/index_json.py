@@ -56,8 +56,9 @@ def read_index(pool: FilePool, url: str) -> dict[str, Any]:
         MissingShardError: it is not there.
         DataError: it is no JSON object.
     """
+    text = read_whole(url, options=pool.options)
     try:
-        document = json.loads(read_whole(url, options=pool.options))
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"the index is no JSON: {error}", url=url) from error
     if not isinstance(document, dict):

@@ -109,8 +109,9 @@ def _split_fragment(url: str) -> tuple[str, str | None]:
 
 
 def _read_json(path: str, options: StorageOptions | None) -> Any:
+    data = read_whole(path, options=options)
     try:
-        return json.loads(read_whole(path, options=options))
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not a JSON file: {error}", url=path) from error
 
