@@ -43,9 +43,8 @@ def open_uncached(url: str, options: StorageOptions | None) -> File:
 
     A scan knows better than a pattern of reads which bytes it needs next.
     """
-    if options is not None:
-        return open_file(url, options=replace(options, cache=None, prefetch_bytes=0))
-    return open_file(url, options=StorageOptions(prefetch_bytes=0))
+    options = replace(options or StorageOptions(), cache=None, prefetch_bytes=0)
+    return open_file(url, options=options)
 
 
 @dataclass(frozen=True)
