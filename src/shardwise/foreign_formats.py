@@ -7,7 +7,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from shardwise.dataset import Dataset
-from shardwise.formats import storage_options
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
@@ -48,7 +47,9 @@ def mds(
     """
     from shardwise.sources.mds.source import MdsSource
 
-    source = MdsSource(urls, storage=storage_options(storage, cache), memory_bytes=memory_bytes)
+    source = MdsSource(
+        urls, storage=StorageOptions.of(storage, cache=cache), memory_bytes=memory_bytes
+    )
     return Dataset(source)
 
 
@@ -84,7 +85,9 @@ def litdata(
     """
     from shardwise.sources.litdata.source import LitDataSource
 
-    source = LitDataSource(url, storage=storage_options(storage, cache), memory_bytes=memory_bytes)
+    source = LitDataSource(
+        url, storage=StorageOptions.of(storage, cache=cache), memory_bytes=memory_bytes
+    )
     return Dataset(source)
 
 
@@ -126,6 +129,6 @@ def tfrecord(
 
     return Dataset(
         TfRecordSource(
-            urls, features=features, index=index, storage=storage_options(storage, cache)
+            urls, features=features, index=index, storage=StorageOptions.of(storage, cache=cache)
         )
     )

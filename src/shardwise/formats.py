@@ -14,7 +14,7 @@ from shardwise.storage import StorageOptions
 if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
-__all__ = ["check_names", "files", "storage_options", "tar", "tokens", "wrap"]
+__all__ = ["check_names", "files", "tar", "tokens", "wrap"]
 
 
 def tar(
@@ -64,7 +64,7 @@ def tar(
         TarSource(
             urls,
             index=index,
-            storage=storage_options(storage, cache),
+            storage=StorageOptions.of(storage, cache=cache),
             accept_unfinished=accept_unfinished,
             check_all=check == "all",
         )
@@ -85,18 +85,6 @@ def check_names(argument: str, names: Any) -> None:
         raise TypeError(f"{argument}={names!r}: give a sequence of names, such as ({names!r},)")
     if names is not None and not isinstance(names, Iterable):
         raise TypeError(f"{argument} must be a sequence of names, not a {type(names).__name__}")
-
-
-def storage_options(
-    storage: StorageOptions | Mapping[str, Any] | None,
-    cache: str | PathLike[str] | CacheSettings | None,
-) -> StorageOptions:
-    """What the user says of storage, in one object."""
-    if cache is None:
-        return StorageOptions.of(storage)
-    from shardwise.storage.cache import CacheSettings
-
-    return StorageOptions.of(storage, cache=CacheSettings.of(cache))
 
 
 def files(
@@ -143,7 +131,7 @@ def files(
         path=path,
         suffixes=suffixes,
         field=field,
-        storage=storage_options(storage, cache),
+        storage=StorageOptions.of(storage, cache=cache),
     )
     return Dataset(source)
 
@@ -197,7 +185,9 @@ def tokens(
         raise TypeError(f"documents={documents!r:.60}: True or False")
     source = JoinedDocuments if documents else TokenBlocks
     size = whole("block", block, least=1)
-    return Dataset(source(urls, block=size, dtype=dtype, storage=storage_options(storage, cache)))
+    return Dataset(
+        source(urls, block=size, dtype=dtype, storage=StorageOptions.of(storage, cache=cache))
+    )
 
 
 def wrap(dataset: Any) -> Dataset:

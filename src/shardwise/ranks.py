@@ -5,8 +5,7 @@ compares them with the process group when a pass begins. Where the environment i
 `RankError` has its values and what to set: a rank that reads everything is a mistake
 that shows nowhere.
 
-The only module that reads environment variables to find ranks. torch is looked at where the program
-has imported it already, never imported here, and torch.distributed is never initialised.
+The only module that reads environment variables to find ranks.
 """
 
 from __future__ import annotations
@@ -14,22 +13,20 @@ from __future__ import annotations
 import operator
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import RankError
+from shardwise.process_group import group_rank_and_size, loader_worker
 
 __all__ = [
     "Ranks",
     "discover",
     "explicit_ranks",
     "inherited",
-    "loader_worker",
     "local_world_size",
     "ranks_of_group",
-    "shared_name",
     "uncertain",
     "unused_world_size",
 ]
@@ -216,12 +213,6 @@ def _from_group(group: Any) -> Ranks:
     return Ranks(rank, size, "group")
 
 
-def loader_worker() -> Any:
-    """What torch says of this process if it is a worker of its DataLoader; else None."""
-    data = sys.modules.get("torch.utils.data")
-    return data.get_worker_info() if data is not None else None
-
-
 def _refuse_loader_worker() -> None:
     """Workers that were not forked have no process group: only what travelled with them counts."""
     info = loader_worker()
@@ -235,26 +226,8 @@ def _refuse_loader_worker() -> None:
 
 def ranks_of_group() -> Ranks | None:
     """What torch.distributed says, if it is initialised in this process."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-
-
-def shared_name(key: str, proposal: str) -> str | None:
-    """The first name that a rank of the process group proposed under `key`, the same on all ranks.
-
-    No collective: it asks the store that the group was made with, and waits for no other rank.
-    None where there is no group, or its store can't tell.
-    """
-    if ranks_of_group() is None:
-        return None
-    try:
-        store = sys.modules["torch.distributed"].distributed_c10d._get_default_store()
-        return bytes(store.compare_set(key, "", proposal)).decode()
-    except (AttributeError, RuntimeError, ValueError):
-        # A group made in another way, a backend's own store, a store that is gone.
-        return None
+    found = group_rank_and_size()
+    return None if found is None else Ranks(*found, "torch.distributed")
 
 
 def uncertain() -> Ranks | None:

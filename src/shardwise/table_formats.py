@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from shardwise.dataset import Dataset
-from shardwise.formats import check_names, storage_options
+from shardwise.formats import check_names
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def parquet(
         schema=schema,
         fill=fill,
         memory_bytes=memory_bytes,
-        storage=storage_options(storage, cache),
+        storage=StorageOptions.of(storage, cache=cache),
     )
     dataset = Dataset(source)
     return dataset if columns is None else dataset.select(*source.expand(columns))

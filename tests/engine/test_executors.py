@@ -11,7 +11,7 @@ import pytest
 import shardwise as sw
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.choice import choose_executor
+from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
@@ -174,14 +174,14 @@ def test_a_forked_child_starts_threads_of_its_own():
 def test_options_that_make_no_executor_are_refused(options, message):
     given = {"executor": None, "num_workers": None, "num_threads": None, **options}
     with pytest.raises(ValueError, match=message):
-        choose_executor(numbered_maker(), num_ranks=1, prefetch_factor=2, timeout=None, **given)
+        make_executor(numbered_maker(), ExecutorOptions(**given), num_ranks=1)
 
 
 def test_the_choice_is_threads_unless_processes_are_asked_for():
     def chosen(**options):
         given = {"executor": None, "num_workers": None, "num_threads": None, **options}
         maker = BatchBuilder(Dataset(MemorySource(numbered_samples(8))).decode(cls=int))
-        return choose_executor(maker, num_ranks=1, prefetch_factor=2, timeout=None, **given)
+        return make_executor(maker, ExecutorOptions(**given), num_ranks=1)
 
     assert isinstance(chosen(), ThreadExecutor)
     assert isinstance(chosen(num_workers=0, num_threads=3), ThreadExecutor)
@@ -256,7 +256,7 @@ def test_functions_of_the_user_are_given_processes_where_there_are_cores(
     monkeypatch.setattr("shardwise.engine.choice.usable_cores", lambda **_: cores)
     maker = BatchBuilder(make(Dataset(MemorySource(numbered_samples(8)))))
     given = {"executor": None, "num_workers": None, "num_threads": None, **options}
-    executor = choose_executor(maker, num_ranks=1, prefetch_factor=2, timeout=None, **given)
+    executor = make_executor(maker, ExecutorOptions(**given), num_ranks=1)
     assert isinstance(executor, expected)
     if expected is ProcessExecutor:
         assert (executor.num_workers, executor.num_threads) == (cores, 1)
@@ -271,15 +271,7 @@ def test_functions_that_do_not_travel_are_run_by_threads_with_a_word(monkeypatch
             return sample
 
     maker = BatchBuilder(Dataset(MemorySource(numbered_samples(8))).map(locked))
-    executor = choose_executor(
-        maker,
-        executor=None,
-        num_workers=None,
-        num_threads=None,
-        num_ranks=1,
-        prefetch_factor=2,
-        timeout=None,
-    )
+    executor = make_executor(maker, ExecutorOptions(), num_ranks=1)
     assert isinstance(executor, ThreadExecutor)
     assert "can't be sent to worker processes" in caplog.text
     assert "num_workers=0" in caplog.text

@@ -15,7 +15,7 @@ from PIL import Image
 
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.choice import choose_executor
+from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
 from shardwise.testing import check_executor, check_resume
@@ -56,15 +56,9 @@ def ids_of(batches):
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_all_executors_give_the_same_batches(executor):
     def make(builder):
-        return choose_executor(
-            builder,
-            executor=executor,
-            num_workers=2 if executor == "processes" else 0,
-            num_threads=2,
-            num_ranks=1,
-            prefetch_factor=2,
-            timeout=None,
-        )
+        workers = 2 if executor == "processes" else 0
+        options = ExecutorOptions(executor=executor, num_workers=workers, num_threads=2)
+        return make_executor(builder, options, num_ranks=1)
 
     check_executor(make, BatchBuilder(two().map(with_noise), seed=3))
 

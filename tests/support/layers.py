@@ -25,6 +25,8 @@ LEVELS = {
     # Frames and sound out of files; the layer under the codecs.
     "media_files": 1.5,
     "plan": 1,
+    # What torch says of this process.
+    "process_group": 0,
     "ranks": 1,
     "storage": 2,
     "codecs": 2,
@@ -55,7 +57,8 @@ LEVELS = {
 }
 # Who may find out ranks, and who may use the public names.
 USERS_OF = {
-    "ranks": {"loader", "torch", "compat", "testing", "cli", "serving", ""},
+    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
+    "process_group": {"ranks", "loader", "serving"},
     "": {"compat", "testing", "cli", "__main__"},
 }
 # Who reaches up, once a program uses torch or a framework: inside a function only.

@@ -24,10 +24,9 @@ from typing import IO, NoReturn, TypeVar
 
 from shardwise.errors import MissingShardError, StateError, StorageError
 from shardwise.shown import shown
-from shardwise.storage import StorageOptions, atomic_write, is_local, open_file
+from shardwise.storage import StorageOptions, atomic_write, is_local, open_file, read_whole
 from shardwise.storage.listing import list_remote
 from shardwise.storage.stores.upload import remove, upload
-from shardwise.storage.whole_file import read_whole
 
 __all__ = ["STATE_NAME", "Place"]
 

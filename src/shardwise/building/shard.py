@@ -18,8 +18,6 @@ from shardwise.building.recipe import Failure, Outcome, Recipe
 from shardwise.building.scratch import scratch_directory
 from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
-from shardwise.sources.tar.write.encode import encode_sample
-from shardwise.sources.tar.write.stored import StoredRun
 
 __all__ = ["Job", "make_shard", "outcome_of"]
 
@@ -71,10 +69,6 @@ class Job:
         return any(run is not None for _, run in islice(parts, 1))
 
 
-# A key, the members of an encoded sample, and what the sidecar says of them.
-_Encoded = tuple[str, list[tuple[str, bytes]], dict[str, bytes] | None]
-
-
 class _Writer(Protocol):
     """Collects the samples of one shard."""
 
@@ -89,35 +83,6 @@ class _Writer(Protocol):
     def finish(self) -> int:
         """Make the file whole; its bytes."""
         ...
-
-
-class _TarShard:
-    """One tar shard with its index, by `TarWriter`."""
-
-    def __init__(self, path: str, place: Place, *, media: bool) -> None:
-        pattern = path.replace("{", "{{").replace("}", "}}")
-        self._writer = CopyingWriter(pattern, overwrite=True, media=media, storage=place.options)
-        self._num_bytes = 0
-
-    def encode(self, sample: dict[str, Any]) -> tuple[str, _Encoded]:
-        """The members as bytes."""
-        key, members = encode_sample(sample)
-        return key, (key, members, self._writer.blocks_of(key, members))
-
-    def add(self, encoded: _Encoded) -> None:
-        """Write the members."""
-        self._writer.write_members(*encoded)
-        self._num_bytes += sum(len(data) for _, data in encoded[1])
-
-    def copy(self, run: StoredRun) -> None:
-        """Write samples as they stand in another shard."""
-        self._writer.write_stored(run)
-        self._num_bytes += run.num_bytes
-
-    def finish(self) -> int:
-        """Close the shard; bytes of the payloads."""
-        self._writer.close()
-        return self._num_bytes
 
 
 def make_shard(job: Job, number: int) -> Outcome:
@@ -138,7 +103,7 @@ def make_shard(job: Job, number: int) -> Outcome:
         outcome = _write(job, number, job.place.url(name))
     else:
         outcome = _write_remote(job, number)
-    job.place.write_note(job.note_name(number), _note_of(outcome))
+    job.place.write_note(job.note_name(number), json.dumps(asdict(outcome)).encode())
     return outcome
 
 
@@ -150,7 +115,7 @@ def _write(job: Job, number: int, path: str) -> Outcome:
     for ids, run in job.recipe.stored(job.ids(number)):
         if run is not None and keys.isdisjoint(run.keys) and len({*run.keys}) == len(run.keys):
             writer = writer or _writer_of(job, path)
-            assert isinstance(writer, _TarShard), "only tars are made of stored runs"
+            assert isinstance(writer, CopyingWriter), "only tars are made of stored runs"
             writer.copy(run)
             keys.update(run.keys)
             outcome.num_in += len(run.keys)
@@ -176,7 +141,7 @@ def _write(job: Job, number: int, path: str) -> Outcome:
 
 def _writer_of(job: Job, path: str) -> _Writer:
     if job.recipe.suffix == ".tar":
-        return _TarShard(path, job.place, media=job.recipe.media)
+        return CopyingWriter(path, media=job.recipe.media, storage=job.place.options)
     return ParquetShard(path)
 
 
@@ -206,10 +171,6 @@ def _put_in_place(staged: str, path: str) -> None:
         if Path(staged + suffix).exists():
             os.replace(staged + suffix, path + suffix)  # noqa: PTH105 - texts
     os.replace(staged, path)  # noqa: PTH105 - texts
-
-
-def _note_of(outcome: Outcome) -> bytes:
-    return json.dumps(asdict(outcome)).encode()
 
 
 def outcome_of(note: bytes) -> Outcome:

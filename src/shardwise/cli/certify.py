@@ -130,11 +130,11 @@ def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: in
     rows = [
         [
             str(v.epoch),
-            format_count(v.handed_out.count),
-            format_count(v.skipped.count),
-            format_count(v.replaced.count),
+            format_count(v.counted.handed_out.count),
+            format_count(v.counted.skipped.count),
+            format_count(v.counted.replaced.count),
             format_count(v.num_dropped),
-            format_count(v.num_padded),
+            format_count(v.counted.num_padded),
             ", then ".join(map(str, v.world_sizes)),
         ]
         for v in verdicts

@@ -9,8 +9,8 @@ from typing import Any
 from shardwise.cli.legs import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
-from shardwise.plan.coverage_line import GIVEN, CoverageLine, Tallied
-from shardwise.plan.id_word import MODULUS
+from shardwise.plan.coverage_line import CoverageLine
+from shardwise.plan.tallied import Counted, Tallied
 
 __all__ = ["EpochVerdict", "verdict_of"]
 
@@ -20,11 +20,12 @@ NameSamples = Callable[[CoverageLine], list[str]]
 
 @dataclass(slots=True)
 class EpochVerdict:
-    """What the lines say of an epoch; counts of samples are named as in `CoverageLine`.
+    """What the lines say of an epoch.
 
     Attributes:
         begin, reached: the positions from and up to which it was read in this order; `begin` is
             not 0 where it goes on from another order.
+        counted, planned: what became of its samples, and what the plan gives.
         is_once: whether its samples are the data's, each once.
         num_given: of those handed out, indices that were given to torch's DataLoader.
         runs, world_sizes: the runs that count, and their numbers of ranks.
@@ -37,11 +38,8 @@ class EpochVerdict:
     begin: int = 0
     reached: int = 0
     is_once: bool = True
-    handed_out: Tallied = field(default_factory=Tallied)
-    skipped: Tallied = field(default_factory=Tallied)
-    replaced: Tallied = field(default_factory=Tallied)
+    counted: Counted = field(default_factory=Counted)
     planned: Tallied = field(default_factory=Tallied)
-    num_padded: int = 0
     num_dropped: int = 0
     num_given: int = 0
     runs: list[str] = field(default_factory=list)
@@ -54,10 +52,11 @@ class EpochVerdict:
     def text(self) -> str:
         """The verdict in words."""
         noun = "samples" if self.is_once else "places of the order"
-        count, total = format_count(self.handed_out.count), format_count(self.num_samples)
+        count, total = format_count(self.counted.handed_out.count), format_count(self.num_samples)
         if self.faults:
             return f"epoch {self.epoch}: NOT every one of {total} {noun} exactly once"
-        left = self.skipped.count + self.replaced.count + self.num_dropped
+        counted = self.counted
+        left = counted.skipped.count + counted.replaced.count + self.num_dropped
         if self.reached < self.num_samples:
             reached = format_count(self.reached)
             first = f"from position {format_count(self.begin)} " if self.begin else ""
@@ -69,18 +68,8 @@ class EpochVerdict:
             text = f"{count} of {total} {noun} exactly once"
         else:
             text = f"every one of {total} {noun} exactly once"
-        more = [
-            f"{format_count(number)} {words}"
-            for number, words in (
-                (self.skipped.count, "skipped as damaged"),
-                (self.replaced.count, "replaced by others"),
-                (self.num_dropped, "left out at the end"),
-                (self.num_padded, "rows of padding"),
-                (self.num_given, GIVEN),
-            )
-            if number
-        ]
-        return f"epoch {self.epoch}: {', '.join([text, *more])}"
+        remarks = counted.remarks(num_dropped=self.num_dropped, num_given=self.num_given, spec=",")
+        return f"epoch {self.epoch}: {', '.join([text, *remarks])}"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -92,11 +81,11 @@ class EpochVerdict:
             "num_samples": self.num_samples,
             "begin": self.begin,
             "reached": self.reached,
-            "handed_out": self.handed_out.count,
-            "word": f"{self.handed_out.word:016x}",
-            "skipped": self.skipped.count,
-            "replaced": self.replaced.count,
-            "padded": self.num_padded,
+            "handed_out": self.counted.handed_out.count,
+            "word": f"{self.counted.handed_out.word:016x}",
+            "skipped": self.counted.skipped.count,
+            "replaced": self.counted.replaced.count,
+            "padded": self.counted.num_padded,
             "dropped": self.num_dropped,
             "given": self.num_given,
             "runs": self.runs,
@@ -126,7 +115,7 @@ def verdict_of(
         for rank in range(leg.line.world_size):
             chain = _counting(stretch, rank)
             for placed in chain:
-                _add(verdict, placed)
+                _add(verdict, placed.line)
                 if placed.line.is_end:
                     ends.append(placed.line)
             # Copies are held against the plan as well, and counted once.
@@ -156,21 +145,17 @@ def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
     return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
 
 
-def _add(verdict: EpochVerdict, placed: PlacedLine) -> None:
+def _add(verdict: EpochVerdict, line: CoverageLine) -> None:
     """Count a line."""
-    line = placed.line
-    verdict.handed_out = _sum(verdict.handed_out, line.handed_out)
-    verdict.skipped = _sum(verdict.skipped, line.skipped)
-    verdict.replaced = _sum(verdict.replaced, line.replaced)
-    verdict.planned = _sum(verdict.planned, line.planned)
-    verdict.num_padded += line.num_padded
+    verdict.counted += line.counted
+    verdict.planned += line.planned
     verdict.num_given += line.handed_out.count if line.is_given else 0
 
 
 def _line_faults(placed: PlacedLine, name_samples: NameSamples | None) -> list[str]:
     """What differs between a line and its part of the plan, in words."""
     line = placed.line
-    got = _sum(line.handed_out, line.skipped, line.replaced)
+    got = line.counted.planned
     if got == line.planned:
         return []
     fault = (
@@ -193,17 +178,13 @@ def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:
         return
     [(expected, dropped)] = said
     verdict.num_dropped = dropped.count
-    if expected is not None and not verdict.begin and _sum(verdict.planned, dropped) != expected:
+    if expected is not None and not verdict.begin and verdict.planned + dropped != expected:
         count = verdict.planned.count + dropped.count
         verdict.faults.append(
             f"the ranks' parts of the plan do not add up to the epoch: {count} samples for "
             f"{expected.count}, or not the same ones; each line fits by itself, so a rank's lines "
             "are those of another rank, or not of this data"
         )
-
-
-def _sum(*parts: Tallied) -> Tallied:
-    return Tallied(sum(p.count for p in parts), sum(p.word for p in parts) % MODULUS)
 
 
 def _range(line: CoverageLine) -> str:

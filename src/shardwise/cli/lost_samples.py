@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from shardwise.dataset import Dataset
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.plan.id_word import MODULUS, IdWord, rank_ids
+from shardwise.plan.id_word import IdWord, rank_ids
 from shardwise.plan.sampler import sampler_from_spec
+from shardwise.plan.tallied import MODULUS
 
 __all__ = ["SampleNames"]
 
@@ -68,10 +69,8 @@ class SampleNames:
 
     def _named(self, line: CoverageLine, ids: NDArray[np.int64], word: IdWord) -> Iterator[str]:
         """The one sample that is lost, double or foreign, or the two of which one is each."""
-        got = line.handed_out.count + line.skipped.count + line.replaced.count
-        words = line.handed_out.word + line.skipped.word + line.replaced.word
-        missing = (line.planned.word - words) % MODULUS
-        balance = got - line.planned.count
+        lacking = line.planned - line.counted.planned
+        missing, balance = lacking.word, -lacking.count
         mine = dict(zip(word.powers(ids), ids.tolist(), strict=True))
         if balance == -1 and missing in mine:
             yield f"lost: {self._data.describe(mine[missing])}"

@@ -5,7 +5,7 @@ The numbers of the table are counted while the plan runs; those above it are the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 import numpy as np
@@ -26,9 +26,6 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.plan import Plan, Sampler
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["plan"]
 

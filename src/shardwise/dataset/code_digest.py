@@ -19,6 +19,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
@@ -55,7 +56,7 @@ _CODE = (FunctionType, BuiltinFunctionType, type, functools.partial)
 _CACHING: Any = type(functools.cache(len))
 _INSTALLED = {"site-packages", "dist-packages"}
 _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-_LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
+_LOADS_ATTR = {"LOAD_ATTR", "LOAD_METHOD"}
 _STORES_GLOBAL = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _STORES_CAPTURED = {"STORE_DEREF", "DELETE_DEREF"}
 # What `__getstate__` of locks, queues, files and compiled models raises: they can't be pickled.
@@ -275,7 +276,7 @@ def _globals_of(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str,
     for step in steps:
         if step.opname in _LOADS_GLOBAL:
             path, names = step.argval, space
-        elif step.opname in _LOADS_ATTRIBUTE and _is_users_module(value):
+        elif step.opname in _LOADS_ATTR and isinstance(value, ModuleType) and is_users_code(value):
             path, names = f"{path}.{step.argval}", vars(value)
         else:
             names = {}
@@ -283,13 +284,8 @@ def _globals_of(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str,
         is_special = str(step.argval).startswith("__")
         if step.argval in names and path not in stored and not is_special:
             yield path, value
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _globals_of(constant, space)
-
-
-def _is_users_module(value: Any) -> bool:
-    return isinstance(value, ModuleType) and is_users_code(value)
+    for inner in _code_within(code):
+        yield from _globals_of(inner, space)
 
 
 def _is_constant(value: Any) -> bool:
@@ -323,22 +319,21 @@ def _captured(function: FunctionType) -> list[Any]:
     """What a function captured, but for variables that it assigns itself, as counters."""
     code = function.__code__
     assigned = set(_assigned(code))
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    return [cell.cell_contents for name, cell in cells if name not in assigned and _is_full(cell)]
+    captured = []
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # an empty cell
+            if name not in assigned:
+                captured.append(cell.cell_contents)
+    return captured
 
 
 def _assigned(code: CodeType) -> Iterator[str]:
     for step in dis.get_instructions(code):
         if step.opname in _STORES_CAPTURED:
             yield step.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _assigned(constant)
+    for inner in _code_within(code):
+        yield from _assigned(inner)
 
 
-def _is_full(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell raises
-    except ValueError:
-        return False
-    return True
+def _code_within(code: CodeType) -> list[CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, CodeType)]

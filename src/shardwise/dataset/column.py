@@ -24,7 +24,7 @@ from shardwise.errors import DataError, WorkerError, message_of
 from shardwise.progress_bar import progress as progress_bar
 from shardwise.sources.protocol import Source, traits_of
 
-__all__ = ["Progress", "computed_column", "kept_place"]
+__all__ = ["Progress", "check_column", "computed_column", "kept_place"]
 
 # True or None: a bar where standard error is a terminal; a function of (done, total) samples.
 Progress = bool | Callable[[int, int], object] | None
@@ -37,6 +37,16 @@ _OBJECT_ROWS = 256
 _REMOTE_THREADS = 16
 # Tasks a process: the last one to end is late by a tenth of the whole at most.
 _TASKS_EACH = 10
+
+
+def check_column(name: str, fn: object, num_workers: int) -> None:
+    """Refuse arguments of `Dataset.column` that are none."""
+    if not isinstance(name, str):
+        raise TypeError(f"column({name!r}): the name of a field, or with a function any name")
+    if fn is not None and not callable(fn):
+        raise TypeError(f"column({name!r}, {fn!r:.40}): a function of a sample")
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
+        raise ValueError(f"num_workers={num_workers!r}: processes, or 0 for threads")
 
 
 def kept_place(samples: ColumnSamples, name: str, origin: str) -> KeptArrays | None:

@@ -19,7 +19,7 @@ from shardwise.errors import DataError, ShardwiseError, message_of
 from shardwise.sources.protocol import Source
 from shardwise.storage import is_local, local_path
 
-__all__ = ["ColumnReader", "ColumnSamples"]
+__all__ = ["ColumnReader", "ColumnSamples", "split_member"]
 
 
 class ColumnSamples(Protocol):
@@ -151,6 +151,22 @@ class ColumnReader:
         return DataError(
             f"column({self.name!r}): {reason}", url=url, key=key, field=self.field, index=index
         )
+
+
+def split_member(name: str, fields: Sequence[str]) -> list[str]:
+    """A field, and the names of members inside of it: "json.n_frames" is ["json", "n_frames"].
+
+    Raises:
+        ValueError: there is no such field.
+    """
+    field, *path = [name] if name in fields else name.split(".")
+    if field not in fields:
+        there = ", ".join(map(repr, fields)) or "none"
+        raise ValueError(
+            f"column({name!r}): no field {field!r}: the fields are {there}; give a function "
+            "that makes the values, as column(name, lambda sample: ...)"
+        )
+    return [field, *path]
 
 
 def _is_of_numbers(column: NDArray[Any]) -> bool:

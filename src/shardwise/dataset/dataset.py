@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -18,24 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.codecs import default_decoder
 from shardwise.collate import collate
-from shardwise.dataset.column import Progress, computed_column
-from shardwise.dataset.column_reader import ColumnReader
+from shardwise.dataset.column import Progress, check_column, computed_column
+from shardwise.dataset.column_reader import ColumnReader, split_member
 from shardwise.dataset.display import gallery
 from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
-from shardwise.dataset.subset import (
-    checked_columns,
-    filter_mask,
-    rows_of,
-    subset_fingerprint,
-    subset_indices,
-    subset_shard_sizes,
-)
+from shardwise.dataset.subset import checked_columns, filter_mask, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
 from shardwise.errors import ShardwiseError
 from shardwise.hints import DECODE_HINT, call_for, hint_for
 from shardwise.markup import table
-from shardwise.plan import WindowShape
 from shardwise.sources.protocol import Source, value_fields_of
 
 __all__ = ["Dataset"]
@@ -96,40 +88,6 @@ class Dataset(IndexedSamples):
         except ShardwiseError as error:
             rows.append((type(error).__name__, error))
         return table("Dataset", rows) + shown
-
-    # What it is.
-
-    @property
-    def default_shuffle(self) -> Literal["full", "window"]:
-        """What `shuffle=True` means here: "full" or "window"."""
-        return self._source.default_shuffle
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Which samples these are, in which order: 16 hex digits of the shards and the subset.
-
-        Decoders and transforms do not count: a state may be resumed with other ones.
-        """
-        indices = self._transforms.indices
-        whole = self.manifest.fingerprint
-        return whole if indices is None else subset_fingerprint(whole, indices)
-
-    @cached_property
-    def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard: int64 `[shards]`, in the source's order; a subset's shards may be empty.
-
-        A subset whose indices do not ascend jumps between shards: it counts as one shard.
-        """
-        indices = self._transforms.indices
-        sizes = self.manifest.sizes
-        return sizes if indices is None else subset_shard_sizes(sizes, indices)
-
-    @property
-    def window_shape(self) -> WindowShape | None:
-        """How a window shuffle goes through the shards; None for the default way."""
-        return self._traits.window_shape
-
-    # Other datasets made from it.
 
     def select(self, *fields: str) -> Dataset:
         """Keep these fields, in this order; others are not read. With no names, only keys are left.
@@ -238,12 +196,7 @@ class Dataset(IndexedSamples):
             >>> ds.column("words", lambda sample: len(sample["text"].split()))
             array([2, 1])
         """
-        if not isinstance(name, str):
-            raise TypeError(f"column({name!r}): the name of a field, or with a function any name")
-        if fn is not None and not callable(fn):
-            raise TypeError(f"column({name!r}, {fn!r:.40}): a function of a sample")
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-            raise ValueError(f"num_workers={num_workers!r}: processes, or 0 for threads")
+        check_column(name, fn, num_workers)
         reader = self._column_reader(name, fn)
         return computed_column(reader, progress=progress, num_workers=num_workers)
 
@@ -254,13 +207,7 @@ class Dataset(IndexedSamples):
             return ColumnReader(name, self, name)
         if name == "__key__":
             return ColumnReader(name, self.select(), name)
-        field, *path = [name] if name in (*self.fields, *self._parts) else name.split(".")
-        if field not in (*self.fields, *self._parts):
-            there = ", ".join(map(repr, self.fields)) or "none"
-            raise ValueError(
-                f"column({name!r}): no field {field!r}: the fields are {there}; give a function "
-                "that makes the values, as column(name, lambda sample: ...)"
-            )
+        field, *path = split_member(name, (*self.fields, *self._parts))
         read = self.select(field)
         decoder = default_decoder(field)
         is_stored = field not in value_fields_of(self._source)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.map_function import columns_of
 from shardwise.dataset.raw_rows import RawRows
-from shardwise.dataset.subset import checked_ids
+from shardwise.dataset.subset import checked_ids, subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms
 from shardwise.errors import DataError
 from shardwise.media_files.stage_seconds import StageSeconds
+from shardwise.plan import WindowShape
 from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
@@ -56,6 +57,36 @@ class LoadedSamples:
     def source(self) -> Source:
         """Where the samples lie."""
         return self._source
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """What `shuffle=True` means here: "full" or "window"."""
+        return self._source.default_shuffle
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which samples these are, in which order: 16 hex digits of the shards and the subset.
+
+        Decoders and transforms do not count: a state may be resumed with other ones.
+        """
+        indices = self._transforms.indices
+        whole = self.manifest.fingerprint
+        return whole if indices is None else subset_fingerprint(whole, indices)
+
+    @cached_property
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples a shard: int64 `[shards]`, in the source's order; a subset's shards may be empty.
+
+        A subset whose indices do not ascend jumps between shards: it counts as one shard.
+        """
+        indices = self._transforms.indices
+        sizes = self.manifest.sizes
+        return sizes if indices is None else subset_shard_sizes(sizes, indices)
+
+    @property
+    def window_shape(self) -> WindowShape | None:
+        """How a window shuffle goes through the shards; None for the default way."""
+        return self._traits.window_shape
 
     @property
     def mask_fields(self) -> tuple[str, ...]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from dataclasses import dataclass
+from threading import TIMEOUT_MAX
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+import numpy as np
 
 from shardwise.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
@@ -14,7 +18,7 @@ from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
 
-__all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "choose_executor", "executor_of"]
+__all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "ExecutorOptions", "make_executor"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -34,53 +38,58 @@ class ExecutorFactory(Protocol):
     """Makes executors that this layer does not know: of batch servers."""
 
     def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
-        """Make the executor of a loader's batches; see `choose_executor`."""
+        """Make the executor of a loader's batches; see `make_executor`."""
         ...
 
 
-def executor_of(
-    builder: BatchBuilder,
-    *,
-    executor: ExecutorName | ExecutorFactory | None,
-    num_workers: int | None,
-    num_threads: int | None,
-    timeout: float | None,
-    **options: Any,
-) -> Executor:
-    """Make the executor that a factory makes, or else the one that `choose_executor` chooses.
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """How batches are made, for any number of ranks; `shardwise.DataLoader` documents the options.
 
     Raises:
-        ValueError: options that do not go together; the message has their values.
+        ValueError: an option means nothing; the message has its value and what to use instead.
     """
-    if isinstance(executor, ExecutorFactory):
-        if num_workers or num_threads:
-            given = {"num_workers": num_workers, "num_threads": num_threads}
+
+    executor: ExecutorName | ExecutorFactory | None = None
+    num_workers: int | None = None
+    num_threads: int | None = None
+    prefetch_factor: int = 2
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
+    timeout: float | None = None
+    decode_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor={self.prefetch_factor}: use 1 or more")
+        for name, never in (
+            ("timeout", "wait for ever"),
+            ("decode_timeout", "let decoders take any time"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= TIMEOUT_MAX:
+                raise ValueError(f"{name}={value}: use seconds above 0, or None to {never}")
+        num_bytes = self.prefetch_bytes
+        if not isinstance(num_bytes, int | np.integer) or num_bytes < 1:
+            raise ValueError(f"prefetch_bytes={num_bytes!r:.80}: use a whole number from 1 on")
+        for name in ("num_workers", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
+        if isinstance(self.executor, ExecutorFactory):
+            given = {"num_workers": self.num_workers, "num_threads": self.num_threads}
             named = " and ".join(f"{name}={value}" for name, value in given.items() if value)
-            raise ValueError(f"executor={executor!r} makes no batches here: leave out {named}")
-        return executor.make_executor(builder, timeout=timeout)
-    return choose_executor(
-        builder,
-        executor=executor,
-        num_workers=num_workers,
-        num_threads=num_threads,
-        timeout=timeout,
-        **options,
-    )
+            if named:
+                raise ValueError(
+                    f"executor={self.executor!r} makes no batches here: leave out {named}"
+                )
+        elif self.executor not in (None, *EXECUTORS):
+            raise ValueError(
+                f"executor={self.executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
+            )
 
 
-def choose_executor(
-    builder: BatchBuilder,
-    *,
-    executor: ExecutorName | None,
-    num_workers: int | None,
-    num_threads: int | None,
-    num_ranks: int,
-    prefetch_factor: int,
-    timeout: float | None,
-    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-    decode_timeout: float | None = None,
-) -> Executor:
-    """Make the executor that the options ask for.
+def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks: int) -> Executor:
+    """Make the executor that the options ask for, in one of `num_ranks` ranks of a machine.
 
     By default threads, one for each core that this rank may use: reading and the decoders of this
     library release the GIL. Where samples are only read, one thread is active while no read
@@ -93,7 +102,10 @@ def choose_executor(
     Raises:
         ValueError: options that do not go together; the message has their values.
     """
-    _check(executor, num_workers, num_threads)
+    executor, num_workers, num_threads = options.executor, options.num_workers, options.num_threads
+    decode_timeout = options.decode_timeout
+    if isinstance(executor, ExecutorFactory):
+        return executor.make_executor(builder, timeout=options.timeout)
     cores = usable_cores(num_ranks=num_ranks)
     cost = builder.dataset.cost
     if executor is None:
@@ -132,9 +144,9 @@ def choose_executor(
             builder,
             num_workers=num_workers,
             num_threads=num_threads,
-            num_prefetch=max(2, prefetch_factor * num_workers),
-            prefetch_bytes=prefetch_bytes,
-            timeout=timeout,
+            num_prefetch=max(2, options.prefetch_factor * num_workers),
+            prefetch_bytes=options.prefetch_bytes,
+            timeout=options.timeout,
             decode_timeout=decode_timeout,
         )
     if executor == "inline":
@@ -152,22 +164,11 @@ def choose_executor(
     return ThreadExecutor(
         builder,
         num_threads=num_threads,
-        num_prefetch=max(2, prefetch_factor * num_threads),
-        prefetch_bytes=prefetch_bytes,
+        num_prefetch=max(2, options.prefetch_factor * num_threads),
+        prefetch_bytes=options.prefetch_bytes,
         is_fixed=is_fixed,
-        timeout=timeout,
+        timeout=options.timeout,
     )
-
-
-def _check(executor: ExecutorName | None, num_workers: int | None, num_threads: int | None) -> None:
-    """Refuse a name that is no executor's, and counts that are none."""
-    if executor not in (None, *EXECUTORS):
-        raise ValueError(
-            f"executor={executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
-        )
-    for name, value in (("num_workers", num_workers), ("num_threads", num_threads)):
-        if value is not None and value < 0:
-            raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
 
 
 def _can_be_pickled(builder: BatchBuilder) -> bool:

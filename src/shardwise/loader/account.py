@@ -15,9 +15,9 @@ from shardwise.engine.request import BatchRows
 from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
 from shardwise.loader.position import Pass
-from shardwise.loader.tally import Counted, Tally, difference
+from shardwise.loader.tally import Tally
 from shardwise.plan import Plan
-from shardwise.plan.coverage_line import CoverageLine, Tallied
+from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import (
     IdWord,
     dropped_samples,
@@ -27,6 +27,7 @@ from shardwise.plan.id_word import (
 )
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts
+from shardwise.plan.tallied import Counted, Tallied
 from shardwise.ranks import ranks_of_group
 
 __all__ = ["Account", "Fingerprinted", "PassAccount"]
@@ -87,14 +88,15 @@ class PassAccount:
         Of batches that were counted ahead, such as a sampler's, without those that the plan gives
         behind the ones handed out: words of parts add up, so nothing need be kept of each batch.
         """
-        self._all.add(self.tally.take())
+        self._all += self.tally.take()
         ahead = range(self.current.num_batches, self.num_added)
         if not ahead:
-            return self._all.without()
-        tail, epoch = Counted(), self.current.epoch
-        tail.handed_out = planned_samples(self.plan, epoch, ahead, self.rank, self.word)
-        tail.num_padded = padded_rows(self.plan, epoch, ahead, self.rank)
-        return self._all.without(tail)
+            return self._all
+        epoch = self.current.epoch
+        return self._all - Counted(
+            planned_samples(self.plan, epoch, ahead, self.rank, self.word),
+            num_padded=padded_rows(self.plan, epoch, ahead, self.rank),
+        )
 
     def planned(self, first: int = 0) -> Tallied:
         """What the plan gives this rank in the batches handed out, from one of them on."""
@@ -131,7 +133,7 @@ class PassAccount:
         if self._noted_end >= self.end:
             return None
         total = self.total()
-        counted, self._noted = total.without(self._noted), total
+        counted, self._noted = total - self._noted, total
         planned = self.planned(self._num_noted)
         first, self._noted_end = self._noted_end, self.end
         self._num_noted = current.num_batches
@@ -235,7 +237,7 @@ class Account:
         own = RankNumbers(current.epoch, current.start, newest.end, total, planned).to_list()
         numbers = [RankNumbers.of(row) for row in ([own] if gather is None else gather(own))]
         if expected is not None:
-            expected = difference(expected, newest.dropped)
+            expected -= newest.dropped
         return certificate_of(
             numbers,
             expected,

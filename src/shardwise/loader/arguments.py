@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import TIMEOUT_MAX
 from typing import Any, cast
-
-import numpy as np
 
 from shardwise.collate import named
 from shardwise.columns import mask_of
@@ -17,9 +14,7 @@ from shardwise.hints import call_for
 from shardwise.plan import Remainder
 from shardwise.samples import Samples
 
-__all__ = ["as_dataset", "check_options", "checked_names"]
-
-_OUTPUTS = ("torch", "numpy")
+__all__ = ["as_dataset", "checked_names"]
 
 
 def as_dataset(data: Any) -> Samples:
@@ -94,40 +89,3 @@ def checked_names(
         known += map(mask_of, dataset.fields) if is_padded else []
         named(dict.fromkeys(known), names)
     return names
-
-
-def check_options(
-    *,
-    output: str,
-    prefetch_factor: int,
-    timeout: float | None,
-    decode_timeout: float | None,
-    prefetch_bytes: int,
-    pin_memory: bool,
-    device: Any,
-    ragged: str,
-) -> None:
-    """Refuse options of a loader that mean nothing.
-
-    Raises:
-        ValueError: the message has the value and what to use instead.
-    """
-    if output not in _OUTPUTS:
-        raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
-    if prefetch_factor < 1:
-        raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
-    if timeout is not None and not 0 < timeout <= TIMEOUT_MAX:
-        raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
-    if ragged == "nested" and output != "torch":
-        raise ValueError(f"ragged='nested' makes torch tensors, not output={output!r}")
-    if decode_timeout is not None and not 0 < decode_timeout <= TIMEOUT_MAX:
-        raise ValueError(
-            f"decode_timeout={decode_timeout}: use seconds above 0, or None to let decoders take "
-            "any time"
-        )
-    if not isinstance(prefetch_bytes, int | np.integer) or prefetch_bytes < 1:
-        raise ValueError(f"prefetch_bytes={prefetch_bytes!r:.80}: use a whole number from 1 on")
-    if pin_memory and output != "torch":
-        raise ValueError(f"pin_memory=True makes torch tensors, not output={output!r}")
-    if device is not None and output != "torch":
-        raise ValueError(f"device={str(device)!r} is for tensors, not output={output!r}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.loader.tally import Counted, difference, sum_of
-from shardwise.plan.coverage_line import GIVEN, Tallied
+from shardwise.plan.tallied import Counted, Tallied
 
 __all__ = ["RankNumbers", "certificate_of", "no_certificate"]
 
@@ -43,11 +42,8 @@ class RankNumbers:
     def of(cls, numbers: list[int]) -> RankNumbers:
         """From the numbers of a rank."""
         epoch, first, last, *words, padded, count, word = numbers
-        counted = Counted()
-        counted.handed_out = Tallied(*words[0:2])
-        counted.skipped = Tallied(*words[2:4])
-        counted.replaced = Tallied(*words[4:6])
-        counted.num_padded = padded
+        handed_out, skipped, replaced = (Tallied(*words[at : at + 2]) for at in (0, 2, 4))
+        counted = Counted(handed_out, skipped, replaced, padded)
         return cls(epoch, first, last, counted, Tallied(count, word))
 
 
@@ -72,12 +68,10 @@ def certificate_of(
         has_all: whether these are all ranks.
         is_given: whether indices of a sampler are counted, see `CoverageLine.is_given`.
     """
-    total = Counted()
-    for rank in ranks:
-        total.add(rank.counted)
+    total = sum((rank.counted for rank in ranks), Counted())
     if expected is None:
-        expected = sum_of(*(rank.planned for rank in ranks))
-    expected = difference(expected, total.skipped, total.replaced)
+        expected = sum((rank.planned for rank in ranks), Tallied())
+    expected = expected - total.skipped - total.replaced
     places = sorted({(rank.epoch, rank.first, rank.last) for rank in ranks})
     epoch, first, last = places[0]
     is_equal = total.handed_out == expected
@@ -105,12 +99,12 @@ def certificate_of(
         counts = f"{total.handed_out.count} samples, expected {expected.count}"
         text = f"NOT each sample once: the words differ ({counts})"
     else:
-        text = _verdict(certificate, is_once=is_once, has_all=has_all)
+        text = _verdict(certificate, total, is_once=is_once, has_all=has_all)
     certificate["verdict"] = f"epoch {epoch}: {text}"
     return certificate
 
 
-def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
+def _verdict(c: dict[str, Any], total: Counted, *, is_once: bool, has_all: bool) -> str:
     """What a certificate without a fault says."""
     first, last, num_samples = c["from"], c["to"], c["num_samples"]
     noun = "samples" if is_once else "places of the order"
@@ -120,18 +114,8 @@ def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
         text = f"every one of {num_samples} {noun} exactly once"
     else:
         text = f"{c['count']} {noun} between positions {first} and {last} exactly once"
-    more = [
-        f"{c[name]} {words}"
-        for name, words in (
-            ("skipped", "skipped as damaged"),
-            ("replaced", "replaced by others"),
-            ("dropped", "left out at the end"),
-            ("padded", "rows of padding"),
-            ("given", GIVEN),
-        )
-        if c[name]
-    ]
-    return ", ".join([text, *more])
+    remarks = total.remarks(num_dropped=c["dropped"], num_given=c["given"])
+    return ", ".join([text, *remarks])
 
 
 def no_certificate(epoch: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.ranks import shared_name
+from shardwise.process_group import shared_name
 
 __all__ = ["CoverageFile"]
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from shardwise.cores import usable_cores
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
@@ -22,16 +20,18 @@ from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import epoch_requests
-from shardwise.engine.choice import ExecutorFactory, ExecutorName, executor_of
+from shardwise.engine.choice import (
+    ExecutorFactory,
+    ExecutorName,
+    ExecutorOptions,
+    make_executor,
+)
 from shardwise.engine.request import Executor
-from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
+from shardwise.errors import RankError
 from shardwise.loader.account import Account
-from shardwise.loader.arguments import as_dataset, check_options, checked_names
-from shardwise.loader.close_at_exit import close_at_exit
+from shardwise.loader.arguments import as_dataset, checked_names
 from shardwise.loader.drop_notice import DropNotice
-from shardwise.loader.facts import facts_of
-from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.position import Position
@@ -135,11 +135,6 @@ class DataLoader(StatefulLoader):
         [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
-    # What frameworks read.
-    use_stateful_dataloader = True
-    batch_sampler = None
-    multiprocessing_context = None
-
     def __init__(
         self,
         dataset: Dataset | Any,
@@ -187,15 +182,14 @@ class DataLoader(StatefulLoader):
         self._drop_notice = DropNotice(is_default=remainder is None)
         remainder = options.effective_remainder
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
-        check_options(
-            output=output,
+        self._executor_options = ExecutorOptions(
+            executor=executor,
+            num_workers=num_workers,
+            num_threads=num_threads,
             prefetch_factor=prefetch_factor,
+            prefetch_bytes=prefetch_bytes,
             timeout=timeout,
             decode_timeout=decode_timeout,
-            prefetch_bytes=prefetch_bytes,
-            pin_memory=pin_memory,
-            device=device,
-            ragged=ragged,
         )
         names = checked_names(
             as_tuple, self.dataset, remainder=remainder, ragged=ragged, collate=collate
@@ -222,7 +216,7 @@ class DataLoader(StatefulLoader):
         self._plan = plan.require_steps()
         self.batch_size = plan.batch_size
         self._counts.opened(time.perf_counter() - began)
-        builder = BatchBuilder(
+        self._builder = BatchBuilder(
             self.dataset,
             seed=options.transform_seed,
             collate=collate,
@@ -230,31 +224,22 @@ class DataLoader(StatefulLoader):
             ragged=ragged,
             on_error=on_error,
         )
-        self._choose = partial(
-            executor_of,
-            builder,
-            executor=executor,
-            num_workers=num_workers,
-            num_threads=num_threads,
-            prefetch_factor=prefetch_factor,
-            prefetch_bytes=prefetch_bytes,
-            timeout=timeout,
-            decode_timeout=decode_timeout,
-        )
         self._set_executor(local_world_size())
         # Skipped rows, substitutes, a collate of the user's and a watch need batches one by one.
         is_plain = makes_columns and on_error == "raise" and decode_timeout is None
-        # Out of order, each sample of a store is a request: no batch should wait for another's.
-        is_in_order = isinstance(plan.sampler, SequentialSampler)
-        is_plain = is_plain and (is_in_order or not self.dataset.cost.random_reads_are_requests)
-        self._num_coalesced = num_coalesced(self.dataset, self.batch_size) if is_plain else 1
+        in_order = isinstance(plan.sampler, SequentialSampler)
+        self._num_coalesced = (
+            num_coalesced(self.dataset, self.batch_size, in_order=in_order) if is_plain else 1
+        )
         self._position = Position()
         self._account = Account(coverage)
 
     def _set_executor(self, num_local: int) -> None:
         """Choose the executor for this number of ranks on the machine."""
         self._num_local = num_local
-        self._executor: Executor = self._choose(num_ranks=num_local)
+        self._executor: Executor = make_executor(
+            self._builder, self._executor_options, num_ranks=num_local
+        )
         self.num_workers = self._executor.concurrency.num_workers
 
     def _start_anew(self, world_size: int) -> None:
@@ -271,16 +256,19 @@ class DataLoader(StatefulLoader):
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def _facts(self) -> list[tuple[str, object]]:
-        """The facts of its repr; changes nothing."""
-        return facts_of(self._ranks, self._plan, self._executor, epoch=self.epoch)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Go through the epoch from where it stands; nothing happens before the first `next`."""
-        # A framework that saves the state sets the mark on the instance; the class has it, too.
-        is_known = "_is_accelerate_prepared" in vars(self)
-        batches = self._batches()
-        close_at_exit(batches)
-        return batches_for_frameworks(batches, lambda: self._pass_plan, is_known=is_known)
+        """Names and values of its repr, of the ranks as they are now; changes nothing."""
+        try:
+            now = self._ranks.now()
+        except RankError as error:
+            return [("rank", str(error))]
+        plan = self._plan.divided(now.world_size).require_steps().resumed(0, epoch=self.epoch)
+        names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
+        return [
+            ("rank", now.rank),
+            *((name, getattr(plan, name)) for name in names),
+            ("executor", str(self._executor.concurrency)),
+            ("epoch", self.epoch),
+        ]
 
     def _batches(self) -> Generator[Any, None, None]:
         position = self._position
@@ -322,59 +310,9 @@ class DataLoader(StatefulLoader):
                 yield output
             self._end_if_whole()
 
-    def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """Counts and seconds of the batches handed out so far, and the bottleneck.
-
-        Args:
-            reset: count from zero after this, to see one part of a run.
-
-        Returns:
-            `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage
-            ("open", "read", "decode", "transform", "collate", "hand over"; of media also
-            "demux" and "convert"), summed over threads, and `cpu_s` of them on a core while
-            loading; `wait_s`, seconds that the caller waited for batches, of `wall_s` seconds in
-            all; `rate`, samples a second;
-            `queue_depth`, the mean number of batches that were ready when one was asked for;
-            `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; of remote
-            storage, for this process and the loader's workers as a whole: `requests`,
-            `bytes_fetched`, `retries`, `hedges` (second requests for late ones), `hits`, `misses`
-            and `evictions` of cached blocks, `damaged` (blocks that were fetched anew),
-            `degraded` (times that a cache could not be used), `outage_s` (seconds in which
-            requests to a store failed and were tried again);
-            `skipped` and `replaced` damaged samples of this rank; `dropped`
-            and `padded`, samples over all ranks of the epochs that ended; `executor`,
-            `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
-            the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and
-            `epochs` up to the loader's position, over all ranks since the first epoch; of
-            batch servers, `service`: by address `requests`, `hedges`, `reconnects` and
-            `latency_s`, `resent` and `made_here` of all, and `wanted`, how many servers would
-            keep up with this rank. JSON.
-        """
-        num_cores = usable_cores(num_ranks=self._num_local)
-        stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
-        sources = getattr(self._plan.sampler, "sources", None)
-        if sources is not None:
-            stats["sources"] = sources(*self._position.after())
-        service = getattr(self._executor, "stats", None)
-        if service is not None:
-            wanted = wanted_servers(stats, self._executor.concurrency.num_threads)
-            stats["service"] = {**service(), "wanted": wanted}
-        if reset:
-            self._counts.clear()
-        return stats
-
-    def as_torch_dataloader(self) -> Any:
-        """This loader as an instance of `torch.utils.data.DataLoader`, for code that insists."""
-        from shardwise.tensors.torch_dataloader import TorchDataLoader
-
-        return TorchDataLoader(self)
-
     def close(self) -> None:
         """End threads and processes with their batches in progress; iterating starts them anew."""
         self._executor.close()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        no_such_attribute(type(self), name)
 
     def __enter__(self) -> DataLoader:
         return self

@@ -15,6 +15,8 @@ from shardwise.engine.request import Batch
 
 __all__ = ["Output"]
 
+_OUTPUTS = ("torch", "numpy")
+
 
 class Output:
     """Turns batches of arrays into the user's batches.
@@ -27,17 +29,29 @@ class Output:
             a collate of the user's made the batch.
         not_nested: the fields of a fixed shape, where others of arrays become nested tensors; None
             where none does.
+
+    Raises:
+        ValueError: an option that means nothing for arrays, or no such kind.
     """
 
     def __init__(
         self,
         kind: str,
         *,
-        device: Any,
-        pin_memory: bool,
-        as_tuple: tuple[str, ...] | None,
+        device: Any = None,
+        pin_memory: bool = False,
+        as_tuple: tuple[str, ...] | None = None,
         not_nested: Collection[str] | None = None,
     ) -> None:
+        if kind not in _OUTPUTS:
+            raise ValueError(f"output={kind!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
+        if kind != "torch":
+            if not_nested is not None:
+                raise ValueError(f"ragged='nested' makes torch tensors, not output={kind!r}")
+            if pin_memory:
+                raise ValueError(f"pin_memory=True makes torch tensors, not output={kind!r}")
+            if device is not None:
+                raise ValueError(f"device={str(device)!r} is for tensors, not output={kind!r}")
         self.kind = kind
         self.device: Any = None if device is None else _checked_device(device)
         self.pin_memory = pin_memory

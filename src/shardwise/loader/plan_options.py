@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.loader.length_column import length_column
+from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.window import SizesView
 
@@ -93,7 +93,7 @@ def plan_for(
     options = options.of(dataset)
     batch_by = options.batch_by
     if isinstance(batch_by, Buckets):
-        batch_by = batch_by.resolved(partial(length_column, dataset))
+        batch_by = batch_by.resolved(partial(_length_column, dataset))
     shuffle: Any = options.shuffle
     if shuffle is True and options.sampler is None:
         default = "full" if shard_sizes is None else "window"
@@ -116,6 +116,21 @@ def plan_for(
         sampler=options.sampler,
         batch_by=batch_by,
     )
+
+
+def _length_column(dataset: object, name: str) -> NDArray[Any]:
+    """The values of a field of a dataset, `[n]`, which are kept as `Dataset.column` keeps them.
+
+    Raises:
+        TypeError: there is a length or a number, and no dataset with fields.
+        ValueError: the dataset has no such field.
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"{name!r} names a field, and {type(dataset).__name__} has none: give an array of one "
+            "value a sample"
+        )
+    return np.asarray(dataset.column(name))
 
 
 @dataclass(frozen=True)

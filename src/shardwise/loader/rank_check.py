@@ -11,7 +11,8 @@ from typing import Any
 
 from shardwise.errors import RankError
 from shardwise.plan import Plan
-from shardwise.ranks import Ranks, discover, inherited, loader_worker, ranks_of_group, uncertain
+from shardwise.process_group import loader_worker
+from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
 __all__ = ["CurrentRanks", "RankedPlan"]
 

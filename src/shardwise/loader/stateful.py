@@ -1,16 +1,20 @@
-"""A loader's epochs and state: where it stands in its plan, and how that is set and saved."""
+"""A loader's epochs, state and accounts: where it stands in its plan, and what it handed out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, NoReturn
 
+from shardwise.cores import usable_cores
+from shardwise.engine.request import Executor
+from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler
 from shardwise.loader.account import Account
-from shardwise.loader.frameworks import sampler_of
+from shardwise.loader.close_at_exit import close_at_exit
+from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute, sampler_of
 from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.position import Position
 from shardwise.loader.rank_check import RankedPlan
@@ -23,7 +27,10 @@ _logger = logging.getLogger("shardwise")
 
 
 class StatefulLoader(RankedPlan):
-    """The base of `DataLoader`: a position in the plan of a dataset, without the batches."""
+    """The base of `DataLoader`: a position in the plan of a dataset, without the batches.
+
+    Frameworks find here what they ask a loader for.
+    """
 
     dataset: Samples
     batch_size: int
@@ -31,13 +38,32 @@ class StatefulLoader(RankedPlan):
     _position: Position
     _counts: Counts
     _account: Account
+    _executor: Executor
+    _num_local: int
 
+    # What frameworks read.
+    use_stateful_dataloader = True
+    batch_sampler = None
+    multiprocessing_context = None
     # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
     _is_accelerate_prepared = True
 
+    def __getattr__(self, name: str) -> NoReturn:
+        no_such_attribute(type(self), name)
+
     def __iter__(self) -> Iterator[Any]:
-        """Go through the epoch from where it stands."""
-        raise NotImplementedError
+        """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        # A framework that saves the state sets the mark on the instance; the class has it, too.
+        is_known = "_is_accelerate_prepared" in vars(self)
+        batches = self._batches()
+        close_at_exit(batches)
+        return batches_for_frameworks(batches, lambda: self._pass_plan, is_known=is_known)
+
+    def as_torch_dataloader(self) -> Any:
+        """This loader as an instance of `torch.utils.data.DataLoader`, for code that insists."""
+        from shardwise.tensors.torch_dataloader import TorchDataLoader
+
+        return TorchDataLoader(self)
 
     @property
     def plan(self) -> Plan:
@@ -118,6 +144,47 @@ class StatefulLoader(RankedPlan):
         """
         return self._account.certificate(lambda: (self.rank, self.world_size), epoch=self.epoch)
 
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """Counts and seconds of the batches handed out so far, and the bottleneck.
+
+        Args:
+            reset: count from zero after this, to see one part of a run.
+
+        Returns:
+            `samples` and `batches` handed out by this rank; `seconds`, busy seconds by stage
+            ("open", "read", "decode", "transform", "collate", "hand over"; of media also
+            "demux" and "convert"), summed over threads, and `cpu_s` of them on a core while
+            loading; `wait_s`, seconds that the caller waited for batches, of `wall_s` seconds in
+            all; `rate`, samples a second;
+            `queue_depth`, the mean number of batches that were ready when one was asked for;
+            `slowest_shards`, dicts of `url` and `seconds_a_sample`; `bytes` read; of remote
+            storage, for this process and the loader's workers as a whole: `requests`,
+            `bytes_fetched`, `retries`, `hedges` (second requests for late ones), `hits`, `misses`
+            and `evictions` of cached blocks, `damaged` (blocks that were fetched anew),
+            `degraded` (times that a cache could not be used), `outage_s` (seconds in which
+            requests to a store failed and were tried again);
+            `skipped` and `replaced` damaged samples of this rank; `dropped`
+            and `padded`, samples over all ranks of the epochs that ended; `executor`,
+            `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
+            the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and
+            `epochs` up to the loader's position, over all ranks since the first epoch; of
+            batch servers, `service`: by address `requests`, `hedges`, `reconnects` and
+            `latency_s`, `resent` and `made_here` of all, and `wanted`, how many servers would
+            keep up with this rank. JSON.
+        """
+        num_cores = usable_cores(num_ranks=self._num_local)
+        stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
+        sources = getattr(self._plan.sampler, "sources", None)
+        if sources is not None:
+            stats["sources"] = sources(*self._position.after())
+        service = getattr(self._executor, "stats", None)
+        if service is not None:
+            wanted = wanted_servers(stats, self._executor.concurrency.num_threads)
+            stats["service"] = {**service(), "wanted": wanted}
+        if reset:
+            self._counts.clear()
+        return stats
+
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         return {**self.__dict__, "_position": copy(self._position)}
@@ -132,6 +199,10 @@ class StatefulLoader(RankedPlan):
                 plan.order_size,
                 plan.global_batch_size,
             )
+
+    def _batches(self) -> Generator[Any, None, None]:
+        """The batches of the pass that begins with the first `next`."""
+        raise NotImplementedError
 
     def _start_anew(self, world_size: int) -> None:
         """Build the batches for another number of ranks."""

@@ -12,46 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.request import BatchRows
-from shardwise.plan.coverage_line import Tallied
-from shardwise.plan.id_word import MODULUS, IdWord
+from shardwise.plan.id_word import IdWord
+from shardwise.plan.tallied import Counted, Tallied
 
-__all__ = ["Counted", "Tally", "difference", "sum_of"]
+__all__ = ["Tally"]
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096
-
-
-class Counted:
-    """Sums over some batches of a pass.
-
-    Attributes:
-        handed_out: samples as planned.
-        skipped: planned samples that were left out.
-        replaced: planned samples that have a substitute.
-        num_padded: rows that only fill a batch.
-    """
-
-    __slots__ = ("handed_out", "num_padded", "replaced", "skipped")
-
-    def __init__(self) -> None:
-        self.handed_out = self.skipped = self.replaced = Tallied()
-        self.num_padded = 0
-
-    def add(self, other: Counted) -> None:
-        """Add the sums of other batches."""
-        for name in ("handed_out", "skipped", "replaced"):
-            setattr(self, name, sum_of(getattr(self, name), getattr(other, name)))
-        self.num_padded += other.num_padded
-
-    def without(self, *others: Counted) -> Counted:
-        """The sums without those of some of the batches."""
-        rest = Counted()
-        for name in ("handed_out", "skipped", "replaced"):
-            setattr(
-                rest, name, difference(getattr(self, name), *(getattr(o, name) for o in others))
-            )
-        rest.num_padded = self.num_padded - sum(other.num_padded for other in others)
-        return rest
 
 
 class Tally:
@@ -79,12 +46,12 @@ class Tally:
         self._num_buffered += len(rows.ids)
         if self._num_buffered >= _BUFFER_IDS:
             self._flush()
-        if len(rows.skipped):
-            self._count("skipped", rows.skipped)
-        if len(rows.replaced):
-            self._count("replaced", rows.replaced)
-        if rows.num_padded:
-            self._counted.num_padded += rows.num_padded
+        if len(rows.skipped) or len(rows.replaced) or rows.num_padded:
+            self._counted += Counted(
+                skipped=self._tallied(rows.skipped),
+                replaced=self._tallied(rows.replaced),
+                num_padded=rows.num_padded,
+            )
 
     def take(self) -> Counted:
         """The sums since the last call, or the beginning."""
@@ -98,19 +65,7 @@ class Tally:
             ids = np.frombuffer(b"".join(self._buffered), dtype=np.int64)
             self._buffered.clear()
             self._num_buffered = 0
-            self._count("handed_out", ids)
+            self._counted += Counted(self._tallied(ids))
 
-    def _count(self, name: str, ids: NDArray[np.int64]) -> None:
-        more = Tallied(len(ids), self._word().of(ids))
-        setattr(self._counted, name, sum_of(getattr(self._counted, name), more))
-
-
-def sum_of(*parts: Tallied) -> Tallied:
-    """Some samples and others."""
-    return Tallied(sum(p.count for p in parts), sum(p.word for p in parts) % MODULUS)
-
-
-def difference(whole: Tallied, *parts: Tallied) -> Tallied:
-    """The samples of the whole that are in none of the parts."""
-    out = sum_of(*parts)
-    return Tallied(whole.count - out.count, (whole.word - out.word) % MODULUS)
+    def _tallied(self, ids: NDArray[np.int64]) -> Tallied:
+        return Tallied(len(ids), self._word().of(ids)) if len(ids) else Tallied()

@@ -11,22 +11,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["GIVEN", "CoverageLine", "Tallied"]
+from shardwise.plan.tallied import Counted, Tallied
 
-# What a verdict says of samples of which only the indices were counted.
-GIVEN = "of them as indices given to torch's DataLoader, which reads ahead"
+__all__ = ["CoverageLine"]
 
 _VERSION = 1
 # More than any cluster has: a damaged number would have all of them looked for.
 _MAX_RANKS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Tallied:
-    """Some samples: how many, and their word."""
-
-    count: int = 0
-    word: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +84,11 @@ class CoverageLine:
     dropped: Tallied
     expected: Tallied | None
     is_whole: bool
+
+    @property
+    def counted(self) -> Counted:
+        """What became of the samples."""
+        return Counted(self.handed_out, self.skipped, self.replaced, self.num_padded)
 
     def to_text(self) -> str:
         """The line as JSON, with its end: what is written at once."""

@@ -17,21 +17,18 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.coverage_line import Tallied
 from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler, epoch_parts
+from shardwise.plan.tallied import MODULUS, Tallied
 
 __all__ = [
     "IdWord",
-    "MODULUS",
     "dropped_samples",
     "epoch_samples",
     "padded_rows",
     "planned_samples",
     "rank_ids",
 ]
-
-MODULUS = 2**61 - 1
 
 _Table = NDArray[np.uint64]
 

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from shardwise.errors import MissingExtraError, ServiceError
-from shardwise.ranks import shared_name
+from shardwise.process_group import shared_name
 from shardwise.serving.directory import ServerList
 from shardwise.serving.ray_servers import DEFAULT_OPTIONS, BatchServerActor, ServerRegistry
 

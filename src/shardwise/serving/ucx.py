@@ -108,15 +108,11 @@ class _Segments:
         self._tcp.receive_into(memoryview(header))
         magic, kind, length = _SEGMENT.unpack(header)
         if magic != _MAGIC:
-            raise _not_ucx()
+            raise OSError(
+                "the other end does not speak as ucx:// does: is it another program's port, or a "
+                "server that was started without --transport ucx?"
+            )
         return kind, length
-
-
-def _not_ucx() -> OSError:
-    return OSError(
-        "the other end does not speak as ucx:// does: is it another program's port, or a server "
-        "that was started without --transport ucx?"
-    )
 
 
 class UcxConnection(_Segments):

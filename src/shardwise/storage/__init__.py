@@ -2,7 +2,8 @@
 
 `expand` turns what a user writes into a list of files; `open_file` and `FilePool` open them; a
 `File` reads byte ranges exactly, local or remote; `read_files` reads ranges of many files at once,
-`read_payloads` copies as little as possible; `atomic_write` publishes a file whole or not at all.
+`read_payloads` copies as little as possible, `read_whole` reads all of a file; `atomic_write`
+publishes a file whole or not at all.
 """
 
 from shardwise.storage.atomic import atomic_write
@@ -17,6 +18,7 @@ from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
 from shardwise.storage.requests.event_loop import give_up_reads
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.url_patterns import expand
+from shardwise.storage.whole_file import read_whole
 
 __all__ = [
     "IO_COUNTS",
@@ -36,5 +38,6 @@ __all__ = [
     "outages",
     "read_files",
     "read_payloads",
+    "read_whole",
     "takes_many_ranges",
 ]

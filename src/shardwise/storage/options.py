@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -82,13 +83,14 @@ class StorageOptions:
         cls,
         storage: StorageOptions | Mapping[str, Any] | None,
         *,
-        cache: CacheSettings | None = None,
+        cache: CacheSettings | str | os.PathLike[str] | None = None,
     ) -> StorageOptions:
         """The options of a user's `storage=`: options, a mapping of them or of settings, None.
 
         Names that are not options are the store's own settings:
-        `{"endpoint": "http://localhost:9000", "max_attempts": 3}`.
+        `{"endpoint": "http://localhost:9000", "max_attempts": 3}`. `cache` is a user's `cache=`.
         """
+        cache = CacheSettings.of(cache)
         if isinstance(storage, StorageOptions):
             return storage if cache is None else replace(storage, cache=cache)
         if storage is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shardwise.errors import DataError
+from shardwise.storage.local import LocalFile
 from shardwise.storage.open import is_local, local_path
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.pinned_object import PinnedObject
 
 __all__ = ["read_whole"]
 
@@ -14,20 +14,20 @@ _FIRST_BYTES = 64 << 20
 
 
 def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
-    """All bytes of a file, without a request for its length: for files read from end to end.
+    """All bytes of a file, without a request for its length and past the cache.
 
     Raises:
         MissingShardError: it is not there.
         StorageError: it could not be read.
     """
     if is_local(url):
-        from shardwise.storage.local import LocalFile
-
         file = LocalFile(local_path(url))
         try:
             return file.read(0, file.stat().num_bytes)
         finally:
             file.close()
+    from shardwise.storage.pinned_object import PinnedObject
+
     remote = PinnedObject(url, options or StorageOptions())
 
     async def read() -> bytes:

@@ -8,7 +8,6 @@ way workers are started does not matter (I10).
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,10 @@ import torch.utils.data
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.schedule import epoch_requests
-from shardwise.engine.choice import choose_executor
+from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.errors import StateError
 from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
 from shardwise.plan import (
@@ -33,7 +33,6 @@ from shardwise.plan import (
     Shuffle,
     checked_epoch,
 )
-from shardwise.tensors.convert import to_tensors
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
 from shardwise.torch.order import check_count, refusal, refuse_second_division
 from shardwise.torch.shared_cursor import LEFT_EARLY, EpochCursor, SharedCursor, WorkerPass
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 __all__ = ["IterableDataset"]
-
-_OUTPUTS = ("torch", "numpy")
 
 
 class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
@@ -117,10 +114,8 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         num_threads: int = 0,
         coverage: str | os.PathLike[str] | None = None,
     ) -> None:
-        if output not in _OUTPUTS:
-            raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
-        if num_threads < 0:
-            raise ValueError(f"num_threads={num_threads}: use 0 or more")
+        self._output = Output(output)
+        self._executor_options = ExecutorOptions(num_workers=0, num_threads=num_threads)
         options = PlanOptions(
             batch_size=batch_size,
             shuffle=shuffle,
@@ -157,11 +152,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         """Go through this worker's steps of the epoch, or through all steps without workers."""
         worker = torch.utils.data.get_worker_info()
         self._num_passes += 1
-        # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
-        seed = 0 if worker is None else worker.seed - worker.id
-        name = hash((seed, self._num_passes)) or 1
-        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        worker_pass = WorkerPass(number, num_workers, name, self._num_skipped)
+        worker_pass = WorkerPass.begin(worker, self._num_passes, self._num_skipped)
         if worker is not None:
             self._pass, self._num_skipped = worker_pass, 0
             self._shared.mark_workers()
@@ -175,13 +166,9 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         was_read = self._shared.was_read(cursor) and not is_loaded
         if cursor.start and not (is_first or was_read or is_loaded):
             return refusal(LEFT_EARLY.format(cursor))
-        if number == 0 and was_read and self.shuffle is not False and self._shared.first_repeat():
-            warnings.warn(
-                f"epoch {cursor.epoch} is read again, in the same order: call "
-                f"set_epoch({cursor.epoch + 1}) on the dataset before the next epoch",
-                stacklevel=2,
-            )
-        if number == 0 and self._shared.first_notice():
+        if worker_pass.number == 0 and was_read and self.shuffle is not False:
+            self._shared.warn_of_repeat(cursor.epoch)
+        if worker_pass.number == 0 and self._shared.first_notice():
             DropNotice(is_default=self._is_default).say(plan, rank)
         if was_read:
             cursor = self._cursor = cursor._replace(start=0)
@@ -301,21 +288,9 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         if not steps:
             self._shared.mark_done(worker_pass, cursor)
         requests = epoch_requests(
-            plan,
-            epoch=cursor.epoch,
-            rank=rank,
-            first_step=steps.start,
-            stride=steps.step,
+            plan, epoch=cursor.epoch, rank=rank, first_step=steps.start, stride=steps.step
         )
-        executor = choose_executor(
-            self._builder,
-            executor=None,
-            num_workers=0,
-            num_threads=self.num_threads,
-            num_ranks=1,
-            prefetch_factor=2,
-            timeout=None,
-        )
+        executor = make_executor(self._builder, self._executor_options, num_ranks=1)
         with closing(executor), closing(executor.run(requests)) as batches:
             for batch in batches:
                 worker_pass.num_yielded += 1
@@ -324,8 +299,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                     # Before the last one is taken: the end need not be asked for.
                     self._shared.mark_done(worker_pass, cursor)
                     self._account.note(worker_pass, worker_pass.num_yielded)
-                is_torch = self.output == "torch" and isinstance(batch.data, dict)
-                data = to_tensors(batch.data) if is_torch else batch.data
+                data = self._output.of(batch)
                 yield CountedBatch.of(data, batch.rows) if is_counted else data
 
     def _move(self, epoch: int, start: int) -> None:

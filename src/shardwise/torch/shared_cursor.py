@@ -6,7 +6,8 @@ process sets afterwards reaches them here.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 from shardwise.torch.shared_integers import SharedIntegers
 
@@ -61,6 +62,21 @@ class WorkerPass:
         self.num_workers = num_workers
         self.name = name
         self.num_yielded = num_yielded
+
+    @classmethod
+    def begin(cls, worker: Any, num_passes: int, num_skipped: int) -> WorkerPass:
+        """The part of this process in its pass number `num_passes`.
+
+        Args:
+            worker: what torch says of this worker; None without workers.
+            num_passes: the passes that this process began, with this one.
+            num_skipped: batches of its own that the worker leaves out.
+        """
+        # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
+        seed = 0 if worker is None else worker.seed - worker.id
+        name = hash((seed, num_passes)) or 1
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return cls(number, num_workers, name, num_skipped)
 
     def steps_left(self, num_steps: int) -> range:
         """The worker's steps of `num_steps`, without those yielded."""
@@ -126,9 +142,14 @@ class SharedCursor:
         """Where the newest pass began, or the next one will."""
         return int(self._cells[_BEGAN])
 
-    def first_repeat(self) -> bool:
-        """True once."""
-        return self._first(_WARNED)
+    def warn_of_repeat(self, epoch: int) -> None:
+        """Warn once that a shuffled epoch is read again."""
+        if self._first(_WARNED):
+            warnings.warn(
+                f"epoch {epoch} is read again, in the same order: call set_epoch({epoch + 1}) on "
+                "the dataset before the next epoch",
+                stacklevel=3,
+            )
 
     def first_notice(self) -> bool:
         """True once."""

@@ -61,7 +61,7 @@ def test_the_collector_never_frees_a_connection():
     async def program() -> None:
         # The collector takes older objects first.
         buffer = io.BytesIO()
-        pool = BlockingPool("a store", lambda: File(buffer))
+        pool = BlockingPool("a store", lambda: File(buffer), lambda _: None)
         await pool.call(id, timeout_s=60)
         cycle: list[object] = [pool]
         cycle.append(cycle)

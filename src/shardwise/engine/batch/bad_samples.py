@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -97,18 +96,11 @@ class SampleLoader:
         raise chunk_error
 
     def _load(self, request: LoadRequest) -> _Columns:
-        load = partial(
-            self.dataset.load,
-            request.ids,
-            epoch=request.epoch,
-            seed=request.seed,
-            out=request.out,
-            stats=request.stats,
-        )
+        options = {name: getattr(request, name) for name in ("epoch", "seed", "out", "stats")}
         if request.watch is None:
-            return load()
+            return self.dataset.load(request.ids, **options)
         try:
-            return load(watch=request.watch)
+            return self.dataset.load(request.ids, **options, watch=request.watch)
         finally:
             request.watch.end()
 

@@ -22,10 +22,15 @@ from shardwise.samples import Samples
 __all__ = ["coalesced_batches", "num_coalesced"]
 
 
-def num_coalesced(samples: Samples, batch_size: int) -> int:
-    """How many batches of this size are worth loading by one request; 1 for one by one."""
+def num_coalesced(samples: Samples, batch_size: int, *, in_order: bool = True) -> int:
+    """How many batches of this size are worth loading by one request; 1 for one by one.
+
+    Out of order, each sample of a store is a request: no batch should wait for another's.
+    """
     rows = light_rows(samples)
-    return 1 if rows is None else max(1, rows // batch_size)
+    if rows is None or (samples.cost.random_reads_are_requests and not in_order):
+        return 1
+    return max(1, rows // batch_size)
 
 
 def coalesced_batches(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
@@ -67,10 +67,8 @@ class ProcessExecutor:
         self.num_prefetch = num_prefetch
         self.timeout = timeout
         self.decode_timeout = decode_timeout
-        self._bound = PrefetchBound(builder, prefetch_bytes)
+        self.bound = PrefetchBound(builder, prefetch_bytes)
         self._session: Session | None = None
-        self._num_runs = 0
-        self._num_batches = 0
 
     @property
     def concurrency(self) -> Concurrency:
@@ -86,32 +84,9 @@ class ProcessExecutor:
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request, in order; processes start at the first `next`."""
         session = self._start()
-        self._num_runs += 1
-        run = session.pool.status.run = self._num_runs
-        pending: dict[int, PendingBatch] = {}
-        ready: int | None = None
+        run = _Run(self, session, requests)
         try:
-            while True:
-                session.require_own()
-                if session.pool.status.run != run:
-                    raise RuntimeError("a newer iterator of this executor has begun")
-                if pending:
-                    self._receive(session, run, session.pool.answers(0), pending)
-                    ready = num_ready(pending)
-                self._fill(session, run, pending, requests, leave=0)
-                if not pending:
-                    return
-                oldest = pending[next(iter(pending))]
-                self._wait(session, run, oldest, pending)
-                del pending[oldest.number]
-                whole = oldest.whole or self.builder.finish(session.lasting(oldest.partial))
-                session.learn(whole)
-                self._bound.made(whole)
-                whole.num_ready = ready
-                ready = 0
-                # The first batch tells how large they are: prefetch more before the caller asks.
-                self._fill(session, run, pending, requests, leave=1)
-                yield whole
+            yield from run.batches()
         except DecodeTimeoutError:
             # Its worker was replaced: waiting for the end of one that starts would delay the error.
             raise
@@ -121,13 +96,7 @@ class ProcessExecutor:
                 self.close()
             raise
         finally:
-            self._bound.ended()
-            if session.pid == os.getpid():
-                session.pool.drop(run)
-            for batch in pending.values():
-                if batch.slot is not None:
-                    # A worker may still write into it: it is never used again.
-                    batch.slot.retired = True
+            run.end()
 
     def close(self) -> None:
         """End the processes; batches that the user holds keep their memory."""
@@ -151,86 +120,124 @@ class ProcessExecutor:
             self._session = Session(self, self.builder, pool, max_idle=self.num_prefetch + 2)
         return self._session
 
-    def _fill(
-        self,
-        session: Session,
-        run: int,
-        pending: dict[int, PendingBatch],
-        requests: Iterator[BatchRequest],
-        *,
-        leave: int,
+
+class _Run:
+    """One iteration: the batches in progress, oldest first, by number.
+
+    Args:
+        executor: its options hold, as they are when each batch is begun.
+        session: the processes and the memory.
+        requests: the batches to build.
+    """
+
+    def __init__(
+        self, executor: ProcessExecutor, session: Session, requests: Iterator[BatchRequest]
     ) -> None:
+        self._executor = executor
+        self._builder = executor.builder
+        self._bound = executor.bound
+        self._session = session
+        self._pool = session.pool
+        self._requests = requests
+        self._pending: dict[int, PendingBatch] = {}
+        self._number = self._pool.status.run = next(session.run_numbers)
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """Yield one batch for each request, in order."""
+        ready: int | None = None
+        while True:
+            self._session.require_own()
+            if self._pool.status.run != self._number:
+                raise RuntimeError("a newer iterator of this executor has begun")
+            if self._pending:
+                self._receive(self._pool.answers(0))
+                ready = num_ready(self._pending)
+            self._fill(leave=0)
+            if not self._pending:
+                return
+            oldest = self._pending[next(iter(self._pending))]
+            self._wait(oldest)
+            del self._pending[oldest.number]
+            whole = oldest.whole or self._builder.finish(self._session.lasting(oldest.partial))
+            self._session.learn(whole)
+            self._bound.made(whole)
+            whole.num_ready = ready
+            ready = 0
+            # The first batch tells how large they are: prefetch more before the caller asks.
+            self._fill(leave=1)
+            yield whole
+
+    def end(self) -> None:
+        """Give up the batches in progress."""
+        self._bound.ended()
+        if self._session.pid == os.getpid():
+            self._pool.drop(self._number)
+        for batch in self._pending.values():
+            if batch.slot is not None:
+                # A worker may still write into it: it is never used again.
+                batch.slot.retired = True
+
+    def _fill(self, *, leave: int) -> None:
         """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
-        while len(pending) < self._bound.depth(self.num_prefetch - leave):
-            request = next(requests, None)
+        while len(self._pending) < self._bound.depth(self._executor.num_prefetch - leave):
+            request = next(self._requests, None)
             if request is None:
                 return
-            batch = self._submit(session, run, request)
-            pending[batch.number] = batch
+            batch = self._submit(request)
+            self._pending[batch.number] = batch
             self._bound.begun(batch.partial)
 
-    def _submit(self, session: Session, run: int, request: BatchRequest) -> PendingBatch:
-        number = self._num_batches
-        self._num_batches += 1
+    def _submit(self, request: BatchRequest) -> PendingBatch:
+        session, number = self._session, next(self._session.batch_numbers)
         num_rows = len(request.ids)
-        if self.builder.collate is not None:
+        if self._builder.collate is not None:
             partial = PartialBatch(request, {})
             batch = PendingBatch(number, partial, None, {0: num_rows}, is_whole=True)
-            _send(session, run, batch, 0)
+            self._send(batch, 0)
             return batch
         slot, views = session.views(num_rows)
         rows = {name: views[name] for name in session.layout}
         learned = {name: views[name] for name in session.learned}
         ranges = chunk_ranges(
             num_rows,
-            self.num_workers * self.num_threads,
-            samples=self.builder.dataset,
+            self._executor.num_workers * self._executor.num_threads,
+            samples=self._builder.dataset,
             row_bytes=self._bound.row_bytes,
         )
         chunks = dict(ranges)
         partial = PartialBatch(request, rows, learned=learned)
         batch = PendingBatch(number, partial, slot, chunks, learned=session.learned)
         for start in chunks:
-            _send(session, run, batch, start)
+            self._send(batch, start)
         return batch
 
-    def _wait(
-        self,
-        session: Session,
-        run: int,
-        batch: PendingBatch,
-        pending: Mapping[int, PendingBatch],
-    ) -> None:
+    def _wait(self, batch: PendingBatch) -> None:
         """Receive answers until the oldest batch is loaded; raise the error of a failed chunk."""
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        timeout = self._executor.timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             while batch.missing:
                 left = None if deadline is None else deadline - time.monotonic()
-                answers = session.pool.answers(left)
-                self._receive(session, run, answers, pending)
-                if not answers and self.timeout is not None:
+                answers = self._pool.answers(left)
+                self._receive(answers)
+                if not answers and timeout is not None:
                     start = min(batch.missing)
-                    number = session.pool.status.worker_of(batch.number, start)
+                    number = self._pool.status.worker_of(batch.number, start)
                     worker = "a free worker" if number is None else f"worker process {number}"
                     request = batch.partial.request
-                    raise stall_error(self.builder.dataset, request, start, self.timeout, worker)
+                    raise stall_error(self._builder.dataset, request, start, timeout, worker)
             if batch.error is not None:
                 raise batch.error
-            if self.decode_timeout is None or batch.is_whole or batch.has_rows:
+            if self._executor.decode_timeout is None or batch.is_whole or batch.has_rows:
                 return
             # Without a row, a sample has to be decoded to know the fields: not here, where nobody
             # could stop it.
             batch.is_whole, batch.missing = True, {0}
-            _send(session, run, batch, 0, is_again=True)
+            self._send(batch, 0, is_again=True)
 
-    def _receive(
-        self,
-        session: Session,
-        run: int,
-        answers: Iterable[Answer | Stopped],
-        pending: Mapping[int, PendingBatch],
-    ) -> None:
+    def _receive(self, answers: Iterable[Answer | Stopped]) -> None:
         """Add answers to the batches that they belong to; send again what was lost."""
+        pending = self._pending
         for answer in answers:
             if isinstance(answer, Answer):
                 take_answer(answer, pending)
@@ -240,37 +247,28 @@ class ProcessExecutor:
                         # Should its worker be alive all the same, it may write there later.
                         batch.slot.retired = True
                     for start in sorted(batch.missing):
-                        _send(session, run, batch, start, is_again=True)
+                        self._send(batch, start, is_again=True)
             else:
                 for (number, start), decoding in answer.tasks.items():
                     if number in pending and start in pending[number].missing:
-                        self._load_again(session, run, pending[number], start, decoding)
+                        self._load_again(pending[number], start, decoding)
 
-    def _load_again(
-        self,
-        session: Session,
-        run: int,
-        batch: PendingBatch,
-        start: int,
-        decoding: Decoding | None,
-    ) -> None:
+    def _load_again(self, batch: PendingBatch, start: int, decoding: Decoding | None) -> None:
         """Give the chunk of a stopped worker to another, without the sample that was stuck."""
         # Of a whole column it is not known which sample: the next one will find out.
         if decoding is not None and decoding.sample >= 0:
-            assert self.decode_timeout is not None
-            error = stuck_error(self.builder.dataset, decoding, self.decode_timeout)
-            if self.builder.on_error == "raise" and decoding.sample in batch.partial.request.ids:
+            timeout = self._executor.decode_timeout
+            assert timeout is not None
+            error = stuck_error(self._builder.dataset, decoding, timeout)
+            if self._builder.on_error == "raise" and decoding.sample in batch.partial.request.ids:
                 batch.fail(start, error)
                 return
             _logger.warning("%s", error)
             batch.stuck |= {(decoding.sample, decoding.part)}
-        _send(session, run, batch, start, is_again=True)
+        self._send(batch, start, is_again=True)
 
-
-def _send(
-    session: Session, run: int, batch: PendingBatch, start: int, *, is_again: bool = False
-) -> None:
-    """Send the task that loads a chunk."""
-    task = batch.task(run, start, is_again=is_again)
-    has_slot = batch.slot is not None and not batch.is_whole
-    session.pool.send(task, batch.slot.descriptor if has_slot and batch.slot else None)
+    def _send(self, batch: PendingBatch, start: int, *, is_again: bool = False) -> None:
+        """Send the task that loads a chunk."""
+        task = batch.task(self._number, start, is_again=is_again)
+        slot = None if batch.is_whole else batch.slot
+        self._pool.send(task, None if slot is None else slot.descriptor)

@@ -36,6 +36,9 @@ class Session:
     ) -> None:
         self.pid = os.getpid()
         self.pool = pool
+        # Of runs and of batches; none is used again.
+        self.run_numbers = itertools.count(1)
+        self.batch_numbers = itertools.count()
         # A loader that is dropped, and the interpreter's end, end the processes.
         self._end = weakref.finalize(owner, _end, self.pid, self.pool)
         self.layout = builder.layout

@@ -20,7 +20,7 @@ from shardwise.columns import Column
 from shardwise.errors import DataError
 from shardwise.shown import base_name, without_query
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
-from shardwise.storage import StorageOptions, open_file
+from shardwise.storage import StorageOptions, read_whole
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
@@ -58,12 +58,7 @@ def read_manifest(
     Raises:
         DataError: it is no such list, there is no column of paths, or a path leaves the directory.
     """
-    file = open_file(url, options=storage)
-    try:
-        data = file.read(0, file.stat().num_bytes)
-    finally:
-        file.close()
-    rows = _read_rows(url, data)
+    rows = _read_rows(url, read_whole(url, options=storage))
     if not rows:
         raise DataError("it lists no files", url=url)
     columns = _columns(rows, url, text=base_name(url).endswith((".csv", ".tsv")))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from shardwise.arguments import path_text
 from shardwise.errors import DataError
-from shardwise.storage import FilePool, is_local, local_path
+from shardwise.storage import FilePool, is_local, local_path, read_whole
 
 __all__ = ["beside", "index_urls", "integer", "read_index"]
 
@@ -56,8 +56,7 @@ def read_index(pool: FilePool, url: str) -> dict[str, Any]:
         MissingShardError: it is not there.
         DataError: it is no JSON object.
     """
-    file = pool.get(url)
-    text = file.read(0, file.stat().num_bytes)
+    text = read_whole(url, options=pool.options)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -21,34 +21,21 @@ async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | Non
     """The result or the exception of `work()`, called in a thread of its own.
 
     `finally_` is called in the loop when `work` has returned, even if this was cancelled before.
+    An exception and its frames are freed by the collector: `work` closes what it opened.
     """
-    future = _started(work, finally_)
-    try:
-        return await future
-    finally:
-        # The exception's frames refer to this one and to the thread's. Neither refers to the
-        # exception now, so that a connection that broke is freed at once, files first, and not by
-        # the collector in any order.
-        del future
-
-
-def _started(work: Callable[[], T], finally_: Callable[[], None] | None) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    # Taken out when the call has returned: the frames of its exception refer to `settle`.
-    unsettled = [future]
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if finally_ is not None:
             finally_()
-        settled = unsettled.pop()
         # Cancelled meanwhile, or the loop has ended.
-        if settled.done():
+        if future.done():
             return
         if error is not None:
-            settled.set_exception(error)
+            future.set_exception(error)
         else:
-            settled.set_result(result)  # type: ignore[arg-type]
+            future.set_result(result)  # type: ignore[arg-type]
 
     def call() -> None:
         result, failed = None, None
@@ -58,7 +45,6 @@ def _started(work: Callable[[], T], finally_: Callable[[], None] | None) -> asyn
             failed = error
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, failed)
-        del failed
 
     threading.Thread(target=call, name="shardwise-blocking", daemon=True).start()
-    return future
+    return await future

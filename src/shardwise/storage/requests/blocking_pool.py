@@ -34,9 +34,7 @@ class BlockingPool(Generic[S]):
         close: closes a connection whose call failed; called in that thread.
     """
 
-    def __init__(
-        self, name: str, make: Callable[[], S], close: Callable[[S], None] = lambda _: None
-    ) -> None:
+    def __init__(self, name: str, make: Callable[[], S], close: Callable[[S], None]) -> None:
         self._name = name
         self._make = make
         self._close = close

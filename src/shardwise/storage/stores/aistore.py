@@ -82,6 +82,7 @@ class AisClient(ObstoreClient):
         self._calls = BlockingPool(
             "ais://",
             lambda: Connections(timeout_s=options.attempt_timeout_s, context=web.context),
+            Connections.close,
         )
         super().__init__(self._open(), options)
 

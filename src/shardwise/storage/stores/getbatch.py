@@ -54,6 +54,11 @@ class Connections:
                 return reply
         raise AssertionError("unreachable: the second try returns or raises")
 
+    def close(self) -> None:
+        """Close them."""
+        while self._open:
+            self._open.popitem()[1].close()
+
     def _connect(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
         if scheme == "https":
             return http.client.HTTPSConnection(

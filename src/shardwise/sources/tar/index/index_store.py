@@ -28,6 +28,7 @@ from shardwise.storage import (
     is_local,
     local_path,
     open_file,
+    read_whole,
 )
 from shardwise.storage.stores.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
@@ -42,9 +43,8 @@ def open_uncached(url: str, options: StorageOptions | None) -> File:
 
     A scan knows better than a pattern of reads which bytes it needs next.
     """
-    if options is not None:
-        return open_file(url, options=replace(options, cache=None, prefetch_bytes=0))
-    return open_file(url, options=StorageOptions(prefetch_bytes=0))
+    options = replace(options or StorageOptions(), cache=None, prefetch_bytes=0)
+    return open_file(url, options=options)
 
 
 @dataclass(frozen=True)
@@ -290,9 +290,5 @@ def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[Sha
     """
     if is_local(path):
         return ShardIndex.load(path, check=False), Path(path).stat().st_size
-    file = open_uncached(path, options)
-    try:
-        data = file.read(0, file.stat().num_bytes)
-    finally:
-        file.close()
+    data = read_whole(path, options=options)
     return ShardIndex(*decode(data, path=path), path=path), len(data)

@@ -11,7 +11,6 @@ import logging
 import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,9 @@ from shardwise.storage import (
     expand,
     is_local,
     local_path,
+    read_whole,
 )
 from shardwise.storage.user_dirs import user_cache_dir
-from shardwise.storage.whole_file import read_whole
 
 __all__ = ["ListedShards", "is_manifest_file", "manifest_files"]
 
@@ -227,8 +226,7 @@ class ListedShards:
             # The copy of the process that opened it.
             with suppress(OSError, DataError):
                 return _decode(_mapped(self._copy(self._version)), self.url)
-        options = self._store.options
-        data = read_whole(self.url, options=options and replace(options, cache=None))
+        data = read_whole(self.url, options=self._store.options)
         content, version = _decode(data, self.url)
         self._keep(data, version)
         return content, version

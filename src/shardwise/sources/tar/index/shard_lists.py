@@ -25,7 +25,7 @@ from typing import Any
 from shardwise.errors import DataError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Shard
-from shardwise.storage import StorageOptions, is_local, local_path, open_file
+from shardwise.storage import StorageOptions, is_local, local_path, read_whole
 from shardwise.storage.urls import scheme_of
 
 __all__ = ["ListedShard", "check_counts", "is_shard_list", "place_of", "read_shard_list"]
@@ -109,8 +109,7 @@ def _split_fragment(url: str) -> tuple[str, str | None]:
 
 
 def _read_json(path: str, options: StorageOptions | None) -> Any:
-    file = open_file(path, options=options)
-    data = file.read(0, file.stat().num_bytes)
+    data = read_whole(path, options=options)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,32 +1,54 @@
-"""A writer of one shard that also takes samples as they stand in other shards."""
+"""One tar shard, of samples that are encoded already or stand in other shards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
+from shardwise.sources.tar.write.encode import encode_sample
 from shardwise.sources.tar.write.stored import StoredRun
 from shardwise.sources.tar.write.writer import TarWriter
+from shardwise.storage import StorageOptions
 
-__all__ = ["CopyingWriter"]
+__all__ = ["CopyingWriter", "Encoded"]
+
+# A key, the members of an encoded sample, and what the sidecar says of them.
+Encoded = tuple[str, list[tuple[str, bytes]], dict[str, bytes] | None]
 
 
 class CopyingWriter(TarWriter):
-    """As `TarWriter`, for samples that are encoded already. Keys are the caller's to check."""
+    """Writes one shard with its index. Keys are the caller's to check.
 
-    def blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
-        """What the sidecar says of what `encode_sample` returned; None without a sidecar.
+    Args:
+        path: of the shard, which is replaced if it exists.
+        media: whether it has a sidecar of frames.
+        storage: how a remote one is reached.
+    """
+
+    def __init__(self, path: str, *, media: bool, storage: StorageOptions) -> None:
+        pattern = path.replace("{", "{{").replace("}", "}}")
+        super().__init__(pattern, overwrite=True, media=media, storage=storage)
+        self._num_bytes = 0
+
+    def encode(self, sample: dict[str, Any]) -> tuple[str, Encoded]:
+        """A sample's key, and what `add` takes.
 
         Raises:
             DataError: a media file can't be used.
         """
-        return self._blocks_of(key, members)
+        key, members = encode_sample(sample)
+        return key, (key, members, self._blocks_of(key, members))
 
-    def write_members(
-        self, key: str, members: Sequence[tuple[str, bytes]], blocks: dict[str, bytes] | None
-    ) -> None:
-        """Write what `encode_sample` and `blocks_of` returned."""
-        self._write_members(key, members, blocks)
+    def add(self, encoded: Encoded) -> None:
+        """Write an encoded sample."""
+        self._write_members(*encoded)
+        self._num_bytes += sum(len(data) for _, data in encoded[1])
 
-    def write_stored(self, run: StoredRun) -> None:
+    def copy(self, run: StoredRun) -> None:
         """Write the samples of a run, in the bytes that they have."""
         self._append(run.data, run.members, run.keys, run.fields)
+        self._num_bytes += run.num_bytes
+
+    def finish(self) -> int:
+        """Close the shard; bytes of the payloads."""
+        self.close()
+        return self._num_bytes

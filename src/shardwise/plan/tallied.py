@@ -1,0 +1,87 @@
+"""Samples that were counted: how many, and their word. Sums and differences of them.
+
+Words of parts add up to the word of the whole, see `shardwise.plan.id_word`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MODULUS", "Counted", "Tallied"]
+
+MODULUS = 2**61 - 1
+
+# What a verdict says of samples of which only the indices were counted.
+_GIVEN = "of them as indices given to torch's DataLoader, which reads ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """Some samples: how many, and their word."""
+
+    count: int = 0
+    word: int = 0
+
+    def __add__(self, other: Tallied) -> Tallied:
+        return Tallied(self.count + other.count, (self.word + other.word) % MODULUS)
+
+    def __sub__(self, other: Tallied) -> Tallied:
+        return Tallied(self.count - other.count, (self.word - other.word) % MODULUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Sums over some batches.
+
+    Attributes:
+        handed_out: samples as planned.
+        skipped: planned samples that were left out.
+        replaced: planned samples that have a substitute.
+        num_padded: rows that only fill a batch.
+    """
+
+    handed_out: Tallied = Tallied()
+    skipped: Tallied = Tallied()
+    replaced: Tallied = Tallied()
+    num_padded: int = 0
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(
+            self.handed_out + other.handed_out,
+            self.skipped + other.skipped,
+            self.replaced + other.replaced,
+            self.num_padded + other.num_padded,
+        )
+
+    def __sub__(self, other: Counted) -> Counted:
+        return Counted(
+            self.handed_out - other.handed_out,
+            self.skipped - other.skipped,
+            self.replaced - other.replaced,
+            self.num_padded - other.num_padded,
+        )
+
+    @property
+    def planned(self) -> Tallied:
+        """All of these samples as planned, whatever became of them."""
+        return self.handed_out + self.skipped + self.replaced
+
+    def remarks(self, *, num_dropped: int, num_given: int, spec: str = "") -> list[str]:
+        """What a verdict says of samples that were not handed out as they are.
+
+        Args:
+            num_dropped: samples that the epoch leaves out at its end.
+            num_given: samples of which only the indices were counted.
+            spec: the format of numbers.
+        """
+        return [
+            f"{number:{spec}} {words}"
+            for number, words in (
+                (self.skipped.count, "skipped as damaged"),
+                (self.replaced.count, "replaced by others"),
+                (num_dropped, "left out at the end"),
+                (self.num_padded, "rows of padding"),
+                (num_given, _GIVEN),
+            )
+            if number
+        ]
