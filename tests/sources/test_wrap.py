@@ -355,6 +355,15 @@ def test_a_table_in_memory_is_refused_with_the_way_out(table, remedy):
         sw.parquet(table)
 
 
+def test_an_open_lance_table_is_sent_to_its_own_reader(tmp_path):
+    import lance
+
+    table = lance.write_dataset(pa.table({"x": [1, 2]}), str(tmp_path / "t.lance"))
+    with pytest.raises(TypeError, match=r"give it to sw\.lance"):
+        sw.wrap(table)
+    assert len(sw.lance(table)) == 2
+
+
 def test_it_pickles_with_the_dataset():
     ds = pickle.loads(pickle.dumps(sw.wrap(Squares(3))))
     assert ds[2] == {"__key__": "2", "0": 2, "1": 4}

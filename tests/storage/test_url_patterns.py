@@ -91,8 +91,8 @@ def test_a_directory_without_a_shard_says_what_was_looked_for(tmp_path):
     with pytest.raises(MissingShardError, match=r"no \*\.tar in the directory .*x\.zip") as caught:
         expand(tmp_path / "deep")
     assert caught.value.url == str(tmp_path / "deep")
-    with pytest.raises(FileNotFoundError, match="subdirectories are not searched"):
-        expand(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"subdirectories are not searched.*\*\*/\*\.npy'"):
+        expand(tmp_path, suffixes=(".npy", ".bin"))
     (tmp_path / "deep" / "x.zip").unlink()
     with pytest.raises(MissingShardError, match="it is empty"):
         expand(tmp_path / "deep")

@@ -48,6 +48,11 @@ class ImageHeader:
 
 def probe(data: memoryview) -> ImageHeader:
     """Read format and size of an image from its first bytes."""
+    if data.ndim > 1:
+        raise ValueError(
+            f"pixels, an array {list(data.shape or ())}, are no encoded image: leave this decoder "
+            "out, and resize them in a map()"
+        )
     head = bytes(data[:16])
     frame_at = 0
     try:

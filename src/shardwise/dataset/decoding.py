@@ -209,7 +209,8 @@ def copied(value: Any) -> Any:
 def _missing(rows: RawRows, row: int, field: Field) -> DataError:
     if field.required:
         lack = (
-            f"no field {field.name!r}, which select() or decode() names: leave the field out there"
+            f"no field {field.name!r}, which select(), decode() or a table's columns= names: leave "
+            "the field out there"
         )
     else:  # an array, in all batches without a null
         lack = f"no value of {field.name!r}, and an array can't hold a null: leave the field out"

@@ -91,7 +91,7 @@ def empty_directory_error(
     examples = f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
     return MissingShardError(
         f"no {patterns} in the directory ({f'it holds {examples}' if names else 'it is empty'}); "
-        "subdirectories are not searched: give a glob such as 'DIR/**/*.tar' for them",
+        f"subdirectories are not searched: give a glob such as 'DIR/**/*{suffixes[0]}' for them",
         url=url,
     )
 

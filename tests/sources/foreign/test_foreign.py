@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -226,7 +227,7 @@ def rewrite(path: Path, change) -> None:
         ("litdata", lambda d: d["config"].update(data_spec="[2, {}]"), "version 2"),
         ("litdata", lambda d: d["config"].update(data_format=["int"]), "leaves"),
         ("litdata", lambda d: d["config"].update(encryption={"a": 1}), "encrypted"),
-        ("litdata", lambda d: d["config"].update(item_loader="TokensLoader"), "TokensLoader"),
+        ("litdata", lambda d: d["config"].update(item_loader="TokensLoader"), "sw.tokens reads"),
         ("litdata", lambda d: d["config"]["data_format"].__setitem__(0, "mine"), "your own"),
         ("litdata", lambda d: d["chunks"][0].update(filename="/etc/passwd"), "file name"),
     ],
@@ -235,6 +236,22 @@ def test_an_index_that_cannot_be_used_says_why(data, name, change, message):
     rewrite(data / name / "index.json", change)
     with pytest.raises(sw.DataError, match=message):
         list(open_any(str(data), name))
+
+
+def test_stored_pixels_are_no_file_for_an_image_decoder(tmp_path):
+    picture = struct.pack("<3I", 2, 1, 1) + b"L" + bytes([7, 9])
+    record = struct.pack("<I", len(picture)) + picture
+    shard = struct.pack("<3I", 1, 12, 12 + len(record)) + record
+    (tmp_path / "0.mds").write_bytes(shard)
+    facts = {"version": 2, "format": "mds", "samples": 1, "compression": None, "hashes": [],
+             "column_names": ["x"], "column_encodings": ["pil"], "column_sizes": [None],
+             "raw_data": {"basename": "0.mds", "bytes": len(shard), "hashes": {}}}  # fmt: skip
+    (tmp_path / "index.json").write_text(json.dumps({"version": 2, "shards": [facts]}))
+    ds = sw.mds(tmp_path)
+    assert ds[0]["x"].tolist() == [[7, 9]]
+    for size in (None, 8):
+        with pytest.raises(sw.DataError, match=r"pixels, an array \[1, 2\], .* in a map\(\)"):
+            ds.decode(x=sw.image(size=size))[0]
 
 
 @pytest.mark.parametrize("opened", [sw.mds, sw.litdata])

@@ -41,6 +41,13 @@ def test_pixels_are_what_pillow_says(mode):
     assert np.array_equal(found, np.asarray(image))
 
 
+def test_nested_values_in_binary_form_are_refused_with_what_helps():
+    decode = serializers.form_of("json").decode
+    assert decode is not None
+    with pytest.raises(ValueError, match=r"select\(\) the other fields, or write .* json\.dumps"):
+        decode(b"\x03\x01")
+
+
 @given(st.lists(st.binary(max_size=20), max_size=5))
 def test_lists_come_back(parts):
     assert cut_list(stored_list(parts)) == parts

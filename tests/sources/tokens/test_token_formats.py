@@ -113,7 +113,7 @@ def test_a_cut_bin_is_held_against_its_index(tmp_path):
     ("change", "message"),
     [
         (lambda i: None, "no index of LitData"),
-        (lambda i: {"chunks": i["chunks"]}, "no index of LitData"),
+        (lambda i: {"chunks": i["chunks"]}, "no index of LitData.*sw.mds"),
         (lambda i: i | {"config": i["config"] | {"data_format": ["jpeg"]}}, "TokensLoader"),
         (lambda i: i | {"config": i["config"] | {"data_format": None}}, "TokensLoader"),
         (lambda i: i | {"config": i["config"] | {"compression": "zstd"}}, "zstd"),
@@ -173,6 +173,7 @@ def npy(array):
         ("a.npy", npy(TOKENS)[:-2], {}, "cut or damaged"),
         ("a.npy", npy(TOKENS), {"dtype": "int32"}, "the header says uint16"),
         ("a.txt", b"x", {}, "no file of tokens by its name"),
+        ("a.idx", b"x", {}, "the .bin beside the .idx"),
     ],
 )
 def test_a_foreign_damaged_or_unknown_file_is_told(tmp_path, name, data, options, message):

@@ -73,17 +73,20 @@ class RaggedFields:
             if name not in fixed and isinstance(column, list) and name not in self._warned:
                 odd = odd_value(column)
                 if odd is not None:
-                    self._warn(name, *odd, keys=keys, ids=ids)
+                    self._warn(name, *odd, remedy=_remedy(column), keys=keys, ids=ids)
         return dict(data)
 
     def _warn(
-        self, name: str, row: int, why: str, *, keys: Sequence[str], ids: NDArray[np.int64]
+        self,
+        name: str,
+        row: int,
+        why: str,
+        *,
+        remedy: str,
+        keys: Sequence[str],
+        ids: NDArray[np.int64],
     ) -> None:
         reason = f"the values of {name!r} can't be stacked: {why}"
-        remedy = (
-            "give its decoder a size= or shape, so that all are alike, or pad them with "
-            "ragged='pad'"
-        )
         if self.ragged == "error":
             raise DataError(f"{reason}; {remedy}", key=keys[row], field=name, index=int(ids[row]))
         self._warned.add(name)
@@ -95,6 +98,13 @@ class RaggedFields:
             keys[row],
             remedy,
         )
+
+
+def _remedy(values: Sequence[Any]) -> str:
+    forms = map(form_of, values)
+    if len({form[1] for form in forms if isinstance(form, tuple)}) > 1:
+        return "give all of them one dtype, in decode() or a map()"
+    return "give its decoder a size= or shape, so that all are alike, or pad them with ragged='pad'"
 
 
 def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:

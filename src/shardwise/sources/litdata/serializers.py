@@ -96,8 +96,8 @@ def _text(data: bytes) -> str:
 def _json(data: bytes) -> Any:
     if data[:1] not in (b"{", b"["):
         raise ValueError(
-            "nested values in LitData's own binary form, which is not read: take the bytes with "
-            "a decoder of your own, or write the data again with it as leaves"
+            "nested values in LitData's own binary form, which is not read: select() the other "
+            "fields, or write the data again with json.dumps(value) in its place"
         )
     return json.loads(data)
 

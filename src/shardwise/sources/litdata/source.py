@@ -99,6 +99,8 @@ class LitDataSource(RecordSource):
         if config.get("encryption"):
             raise ValueError("the chunks are encrypted")
         loader = config.get("item_loader") or "PyTreeLoader"
+        if loader == "TokensLoader":
+            raise ValueError("the chunks are tokens, of TokensLoader: sw.tokens reads them")
         if loader != "PyTreeLoader":
             raise ValueError(
                 f"the chunks are for {loader!r:.40}, and those of PyTreeLoader are read"

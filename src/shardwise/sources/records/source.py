@@ -23,6 +23,7 @@ from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of
+from shardwise.sources.records.pictures import raw_picture
 from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.storage import FilePool, StorageOptions, is_local, read_files
 
@@ -196,7 +197,10 @@ class RecordSource(ABC):
         return frozenset(name for name, form in forms.items() if form.is_value)
 
     def _form(self, name: str) -> Form:
-        return STORED if name in self._undecoded else self._forms[name]
+        form = self._forms[name]
+        # Pixels are no encoded file: a decoder of images says so better than of their stored form.
+        is_stored = name in self._undecoded and form.decode is not raw_picture
+        return STORED if is_stored else form
 
     def _empty(self, name: str) -> Column:
         form = self._form(name)

@@ -50,7 +50,11 @@ def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions)
         config, names = index["config"], [chunk["filename"] for chunk in index["chunks"]]
         formats, compression = config["data_format"], config.get("compression")
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise DataError(f"no index of LitData's chunks: {error!r}", url=url) from None
+        raise DataError(
+            f"no index of LitData's chunks ({error!r}): sw.tokens reads what TokensLoader is for; "
+            "samples with tokens in MDS or other formats are sw.mds, ..., then sw.pack",
+            url=url,
+        ) from None
     file.close()
     own = _dtype(formats, url)
     if compression or config.get("encryption"):

@@ -87,7 +87,9 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
         return [open_npy(url, stat, dtype, options)]
     if not name.endswith(".bin"):
         raise DataError(
-            "no file of tokens by its name: .bin, .npy, or LitData's index.json", url=url
+            "no file of tokens by its name: .bin (of Megatron the .bin beside the .idx), "
+            ".npy, or LitData's index.json",
+            url=url,
         )
     megatron = open_megatron(url, stat, dtype, options)
     if megatron is not None:

@@ -179,6 +179,7 @@ def _refuse_table(dataset: Any) -> None:
         "df.write_parquet('rows.parquet') for sw.parquet",
         ("pyarrow", "Table"): "its rows, wrap(table.to_pylist()), or write it by "
         "pyarrow.parquet.write_table(table, 'rows.parquet') for sw.parquet",
+        ("lance", "LanceDataset"): "it to sw.lance, which reads the version that is open",
     }.get((package, name))
     if package == "datasets":
         if name == "DatasetDict":

@@ -210,7 +210,7 @@ def test_a_null_is_a_field_that_the_sample_lacks(tmp_path):
         sw.parquet(path, columns=["n"]).load(np.arange(3))
     error = caught.value
     assert (error.url, error.key, error.field, error.index) == (path, "a:1", "n", 1)
-    assert "select() or decode() names" in str(error)
+    assert "select(), decode() or a table's columns= names" in str(error)
     whole = sw.parquet(path, columns=["n"]).subset([0, 2])
     assert whole.load(np.arange(2))["n"].tolist() == [1, 3]
 
