@@ -80,4 +80,9 @@ def azure(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def media_files(tmp_path_factory: pytest.TempPathFactory) -> MediaFolder:
     """Small media files of many kinds, each made when it is first asked for."""
     needs_ffmpeg()
-    return MediaFolder(tmp_path_factory.mktemp("media"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Its processes share the files, which get their names when they are whole.
+        folder = folder.parent
+    (folder / "media").mkdir(exist_ok=True)
+    return MediaFolder(folder / "media")
