@@ -105,6 +105,7 @@ def test_the_workers_end_with_a_builder_that_is_killed(tmp_path):
     while len(workers := workers_of(process)) < 2 or not list(tmp_path.glob("*.tar")):
         assert process.poll() is None
         assert time.monotonic() < deadline
+        time.sleep(0.001)
     process.kill()
     process.wait(GUARD_S)
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
@@ -119,6 +120,7 @@ def test_a_second_builder_of_a_directory_is_refused_while_the_first_one_runs(tmp
         while not list(tmp_path.glob("*.tar")):
             assert process.poll() is None
             assert time.monotonic() < deadline
+            time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(sw.StateError, match="another build writes to"):
             run(f"{tmp_path}/{PATTERN}", 0)

@@ -69,6 +69,7 @@ def test_a_build_into_a_store_that_was_killed_ends_in_the_same_bytes(s3, tmp_pat
         process = subprocess.Popen([sys.executable, "-c", PROGRAM, pattern, json.dumps(s3.config)])
         while process.poll() is None and len(names_in(s3, "killed")) < goal:
             assert time.monotonic() < deadline
+            time.sleep(0.002)
         process.kill()
         process.wait()
     run(pattern, 0, storage=s3.config)
@@ -122,6 +123,7 @@ def test_a_kill_leaves_no_parts_of_large_shards_since_each_is_one_request(s3):
     process = subprocess.Popen(command)
     while process.poll() is None and "0.tar" not in names_in(s3, "large"):
         assert time.monotonic() < deadline
+        time.sleep(0.002)
     process.kill()
     process.wait()
     subprocess.run(command, check=True, timeout=GUARD_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -135,7 +136,7 @@ def test_a_rank_that_is_killed_leaves_nothing_that_the_next_run_trusts(s3, tmp_p
         before = len(fetched(s3, "/killed/"))
         # In the middle of its downloads, each time at another place.
         while process.poll() is None and len(fetched(s3, "/killed/")) < before + 1 + run:
-            pass
+            time.sleep(0.002)
         process.kill()
         process.communicate(timeout=60)
     assert sorted(seen_by([start({**job, "seed": 9})])) == list(range(320))

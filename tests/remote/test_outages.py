@@ -18,6 +18,7 @@ import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions, outages
 from tests.support.fault_proxy import FaultProxy
+from tests.support.ranks import LAUNCHER
 from tests.support.remote_shards import put_shards
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +39,11 @@ def take_ctrl_c():
 
 
 @contextmanager
-def reading(proxy, s3, launcher, mode, urls):
-    """A program that reads through the proxy."""
+def reading(proxy, s3, arguments):
+    """A program of Python that reads through the proxy."""
     env = {**os.environ, **s3.behind(proxy.url).environment, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [sys.executable, *launcher, PROGRAM, mode, *urls],
+        [sys.executable, *arguments],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env={**env, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         preexec_fn=take_ctrl_c,  # noqa: PLW1509 - one system call
@@ -56,42 +57,52 @@ def reading(proxy, s3, launcher, mode, urls):
         process.stderr.close()
 
 
-def wait_for(process, word, times=1):
-    """Read its stderr up to the line that is `word`; what came before that."""
+def wait_for(process, word):
+    """Read its stderr up to the line that is `word`."""
     lines = []
-    while times:
-        line = process.stderr.readline()
-        assert line, "".join(lines)
-        lines.append(line)
-        times -= line.strip() == word
-    return "".join(lines)
+    while not lines or lines[-1].strip() != word:
+        lines.append(process.stderr.readline())
+        assert lines[-1], "".join(lines)
 
 
-def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls):
+def wait_until_said(process, output, text, times):
+    """Wait until the ranks have written a text so often."""
+    deadline = time.monotonic() + 120
+    while not output.exists() or output.read_text().count(text) < times:
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.02)
+
+
+def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls, tmp_path):
+    run = {"args": [str(PROGRAM), "ranks", *urls], "nproc": 2}
+    todo = json.dumps({"preload": [], "folder": str(tmp_path), "runs": [run]})
+    output = tmp_path / "0.out"
     # Thin, so that the epoch is not over before the store goes away.
     with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-        with reading(proxy, s3, [*launcher, "--nproc-per-node=2"], "ranks", urls) as process:
-            wait_for(process, "begun", times=2)
+        with reading(proxy, s3, [LAUNCHER, todo]) as process:
+            wait_until_said(process, output, "begun\n", 2)
             proxy.leave()
-            # Longer than any count of quick attempts lasts, and than the time of the warning.
-            time.sleep(14)
+            # The warning comes later than the end of any count of quick attempts. One a process
+            # that reads, not one a request.
+            wait_until_said(process, output, "has not answered", 2)
             proxy.come_back()
             out, err = process.communicate(timeout=240)
-            assert process.returncode == 0, err
-    ranks = [json.loads(line) for line in out.splitlines()]
+            assert process.returncode == 0, out + err
+    said = output.read_text()
+    assert json.loads((tmp_path / "codes.json").read_text()) == [0], said
+    ranks = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert sorted(i for rank in ranks for i in rank["ids"]) == list(range(NUM_SAMPLES))
     assert all(rank["sizes"] == [NUM_BYTES] for rank in ranks)
     assert all(rank["outage_s"] > 5 for rank in ranks)
-    away = re.findall(r"the store of .* has not answered for 1\d s \((.*)\): trying .*", err)
-    # One a process that reads, not one a request.
-    assert len(away) == 2, err
-    assert err.count("answers again") == 2, err
+    away = re.findall(r"the store of .* has not answered for 1\d s \((.*)\): trying .*", said)
+    assert len(away) == 2, said
+    assert said.count("answers again") == 2, said
 
 
 def test_a_program_that_waits_for_a_store_ends_at_ctrl_c(s3, urls):
     with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
-        with reading(proxy, s3, [], "alone", urls) as process:
+        with reading(proxy, s3, [PROGRAM, "alone", *urls]) as process:
             wait_for(process, "begun")
             proxy.leave()
             wait_for(process, "waits")

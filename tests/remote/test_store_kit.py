@@ -225,10 +225,11 @@ def test_a_shard_that_is_replaced_in_mid_epoch_and_between_two_openings_is_told(
     data = sw.tar(urls, storage={**store.config, "prefetch_bytes": 0})
     batches = iter(loader(data, batch_size=8, shuffle="full", num_threads=1))
     next(batches)
+    another = numbered_tar(1000, 300, 1000)
     # Of the same size, and of another time where times have whole seconds.
     with pytest.raises(sw.StaleIndexError):
         while True:
-            store.put("stale/001.tar", numbered_tar(1000, 300, 1000))
+            store.put("stale/001.tar", another)
             next(batches)
     with pytest.raises(sw.StaleIndexError):
         list(loader(data, num_threads=1))

@@ -317,7 +317,8 @@ def write_into(sample):
     [
         {"executor": "inline"},
         {"executor": "threads", "num_threads": 2},
-        {"executor": "processes", "num_workers": 2, "num_threads": 1},
+        # One worker, so that it meets each sample again in the next epoch.
+        {"executor": "processes", "num_workers": 1, "num_threads": 1},
     ],
 )
 def test_a_map_that_writes_into_arrays_gives_the_same_in_every_epoch(options):

@@ -340,12 +340,12 @@ def test_the_interpreter_ends_with_requests_in_flight(s3, url):
         environment = {**s3.environment, "AWS_ENDPOINT": proxy.url}
         printed = printed_by(
             f"""
-            import threading
+            import threading, time
             from shardwise.storage import IO_COUNTS, open_file
             file = open_file({url!r})
             threading.Thread(target=file.read, args=(0, 10), daemon=True).start()
             while not IO_COUNTS.snapshot()["requests"]:
-                pass
+                time.sleep(0.001)
             print("ends")
             """,
             env=environment,

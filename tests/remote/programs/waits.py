@@ -6,8 +6,6 @@ import json
 import sys
 import threading
 
-import torch.distributed as dist
-
 import shardwise as sw
 from shardwise.storage.requests.outage import outages
 
@@ -22,6 +20,8 @@ def tell() -> None:
 if __name__ == "__main__":
     mode, *urls = sys.argv[1:]
     if mode == "ranks":
+        import torch.distributed as dist
+
         dist.init_process_group("gloo")
         options = {"num_workers": 1} if dist.get_rank() else {"num_threads": 2}
     else:
@@ -29,7 +29,9 @@ if __name__ == "__main__":
         threading.Thread(target=tell, daemon=True).start()
     storage = {"prefetch_bytes": 4 << 20}
     data = sw.tar(urls, storage=storage).decode(cls=int)
-    loader = sw.DataLoader(data, batch_size=2, shuffle=True, remainder="pad", **options)
+    loader = sw.DataLoader(
+        data, batch_size=2, shuffle=True, remainder="pad", output="numpy", **options
+    )
     ids, checks = [], []
     for step, batch in enumerate(loader):
         if step == 0:

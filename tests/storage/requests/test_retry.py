@@ -17,8 +17,18 @@ from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.requests.latency import LatencyTracker
 from shardwise.storage.requests.retry import RetryingClient
+from tests.support.event_loops import VirtualTime
 
 STAT = FileStat(100, 0, '"e"')
+
+
+@pytest.fixture(autouse=True)
+def virtual_time(monkeypatch):
+    """Requests wait for seconds; the tests don't."""
+    clock = VirtualTime()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(asyncio, "run", clock.run)
+    return clock
 
 
 class Scripted:
@@ -324,7 +334,7 @@ def test_what_is_final_is_raised_by_the_request_that_follows():
         assert "s3://b/k" in str(caught.value)
 
 
-def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up():
+def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up(virtual_time):
     before = IO_COUNTS.snapshot()["hedges"]
 
     class Held(Pouring):
@@ -333,7 +343,7 @@ def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up():
             async for reply in pieces:
                 if reply.data == content(100, 1100):
                     # As when another thread does not let go of the GIL.
-                    asyncio.get_running_loop().call_soon(time.sleep, 2.5)
+                    asyncio.get_running_loop().call_soon(virtual_time.hold_up, 2.5)
                     await asyncio.sleep(0.1)
                 yield reply
 

@@ -165,6 +165,7 @@ def test_a_killed_run_leaves_whole_indexes_and_no_workers(tmp_path):
         while not list(directory.glob("*.swi")):
             assert process.poll() is None
             assert time.monotonic() < deadline
+            time.sleep(0.001)
         workers = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.send_signal(signal.SIGKILL)
