@@ -81,7 +81,8 @@ class ThreadExecutor:
         self.num_threads = num_threads
         self.num_prefetch = num_prefetch
         self.timeout = timeout
-        self._bound = PrefetchBound(builder, prefetch_bytes)
+        # Two batches of two 4K clips, with their decoders, were 1.16 GB before any was made.
+        self._bound = PrefetchBound(builder, prefetch_bytes, unmeasured_depth=1)
         # By their number of threads.
         self._pools: dict[int, ThreadPool] = {}
         self._pid = 0
