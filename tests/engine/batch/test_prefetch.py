@@ -132,6 +132,24 @@ def test_no_more_is_begun_than_the_bytes_allow(fixed):
     assert begun == list(range(24))
 
 
+def test_one_large_batch_at_a_time_has_no_more_threads_than_chunks():
+    """A thread that decoded large pictures keeps freed memory."""
+    used = []
+
+    def noted(sample):
+        used.append(threading.get_ident())
+        return sample
+
+    # 40 MiB a row: a row a chunk, as soon as that was measured.
+    data = sw.wrap([{"x": b"a"}] * 16).decode(x=lambda data: np.zeros(40 << 20, np.uint8))
+    requests = [BatchRequest(0, step, np.arange(2)) for step in range(8)]
+    builder = BatchBuilder(data.map(noted))
+    executor = ThreadExecutor(builder, num_threads=8, num_prefetch=4, prefetch_bytes=1)
+    assert sum(batch.num_rows for batch in executor.run(iter(requests))) == 16
+    executor.close()
+    assert len(set(used)) <= 3  # one loaded the first batch
+
+
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_batches_larger_than_the_bound_pass_one_at_a_time(executor):
     data = sw.wrap([{"x": np.full(10_000, i)} for i in range(30)])
