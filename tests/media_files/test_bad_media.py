@@ -79,6 +79,25 @@ def test_a_second_try_from_an_earlier_key_frame_hides_no_damage(media_files, nam
         assert numbers_in(sw.video(1, start=frame, layout="THWC")(data)) == [frame]
 
 
+def test_damage_in_groups_with_leading_pictures_is_seen_as_in_others(media_files):
+    """The leading pictures alone may fail: what they need is not there."""
+    data = media_files.read("open_gop")
+    track = index_media(BytesReader(data)).first("video")
+    tried = 0
+    for frame in range(14, 74, 3):
+        [segment] = track.segments(np.array([frame]))
+        assert segment.may_fail
+        assert not segment.may_fail & set(segment.wanted.tolist())
+        for sample in {int(segment.samples[0]), int(segment.wanted[0])}:
+            at, size = int(track.columns.offset[sample]), int(track.columns.size[sample])
+            damaged = bytearray(data)
+            damaged[at + size // 2 : at + size] = bytes(size - size // 2)
+            with pytest.raises(DataError, match="frame"):
+                sw.video(1, start=frame)(bytes(damaged))
+            tried += 1
+    assert tried > 20
+
+
 def test_a_frame_that_lacks_its_bytes_is_named(media_files):
     data = media_files.read("b_frames")
     reader = BytesReader(data)

@@ -78,10 +78,11 @@ def test_one_decoder_is_let_in_whatever_it_takes():
     other.end()
 
 
-def test_a_limit_holds_as_long_as_its_owner_and_never_keeps_all_out():
-    class Owner:
-        pass
+class Owner:
+    pass
 
+
+def test_a_limit_holds_as_long_as_its_owner_and_never_keeps_all_out():
     memory = PictureMemory(100)
     first, second = Owner(), Owner()
     memory.limit(first, 50)
@@ -101,21 +102,42 @@ def test_a_limit_holds_as_long_as_its_owner_and_never_keeps_all_out():
     assert large.is_inside()
     for each in (holder, waiting, large):
         each.end()
-    assert memory.peak == 80
+    assert memory.peak(second) == 80
 
 
-def test_the_peak_counts_who_waits_up_to_the_bound():
-    memory = PictureMemory(100)
+def test_a_lifted_limit_lets_in_who_waits_for_it():
+    memory, owner = PictureMemory(100), Owner()
+    memory.limit(owner, 10)
+    holder = Holder(memory, 40)
+    assert holder.is_inside()
+    waiting = queued(memory, 40)
+    assert not waiting.inside.is_set()
+    memory.lift(owner)
+    assert waiting.is_inside()
+    for each in (holder, waiting):
+        each.end()
+    assert not memory._passes
+    memory.lift(owner)  # nothing is left to lift
+
+
+def test_the_peak_of_a_pass_counts_who_waits_up_to_the_bound():
+    memory, first, second = PictureMemory(100), Owner(), Owner()
+    assert memory.peak(first) == 0
+    memory.limit(first, 100)
     with memory.hold(30):
-        pass
-    assert memory.peak == 30
+        memory.limit(second, 100)
+    assert memory.peak(first) == memory.peak(second) == 30
+    memory.lift(second)
     holder = Holder(memory, 60)
     assert holder.is_inside()
     others = [queued(memory, 60), queued(memory, 60)]
-    assert memory.peak == 100
+    assert memory.peak(first) == 100
     for each in (holder, *others):
         each.end()
     assert memory._waited_for == 0
+    # The next pass of the same owner begins at what is held then.
+    memory.limit(second, 100)
+    assert memory.peak(second) == 0
 
 
 def test_an_error_inside_and_an_interrupted_wait_leave_the_way_free(monkeypatch):

@@ -143,3 +143,23 @@ def test_a_cut_wav_is_an_error(media_files):
     data = media_files.sound("n.wav").read_bytes()
     with pytest.raises(sw.DataError, match="cut"):
         sw.audio(seconds=1)(data[:-1000])
+
+
+def test_sound_of_any_rate_is_padded_only_where_its_decoder_makes_no_mask(media_files, tmp_path):
+    with sw.TarWriter(tmp_path / "a.tar") as writer:
+        for rate in (8000, 16000):
+            data = media_files.sound(f"n{rate}.wav", rate=rate).read_bytes()
+            writer.write({"__key__": f"{rate}", "wav": data})
+    options = {"ragged": "pad", "rank": 0, "world_size": 1, "output": "numpy"}
+
+    def batch_of(**kind):
+        data = sw.tar(tmp_path / "a.tar").decode(wav=sw.audio(seconds=1, **kind))
+        with sw.DataLoader(data, 2, **options) as loader:
+            return next(iter(loader))
+
+    with pytest.raises(sw.DataError, match=r"adds 'wav.mask'.*audio\(rate=, channels=\)"):
+        batch_of()
+    batch = batch_of(short="error")
+    assert batch["wav"].shape == (2, 1, 16000)
+    assert batch["wav.mask"].sum(axis=-1).tolist() == [[8000], [16000]]
+    assert batch_of(rate=8000, channels=1)["wav.mask"].shape == (2, 8000)

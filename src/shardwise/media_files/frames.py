@@ -123,7 +123,7 @@ def decode_frames(
 
 def _is_closed(track: Track, segment: Segment, first: bytes | memoryview) -> bool:
     """Whether no picture of a segment needs or names one before its first picture."""
-    return track.codec != "h264" or (not segment.is_open and is_refresh(track, first))
+    return track.codec != "h264" or (not segment.may_fail and is_refresh(track, first))
 
 
 def _second_try(track: Track, segment: Segment, first: bytes | memoryview) -> Segment | None:

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,14 @@ _PICTURES = 12
 # After a decoder of this size freed memory goes back to the system at once: each of eight threads
 # would keep as much. Of smaller ones less is kept, and giving it back costs 2 ms.
 _LARGE_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass of a loader: the bytes that decoders asked for at most, and may hold."""
+
+    peak: int
+    limit: int = 0
 
 
 class PictureMemory:
@@ -45,9 +54,8 @@ class PictureMemory:
         self._max_bytes = max_bytes
         self._held = 0
         self._waited_for = 0
-        self._peak = 0
-        # By whoever set them; gone with it.
-        self._limits: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        # By owner; gone with it.
+        self._passes: weakref.WeakKeyDictionary[object, _Pass] = weakref.WeakKeyDictionary()
         self._kept = 0  # freed since memory was last given back to the system
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
@@ -57,21 +65,32 @@ class PictureMemory:
         """The bound."""
         return self._max_bytes
 
-    @property
-    def peak(self) -> int:
-        """The most bytes that were held or waited for at one time, up to the bound."""
-        return min(self._peak, self._max_bytes)
-
     def limit(self, owner: object, num_bytes: int) -> None:
-        """Hold no more than this as long as `owner` lives; the lowest limit counts.
+        """Hold no more than this until `owner` lifts its limit; the lowest limit counts.
 
         Args:
-            owner: whose limit it is: a later one replaces it.
+            owner: whose limit it is: a later one replaces it, and it ends with its owner.
             num_bytes: of all decoders together; one is let in whatever it takes.
         """
         with self._changed:
-            self._limits[owner] = num_bytes
+            asked_for = self._held + self._waited_for
+            self._passes.setdefault(owner, _Pass(asked_for)).limit = num_bytes
             self._changed.notify_all()
+
+    def lift(self, owner: object) -> None:
+        """Remove the limit of an owner, if it has one."""
+        with self._changed:
+            self._passes.pop(owner, None)
+            self._changed.notify_all()
+
+    def peak(self, owner: object) -> int:
+        """The most bytes held or waited for at one time since an owner's first limit.
+
+        Up to the bound; 0 without a limit. Decoders of other passes count: the memory is shared.
+        """
+        with self._changed:
+            found = self._passes.get(owner)
+            return 0 if found is None else min(found.peak, self._max_bytes)
 
     @contextmanager
     def hold(self, num_bytes: int) -> Iterator[None]:
@@ -83,7 +102,8 @@ class PictureMemory:
         with self._changed:
             self._waiting.append(turn)
             self._waited_for += num_bytes
-            self._peak = max(self._peak, self._held + self._waited_for)
+            for each in self._passes.values():
+                each.peak = max(each.peak, self._held + self._waited_for)
             try:
                 self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(num_bytes))
                 self._held += num_bytes
@@ -114,7 +134,7 @@ class PictureMemory:
                 self._changed.notify_all()
 
     def _fits(self, num_bytes: int) -> bool:
-        most = min([self._max_bytes, *self._limits.values()])
+        most = min([self._max_bytes, *(each.limit for each in self._passes.values())])
         return not self._held or self._held + num_bytes <= most
 
 

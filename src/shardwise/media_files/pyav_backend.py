@@ -74,9 +74,7 @@ def decode_with_pyav(
     """
     pending = set(segment.wanted.tolist())
     samples = zip(segment.samples.tolist(), payloads, strict=True)
-    decoded = decoded_frames(
-        track, samples, limits, is_open=segment.is_open, strict_from=segment.strict_from
-    )
+    decoded = decoded_frames(track, samples, limits, may_fail=segment.may_fail)
     for number, frame in decoded:
         if number not in pending:
             continue

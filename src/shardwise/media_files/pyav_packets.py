@@ -7,7 +7,7 @@ the picture: so a picture is known by what it was coded in, not by arithmetic wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from shardwise.errors import DataError
@@ -23,8 +23,7 @@ def decoded_frames(
     samples: Iterable[tuple[int, bytes | memoryview]],
     limits: Limits,
     *,
-    is_open: bool = False,
-    strict_from: int = 0,
+    may_fail: Container[int] = (),
 ) -> Iterator[tuple[int, Any]]:
     """Decode a run of coded frames.
 
@@ -33,8 +32,7 @@ def decoded_frames(
         samples: number in decode order and payload of each, the first one a key frame.
         limits: the largest picture, also where the stream itself names a larger one than its
             container.
-        is_open: some pictures need others that are not there: these may be damaged.
-        strict_from: coded frames below this number may fail.
+        may_fail: numbers of coded frames whose errors do not count.
 
     Yields:
         Number and frame of PyAV, in the order in which they are shown.
@@ -54,7 +52,9 @@ def decoded_frames(
             context.thread_count = 1
             context.options = {
                 "max_pixels": str(limits.max_pixels),
-                **_strict(track.codec, is_open),
+                # Errors are errors, not pictures that were guessed. The check is of the checksums
+                # of a stream that has some: HEVC's picture hashes, the slices of FFV1.
+                "err_detect": "crccheck+explode",
             }
         elif track.codec != "flac":
             # Decoders of some codecs have no header in their packets.
@@ -63,7 +63,7 @@ def decoded_frames(
         for number, payload in samples:
             packet = packet_of(av, payload)
             packet.pts = packet.dts = number
-            for frame in _decoded(av, context, packet, may_fail=number < strict_from):
+            for frame in _decoded(av, context, packet, may_fail=number in may_fail):
                 yield number_of(frame), frame
         for frame in context.decode(None):
             yield number_of(frame), frame
@@ -97,15 +97,6 @@ def _context(av: Any, codec: str) -> Any:
         with contextlib.suppress(ValueError):  # not in this build
             return av.CodecContext.create(name, "r")
     return av.CodecContext.create(codec, "r")
-
-
-def _strict(codec: str, is_open: bool) -> dict[str, str]:
-    """Errors are errors, not pictures that were guessed: unless some of them must be.
-
-    FFmpeg itself leaves out the pictures of HEVC that need others which are not there. The check is
-    of the checksums of a stream that has some: HEVC's picture hashes, the slices of FFV1.
-    """
-    return {} if is_open and codec != "hevc" else {"err_detect": "crccheck+explode"}
 
 
 def _layout(num_channels: int) -> str:

@@ -46,14 +46,13 @@ class Segment:
     Attributes:
         samples: int64, the numbers in decode order of the coded frames that are decoded.
         wanted: int64, those of them whose pictures are asked for.
-        is_open: some pictures behind the key frame need others before it.
-        strict_from: coded frames below this number only fill the decoder: they may fail.
+        may_fail: the numbers of those that need pictures before the first one, which are not there.
+            No wanted picture needs them; they only fill the decoder.
     """
 
     samples: NDArray[np.int64]
     wanted: NDArray[np.int64]
-    is_open: bool = False
-    strict_from: int = 0
+    may_fail: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +160,11 @@ class Track:
         for key, last in runs:
             samples = np.arange(key, last + 1)
             leading = self.columns.pts[samples] < self.columns.pts[key]
+            may_fail = samples[leading] if self.codec == "h264" else samples[:0]
             if self.codec != "h264":
                 samples = samples[~leading]
             inside = (wanted >= key) & (wanted <= last)
-            segments.append(Segment(samples, wanted[inside], is_open=bool(leading.any())))
+            segments.append(Segment(samples, wanted[inside], frozenset(may_fail.tolist())))
         return segments
 
     def earlier(self, segment: Segment, *, whole: bool) -> Segment | None:
@@ -185,7 +185,7 @@ class Track:
         at = int(np.searchsorted(self.keys, key)) - 1
         begin = int(self.keys[at]) if whole and at >= 0 else 0
         samples = np.arange(begin, segment.samples[-1] + 1)
-        return replace(segment, samples=samples, strict_from=key if whole else 0)
+        return replace(segment, samples=samples, may_fail=frozenset(range(key) if whole else ()))
 
     def _key_for(self, number: int) -> int:
         """The last key frame from which a coded frame can be decoded; the first frame of all."""

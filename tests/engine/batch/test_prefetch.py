@@ -69,9 +69,10 @@ def test_batches_ahead_and_the_programs_and_decoders_stay_under_the_bound(
             self.nbytes = nbytes
 
     memory = PictureMemory(1 << 29)
+    bound = bound_of(known=True, max_bytes=max_bytes)
+    memory.limit(bound, 0)
     with memory.hold(decoders):
         pass
-    bound = bound_of(known=True, max_bytes=max_bytes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch_module, "picture_memory", lambda: memory)
         for size in sizes:
@@ -131,6 +132,24 @@ def test_no_more_is_begun_than_the_bytes_allow(fixed):
     assert begun == list(range(24))
 
 
+def test_one_large_batch_at_a_time_has_no_more_threads_than_chunks():
+    """A thread that decoded large pictures keeps freed memory."""
+    used = []
+
+    def noted(sample):
+        used.append(threading.get_ident())
+        return sample
+
+    # 40 MiB a row: a row a chunk, as soon as that was measured.
+    data = sw.wrap([{"x": b"a"}] * 16).decode(x=lambda data: np.zeros(40 << 20, np.uint8))
+    requests = [BatchRequest(0, step, np.arange(2)) for step in range(8)]
+    builder = BatchBuilder(data.map(noted))
+    executor = ThreadExecutor(builder, num_threads=8, num_prefetch=4, prefetch_bytes=1)
+    assert sum(batch.num_rows for batch in executor.run(iter(requests))) == 16
+    executor.close()
+    assert len(set(used)) <= 3  # one loaded the first batch
+
+
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_batches_larger_than_the_bound_pass_one_at_a_time(executor):
     data = sw.wrap([{"x": np.full(10_000, i)} for i in range(30)])
@@ -151,12 +170,55 @@ def test_decoders_are_bounded_by_a_loader_as_long_as_its_pass(monkeypatch, execu
     with sw.DataLoader(data, 10, prefetch_bytes=1, **options) as loader:
         batches = iter(loader)
         next(batches)
-        assert min(memory._limits.values()) < 0
+        assert max(each.limit for each in memory._passes.values()) < 0
         for _ in batches if is_whole else ():
             pass
         batches.close()
         # An evaluation between epochs must not slow the training's decoders.
-        assert list(memory._limits.values()) == [100]
+        assert not memory._passes
+
+
+def test_a_loader_of_text_is_not_bounded_by_a_loader_of_video_before_it(monkeypatch):
+    memory = PictureMemory(400)
+    monkeypatch.setattr(prefetch_module, "picture_memory", lambda: memory)
+    request = BatchRequest(0, 0, np.arange(4))
+    partial = PartialBatch(request, {"x": np.zeros(100, np.uint8)})
+    video, text = bound_of(known=True, max_bytes=1000), bound_of(known=True, max_bytes=1000)
+    for bound in (video, text):
+        bound.begun(partial)
+        with memory.hold(400 if bound is video else 0):
+            pass
+        bound.made(Batch({"x": np.zeros(100, np.uint8)}, num_rows=4))
+        bound.ended()
+    assert text.depth(16) == 9
+    # The next pass of video leaves room before its decoders ask.
+    assert video.depth(16) == 5
+
+
+def test_threads_begin_one_batch_of_unknown_size_until_it_is_measured():
+    begun = []
+
+    def counted(requests):
+        for request in requests:
+            begun.append(request.step)
+            yield request
+
+    data = sw.wrap([{"x": np.zeros(10, np.uint8)}] * 40)
+    requests = [BatchRequest(0, step, np.arange(4)) for step in range(10)]
+    executor = ThreadExecutor(BatchBuilder(data), num_threads=8, num_prefetch=4)
+    batches = executor.run(counted(iter(requests)))
+    seen = []
+    finish = executor.builder.finish
+
+    def finished(partial):
+        seen.append(len(begun))
+        return finish(partial)
+
+    executor.builder.finish = finished
+    assert sum(batch.num_rows for batch in batches) == 40
+    executor.close()
+    assert seen[0] == 1
+    assert max(seen) == 10
 
 
 @pytest.mark.parametrize("value", [0, -5, 1.5, float("nan"), "1"])

@@ -41,22 +41,34 @@ class PrefetchBound:
     Args:
         builder: knows the fields whose rows have a known size.
         max_bytes: what these batches, the program's and video decoders may hold together.
+        unmeasured_depth: how many are in progress at most while their size is not known.
     """
 
-    def __init__(self, builder: BatchBuilder, max_bytes: int = DEFAULT_PREFETCH_BYTES) -> None:
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        max_bytes: int = DEFAULT_PREFETCH_BYTES,
+        *,
+        unmeasured_depth: int = _UNMEASURED_DEPTH,
+    ) -> None:
         self._builder = builder
+        self._unmeasured_depth = unmeasured_depth
         self._max_bytes = max_bytes
         self._recent: deque[int] = deque(maxlen=_NUM_RECENT)
         self._set_aside = 0
         # Bytes of a row, as measured.
         self._row_bytes = 0
+        # Bytes that decoders asked for at one time in the pass before this one.
+        self._last_peak = 0
 
     def depth(self, num_batches: int) -> int:
         """`num_batches`, reduced so that the process stays under the bound; at least 1."""
         if not self._recent and not self._is_known:
-            num_batches = min(num_batches, _UNMEASURED_DEPTH)
+            num_batches = min(num_batches, self._unmeasured_depth)
         memory = picture_memory()
-        decoders = memory.peak if self._recent else min(memory.max_bytes, self._max_bytes // 2)
+        decoders = max(self._last_peak, memory.peak(self))
+        if not self._recent:
+            decoders = min(memory.max_bytes, self._max_bytes // 2)
         # One batch of them is the program's.
         return max(1, min(num_batches, (self._max_bytes - decoders) // self._largest - 1))
 
@@ -80,7 +92,8 @@ class PrefetchBound:
     def ended(self) -> None:
         """A pass is over: it bounds decoders of other loaders no longer."""
         memory = picture_memory()
-        memory.limit(self, memory.max_bytes)
+        self._last_peak = memory.peak(self)
+        memory.lift(self)
 
     def _limit_decoders(self) -> None:
         # More batches are made only where decoders have enough.
