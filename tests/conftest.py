@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.media import MediaFolder, needs_ffmpeg
+from tests.support.ranks import LAUNCHER, end_launcher
 from tests.support.servers import AzureServer, S3Server, azurite, s3_gateway
 
 # A loaded machine is slow, not wrong: neither deadlines nor the check for slow generation.
@@ -33,6 +34,13 @@ def no_ranks_from_outside() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def launcher_of_ranks() -> Iterator[None]:
+    """The process that ranks are forked from lives as long as the session."""
+    yield
+    end_launcher()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_orphans() -> Iterator[None]:
     """A test file ends with no more child processes than it began with."""
@@ -47,9 +55,12 @@ def no_orphans() -> Iterator[None]:
 
 
 def _is_helper(process: psutil.Process) -> bool:
-    """Whether it is multiprocessing's own: one each, kept to the end of the interpreter."""
+    """Whether it is kept to the end of the session: multiprocessing's own, or ranks' launcher."""
     try:
         command = " ".join(process.cmdline())
+        # What the launcher forks has its command line.
+        if str(LAUNCHER) in command and process.ppid() == os.getpid():
+            return True
     except psutil.NoSuchProcess:
         return True
     return "resource_tracker" in command or "multiprocessing.forkserver" in command
