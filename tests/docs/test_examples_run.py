@@ -69,12 +69,12 @@ def test_the_titled_program_runs_on_two_ranks(page: Path, block: Block, here: Pa
 
 @pytest.mark.parametrize("example", [p for p in EXAMPLES if p not in TRAININGS], ids=_name)
 def test_the_example_runs(example: Path, here: Path) -> None:
-    _run([sys.executable, str(example)], here)
+    run_several(Run((example,), None), timeout=280)
 
 
-@pytest.mark.long  # up to eight imports of torch and of DDP
-@pytest.mark.parametrize("example", TRAININGS, ids=_name)
-def test_the_example_of_a_training_runs_under_torchrun(example: Path, here: Path) -> None:
+@pytest.mark.long  # each imports torch anew, and the trainings do so up to eight times
+@pytest.mark.parametrize("example", EXAMPLES, ids=_name)
+def test_the_example_runs_in_an_interpreter_of_its_own(example: Path, here: Path) -> None:
     _run([sys.executable, str(example)], here)
 
 
