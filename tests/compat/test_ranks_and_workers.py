@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 import shardwise.compat.webdataset as wds
 from shardwise.compat.webdataset.utils import pytorch_worker_info
 from tests.compat.programs.matrix import BY_HAND, METHODS
+from tests.support.ranks import Run, run_ranks, run_several
 from tests.support.tars import make_shards, sample_key
-from tests.support.torchrun import run_program
 from tests.support.wds_shards import SIZES
 
 PROGRAM = Path(__file__).parent / "programs" / "matrix.py"
@@ -30,15 +29,7 @@ def key(sample):
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[list[str]]]]:
     folder = tmp_path_factory.mktemp("ranks")
     urls = make_shards(folder / "shards", SIZES)
-
-    def run(rank: int) -> None:
-        # Without RANK: only the process group knows the ranks.
-        run_program(
-            PROGRAM, str(rank), folder, *urls, timeout=280, env={"GLOO_SOCKET_IFNAME": "lo"}
-        )
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, range(2)))
+    run_ranks(PROGRAM, folder, *urls, nproc=2, timeout=280)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -97,15 +88,12 @@ TORCHRUN = {"RANK": "{}", "WORLD_SIZE": "2"}
 def read_as_tasks(
     urls_of_tasks: list[list[str]], env: dict[str, str], workers: int, splitter: str = "default"
 ) -> tuple[list[list[str]], list[str]]:
-    """What two tasks of a launcher read at the same time, and what they printed beside it."""
-
-    def run(rank: int) -> str:
+    """What two tasks of a launcher read, and what they printed beside it."""
+    runs = []
+    for rank, urls in enumerate(urls_of_tasks):
         mine = {name: value.format(rank) for name, value in env.items()}
-        urls = urls_of_tasks[rank]
-        return run_program(TASK, splitter, str(workers), *urls, timeout=280, env=mine).stdout
-
-    with ThreadPoolExecutor(2) as pool:
-        outputs = list(pool.map(run, range(2)))
+        runs.append(Run((TASK, splitter, str(workers), *urls), None, env=mine))
+    outputs = [done.stdout for done in run_several(*runs, timeout=280)]
     lines = [
         next(line for line in output.splitlines() if line.startswith("[")) for output in outputs
     ]

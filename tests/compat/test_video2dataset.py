@@ -20,8 +20,9 @@ from shardwise.compat.video2dataset.dataloader import get_video_dataset
 from shardwise.compat.video2dataset.pictures import picture_size
 from shardwise.compat.webdataset.autodecode import DecodingError
 from tests.support.media import HEIGHT, NUM_FRAMES, WIDTH, numbers_in
+from tests.support.ranks import run_ranks
 from tests.support.tars import write_tar
-from tests.support.torchrun import run_program, torchrun
+from tests.support.torchrun import run_program
 
 PROGRAM = Path(__file__).parent / "programs" / "videos.py"
 
@@ -440,9 +441,7 @@ def test_wrong_arguments_are_named(arguments, error, message):
 def test_two_ranks_with_two_workers_end_with_every_sample(tmp_path, film):
     # Five shards of four: video2dataset never ends here, and without workers it hands out 16.
     urls = shards(tmp_path / "shards", film, (4,) * 5)
-    done = torchrun(
-        PROGRAM, tmp_path, *urls, nproc=2, timeout=240, env={"GLOO_SOCKET_IFNAME": "lo"}
-    )
+    done = run_ranks(PROGRAM, tmp_path, *urls, nproc=2, timeout=240)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for shuffle in ("0", "100"):
         keys = Counter(key for rank in ranks for key in rank["once"][shuffle])

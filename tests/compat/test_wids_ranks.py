@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shardwise.compat.wids.wids_index import make_index
+from tests.support.ranks import run_ranks
 from tests.support.tars import make_shards
-from tests.support.torchrun import torchrun
 
 pytest.importorskip("accelerate")
 
@@ -24,7 +24,7 @@ def found(tmp_path_factory):
     shards = make_shards(directory / "data", [50, 20, 63, 27])
     index = directory / "data" / "index.json"
     index.write_text(json.dumps(make_index(shards, directory=str(directory / "data"))))
-    torchrun(PROGRAM, directory, index, nproc=RANKS, timeout=240)
+    run_ranks(PROGRAM, directory, index, nproc=RANKS, preload=["accelerate"], timeout=240)
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 

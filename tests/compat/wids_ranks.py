@@ -1,4 +1,4 @@
-"""Under torchrun: a wids program with Accelerate's and Lightning's hands on its loader.
+"""On two ranks: a wids program with Accelerate's and Lightning's hands on its loader.
 
 Writes what each rank got to `<directory>/<rank>.json`, by the name of the case.
 """

@@ -15,17 +15,19 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from examples import video_classifier
+from examples import service, video_classifier
 from shardwise import plan
 from tests.support.commands import document
 from tests.support.pages import Block, blocks, write_shards
 from tests.support.ranks import Run, run_several
-from tests.support.trainers import DDP
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-VIDEO = ROOT / "examples" / "video_classifier.py"
+# They start torchrun twice.
+VIDEO, SERVICE, LANGUAGE_MODEL = TRAININGS = [
+    ROOT / "examples" / f"{name}.py" for name in ("video_classifier", "service", "language_model")
+]
 
 
 @pytest.fixture
@@ -65,20 +67,57 @@ def test_the_titled_program_runs_on_two_ranks(page: Path, block: Block, here: Pa
     _run([sys.executable, *launcher, "--nproc-per-node=2", str(program)], here)
 
 
-@pytest.mark.parametrize("example", [p for p in EXAMPLES if p != VIDEO], ids=_name)
+@pytest.mark.parametrize("example", [p for p in EXAMPLES if p not in TRAININGS], ids=_name)
 def test_the_example_runs(example: Path, here: Path) -> None:
+    run_several(Run((example,), None), timeout=280)
+
+
+@pytest.mark.long  # each imports torch anew, and the trainings do so up to eight times
+@pytest.mark.parametrize("example", EXAMPLES, ids=_name)
+def test_the_example_runs_in_an_interpreter_of_its_own(example: Path, here: Path) -> None:
     _run([sys.executable, str(example)], here)
 
 
-@pytest.mark.long  # seven imports of torch
-def test_the_example_of_videos_runs_under_torchrun(here: Path) -> None:
-    _run([sys.executable, str(VIDEO)], here)
+def test_the_example_of_servers_goes_on_when_servers_and_a_rank_are_killed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the ranks that go on are torchrun's: each rank of torchrun imports torch anew.
+    by_torchrun = service.run_ranks
+
+    def run_ranks(leg: int, addresses: str) -> int:
+        if leg > 0:
+            return by_torchrun(leg, addresses)
+        ranks = Run((SERVICE, addresses, str(leg)), service.NUM_RANKS, check=False)
+        return run_several(ranks, timeout=280)[0].returncode
+
+    monkeypatch.setattr(service, "run_ranks", run_ranks)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    service.main()
+
+
+def test_the_example_of_a_language_model_goes_on_when_a_rank_is_killed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its neighbour is beside it, as in a program.
+    monkeypatch.syspath_prepend(LANGUAGE_MODEL.parent)
+    language_model = importlib.import_module("language_model")
+    by_torchrun = language_model.run
+
+    def run(ranks: int, folder: Path, *options: str) -> int:
+        if not options:
+            return by_torchrun(ranks, folder)
+        killed = Run((LANGUAGE_MODEL, folder, *options), ranks, check=False)
+        return run_several(killed, timeout=280)[0].returncode
+
+    monkeypatch.setattr(language_model, "run", run)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    language_model.main()
 
 
 def test_the_ranks_of_the_example_of_videos_are_killed_and_go_on(tmp_path: Path) -> None:
     video_classifier.write_films(tmp_path / "films.tar")
     rank = (VIDEO, tmp_path)
-    killed, done = run_several(Run(rank, 2, check=False), Run(rank, 3), preload=DDP, timeout=280)
+    killed, done = run_several(Run(rank, 2, check=False), Run(rank, 3), timeout=280)
     assert killed.returncode == -signal.SIGKILL, killed.stdout
     said = re.findall(r"epoch (\d): \d+% of the clips right", done.stdout)
     assert said == [str(epoch) for epoch in range(video_classifier.NUM_EPOCHS)]

@@ -13,7 +13,7 @@ import torch
 
 import shardwise as sw
 from tests.support.ranks import Run, run_several
-from tests.support.trainers import DDP, OFFLINE, TIMEOUT_S, needs
+from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("transformers")
 NUM_SAMPLES = 22
@@ -68,7 +68,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     run_several(
         Run((PROGRAM, out, "24"), None),
         Run((PROGRAM, out, "12"), 2),
-        preload=["transformers.trainer", "deepspeed", *DDP],
+        preload=["transformers.trainer", "deepspeed"],
         timeout=TIMEOUT_S,
         env=OFFLINE,
     )

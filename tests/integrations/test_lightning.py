@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.ranks import run_ranks
-from tests.support.trainers import DDP, OFFLINE, TIMEOUT_S, needs
+from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
 
 pytestmark = needs("lightning")
 PROGRAM = Path(__file__).parent / "programs" / "lightning_doors.py"
@@ -20,7 +20,7 @@ NUM_SAMPLES = 100
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What two ranks found."""
     out = tmp_path_factory.mktemp("lightning")
-    preload = ["lightning", "torchmetrics", *DDP]
+    preload = ["lightning", "torchmetrics"]
     run_ranks(PROGRAM, out, nproc=2, preload=preload, timeout=TIMEOUT_S, env=OFFLINE)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
 

@@ -1,31 +1,38 @@
-"""Runs programs on several real ranks whose imports are paid once; see `rank_launcher`.
+"""Runs programs on several real ranks whose imports are paid once a session; see `rank_launcher`.
 
 For claims about ranks. Claims about torchrun itself are tested with `torchrun`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import selectors
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.torchrun import run_program
+from tests.support.torchrun import environment, kill_family
 
-__all__ = ["Run", "run_ranks", "run_several"]
+__all__ = ["Run", "end_launcher", "run_ranks", "run_several"]
 
 LAUNCHER = Path(__file__).parent / "rank_launcher.py"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A program with its arguments on `nproc` ranks; None is one process that is no rank."""
+    """A program with its arguments on `nproc` ranks; None is one process that is no rank.
+
+    `env` has more variables for it than those of the call.
+    """
 
     args: Sequence[str | Path]
     nproc: int | None
     check: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_ranks(
@@ -58,24 +65,70 @@ def run_several(
             not end with 0; holds the output.
     """
     with tempfile.TemporaryDirectory(prefix="ranks") as folder:
-        todo = {
-            "preload": list(preload),
+        call = {
+            "environment": environment({"GLOO_SOCKET_IFNAME": "lo", **(env or {})}),
+            "cwd": str(Path.cwd()),
+            "output": str(Path(folder, "launcher.out")),
+            "preloaded": list(preload),
             "folder": folder,
-            "runs": [{"args": [str(arg) for arg in run.args], "nproc": run.nproc} for run in runs],
+            "runs": [
+                {"args": [str(arg) for arg in run.args], "nproc": run.nproc, "env": dict(run.env)}
+                for run in runs
+            ],
         }
-        outputs = [Path(folder, f"{number}.out") for number in range(len(runs))]
-        env = {"GLOO_SOCKET_IFNAME": "lo", **(env or {})}
         try:
-            run_program(LAUNCHER, json.dumps(todo), timeout=timeout, env=env)
+            _call_launcher(json.dumps(call), timeout)
         except AssertionError as error:
-            texts = [path.read_text() for path in outputs if path.exists()]
+            texts = [path.read_text() for path in sorted(Path(folder).glob("*.out"))]
             raise AssertionError("\n".join([str(error), *texts])) from None
         codes = json.loads(Path(folder, "codes.json").read_text())
         done = [
-            subprocess.CompletedProcess(list(run.args), code, path.read_text(), "")
-            for run, code, path in zip(runs, codes, outputs, strict=True)
+            subprocess.CompletedProcess(
+                list(run.args), code, Path(folder, f"{number}.out").read_text(), ""
+            )
+            for number, (run, code) in enumerate(zip(runs, codes, strict=True))
         ]
     for run, each in zip(runs, done, strict=True):
         if run.check and each.returncode:
             raise AssertionError(f"exit code {each.returncode}: {run}\n{each.stdout}")
     return done
+
+
+@functools.cache
+def _launcher() -> subprocess.Popen[bytes]:
+    """The one of this process: it imports torch before it reads its first call."""
+    return subprocess.Popen(
+        [sys.executable, str(LAUNCHER)],
+        env=environment({}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def end_launcher() -> None:
+    """End the launcher, where there is one, and wait for that."""
+    if _launcher.cache_info().currsize:
+        launcher = _launcher()
+        _launcher.cache_clear()
+        # It ends where its stdin does, unless a call is under way.
+        launcher.communicate(timeout=60)
+
+
+def _call_launcher(call: str, timeout: float) -> None:
+    """Have a call done; a launcher that fails is replaced before the next one."""
+    launcher = _launcher()
+    try:
+        launcher.stdin.write(f"{call}\n".encode())
+        with selectors.DefaultSelector() as selector:
+            selector.register(launcher.stdout, selectors.EVENT_READ)
+            assert selector.select(timeout), f"no end after {timeout:g} s"
+        code = launcher.stdout.readline()
+        assert code, "the launcher ended"
+    except BaseException:
+        _launcher.cache_clear()
+        kill_family(launcher.pid)
+        launcher.communicate()
+        raise
+    assert int(code) == 0, f"exit code {int(code)}: {call}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.ranks import Run, run_several
 
 PROGRAM = """
@@ -42,3 +44,36 @@ def test_a_rank_that_fails_ends_its_run_and_later_runs_begin(tmp_path: Path) -> 
     ]
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     assert json.loads(alone.stdout) == dict.fromkeys(names)
+
+
+def test_each_call_has_the_environment_and_the_folder_of_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "print([os.environ.get(name) for name in ('CALLER', 'OF_CALL', 'OF_RUN')], os.getcwd())\n"
+        "assert sys.stdin.read() == ''\n"
+    )
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("CALLER", str(number))
+        runs = [Run((program,), None, env={"OF_RUN": "first"}), Run((program,), None)]
+        first, second = run_several(*runs, env={"OF_CALL": "c"} if number else None)
+        of_call = "c" if number else None
+        assert first.stdout == f"{[str(number), of_call, 'first']} {folder}\n"
+        assert second.stdout == f"{[str(number), of_call, None]} {folder}\n"
+        monkeypatch.delenv("CALLER")
+
+
+@pytest.mark.long  # the next launcher imports torch anew
+def test_a_program_that_does_not_end_is_killed_and_later_calls_begin(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n")
+    with pytest.raises(AssertionError, match=r"no end after 20 s"):
+        run_several(Run((program,), 2), timeout=20)
+    program.write_text("print('here')")
+    [done] = run_several(Run((program,), None))
+    assert done.stdout == "here\n"

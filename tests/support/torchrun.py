@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["ROOT", "run_program", "torchrun"]
+__all__ = ["ROOT", "environment", "kill_family", "run_program", "torchrun"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +58,7 @@ def run_program(
     command = [sys.executable, *map(str, args)]
     process = subprocess.Popen(
         command,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(env or {})},
+        env=environment(env or {}),
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -69,11 +69,11 @@ def run_program(
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        _kill_family(process.pid)
+        kill_family(process.pid)
         output, _ = process.communicate()
         raise AssertionError(f"no end after {timeout:g} s: {command}\n{output}") from None
     except BaseException:
-        _kill_family(process.pid)
+        kill_family(process.pid)
         process.communicate()
         raise
     if check and process.returncode != 0:
@@ -81,7 +81,12 @@ def run_program(
     return subprocess.CompletedProcess(command, process.returncode, output, "")
 
 
-def _kill_family(pid: int) -> None:
+def environment(env: Mapping[str, str]) -> dict[str, str]:
+    """This process's variables and `env`: one OpenMP thread a process, `tests` importable."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
+
+
+def kill_family(pid: int) -> None:
     """Kill a process and its descendants; ranks have sessions of their own, no group has them all.
 
     Parents are stopped first, so that nobody starts anew what was just killed.

@@ -14,7 +14,6 @@ from tests.support.commands import document
 from tests.support.ranks import run_ranks
 
 __all__ = [
-    "DDP",
     "OFFLINE",
     "TIMEOUT_S",
     "assert_certified",
@@ -35,13 +34,11 @@ OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 TIMEOUT_S = 280
-# What torch imports in the first step of its DDP.
-DDP = ("torch._dynamo", "torch.distributed.tensor")
 PRELOAD = {
-    "with_lightning": ("lightning", "examples.trainers.parts", *DDP),
-    "with_deepspeed": ("deepspeed", "examples.trainers.parts", *DDP),
-    "with_accelerate": ("accelerate", "examples.trainers.parts", *DDP),
-    "with_transformers": ("transformers.trainer", "deepspeed", "examples.trainers.parts", *DDP),
+    "with_lightning": ("lightning", "examples.trainers.parts"),
+    "with_deepspeed": ("deepspeed", "examples.trainers.parts"),
+    "with_accelerate": ("accelerate", "examples.trainers.parts"),
+    "with_transformers": ("transformers.trainer", "deepspeed", "examples.trainers.parts"),
 }
 
 
@@ -69,7 +66,7 @@ def launch(
         stop_after,
         parts,
         nproc=nproc,
-        preload=PRELOAD.get(example, DDP),
+        preload=PRELOAD.get(example, ()),
         timeout=TIMEOUT_S,
         env=OFFLINE,
     )

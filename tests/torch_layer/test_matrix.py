@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ import shardwise as sw
 from tests.support.ranks import run_ranks
 from tests.support.tars import make_shards
 from tests.support.torchrun import run_program, torchrun
-from tests.support.trainers import DDP
 from tests.torch_layer.programs.matrix import BATCH_SIZE, NUM_EPOCHS, SEED
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -170,7 +168,7 @@ def test_each_sample_comes_once_in_equal_steps_and_one_order(
     todo = tmp_path / "todo.json"
     todo.write_text(json.dumps(configurations))
     # Two ranks are torchrun's own; more of them share the import of torch.
-    launch = torchrun if world_size == 2 else partial(run_ranks, preload=DDP)
+    launch = torchrun if world_size == 2 else run_ranks
     launch(PROGRAMS / "matrix.py", shards, tmp_path, todo, nproc=world_size, timeout=TIMEOUT_S)
     ranks = [records(tmp_path / f"rank-{rank}.jsonl") for rank in range(world_size)]
     for number, expected in enumerate(configurations):

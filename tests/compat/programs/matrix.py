@@ -1,12 +1,13 @@
-"""Two ranks that no launcher started, two workers each, with each start method.
+"""Two ranks, two workers each, with each start method; the environment names no rank.
 
-`matrix.py RANK OUT URL...` writes what this rank reads: for each start method, three epochs.
+`matrix.py OUT URL...` writes what this rank reads: for each start method, three epochs.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 
@@ -66,7 +67,12 @@ def read(urls):
 
 
 if __name__ == "__main__":
-    rank, out, *urls = sys.argv[1:]
+    out, *urls = sys.argv[1:]
+    rank = os.environ["RANK"]
+    # As in ranks that no launcher started: only the process group knows them.
+    for name in list(os.environ):
+        if "RANK" in name or "WORLD_SIZE" in name or name.startswith("TORCHELASTIC_"):
+            del os.environ[name]
     dataset = wds.WebDataset(urls)
     dist.init_process_group(
         "gloo", init_method=f"file://{out}/rendezvous", rank=int(rank), world_size=2
