@@ -21,12 +21,6 @@ settings.register_profile("ci", derandomize=True, database=None, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
-def pytest_collection_finish() -> None:
-    """Full garbage collections skip what the collection of tests made: 600,000 objects, 0.3 s."""
-    gc.collect()
-    gc.freeze()
-
-
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 _RANK_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_")
 
