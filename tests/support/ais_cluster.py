@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,7 +125,13 @@ class _Node:
         self.server.shutdown()
         self.server.server_close()
         for connection in list(self.open):
-            connection.close()
+            _hang_up(connection)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """End a connection that a thread may be reading: `close` would wait for its files."""
+    with suppress(OSError):  # the other end was faster
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -156,6 +163,8 @@ class StoreHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.node.open.add(self.connection)
+        if self.server.socket.fileno() < 0:  # accepted just before the node left
+            _hang_up(self.connection)
 
     def finish(self) -> None:
         self.node.open.discard(self.connection)
