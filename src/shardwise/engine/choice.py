@@ -13,6 +13,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
+from shardwise.plan.arguments import whole
 
 __all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "choose_executor", "executor_of"]
 
@@ -166,7 +167,7 @@ def _check(executor: ExecutorName | None, num_workers: int | None, num_threads: 
             f"executor={executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
         )
     for name, value in (("num_workers", num_workers), ("num_threads", num_threads)):
-        if value is not None and value < 0:
+        if value is not None and whole(name, value) < 0:
             raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Any, cast
 
@@ -110,12 +111,16 @@ def check_options(
     """Refuse options of a loader that mean nothing.
 
     Raises:
+        TypeError: seconds that are no number.
         ValueError: the message has the value and what to use instead.
     """
     if output not in _OUTPUTS:
         raise ValueError(f"output={output!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
     if prefetch_factor < 1:
         raise ValueError(f"prefetch_factor={prefetch_factor}: use 1 or more")
+    for name, seconds in (("timeout", timeout), ("decode_timeout", decode_timeout)):
+        if isinstance(seconds, bool) or not isinstance(seconds, Real | None):
+            raise TypeError(f"{name}={seconds!r:.80}: use seconds above 0, or None")
     if timeout is not None and not 0 < timeout <= TIMEOUT_MAX:
         raise ValueError(f"timeout={timeout}: use seconds above 0, or None to wait for ever")
     if ragged == "nested" and output != "torch":

@@ -93,6 +93,8 @@ class ProcessExecutor:
         try:
             while True:
                 session.require_own()
+                if self._session is not session:
+                    raise RuntimeError("the loader was closed while it was iterated")
                 if session.pool.status.run != run:
                     raise RuntimeError("a newer iterator of this executor has begun")
                 if pending:
