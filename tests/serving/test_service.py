@@ -526,7 +526,8 @@ def test_a_server_whose_client_was_killed_is_idle_and_so_ends_with_its_job(tmp_p
 
 def test_the_loaders_timeout_ends_the_wait() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(sw.StallError, match=rf"waits for .*{address} .*refused"):
+    text = rf"waits for a batch server that answers, of {address} .*refused"
+    with pytest.raises(sw.StallError, match=text):
         next(iter(loader(dataset(), sw.service(address), timeout=0.5)))
 
 
