@@ -287,6 +287,12 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, pattern, options,
     assert not list(tmp_path.iterdir())
 
 
+def test_an_output_directory_that_can_not_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(sw.StorageError, match=r"output directory '.*file/out': Not a directory"):
+        sw.build(items(3), f"{tmp_path}/file/out/{{shard}}.tar", num_workers=0)
+
+
 def test_shards_among_those_that_they_are_made_of_are_refused(tmp_path, monkeypatch):
     build(tmp_path)
     monkeypatch.chdir(tmp_path)

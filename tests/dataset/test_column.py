@@ -181,6 +181,7 @@ def test_numbers_of_a_table_keep_their_dtype(tmp_path, monkeypatch):
         (lambda s: 1 / 0 if s["__key__"] == "k30" else 1, "ZeroDivisionError"),
         (lambda s: "a" if s["__key__"] == "k30" else 1, "'a' is str, others int"),
         (lambda s: 2**70, "64 bits"),
+        (lambda s: "a\0", "ends in a NUL"),
         (lambda s: s["nope"], "KeyError"),
     ],
 )

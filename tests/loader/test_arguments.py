@@ -352,3 +352,14 @@ def test_torchs_own_loader_takes_the_same_samplers(kind):
             data, batch_sampler=sw.torch.BatchSampler(data, **options)
         )
     assert [i for batch in loader for i in batch["cls"].tolist()] == list(range(39, -1, -1))
+
+
+@pytest.mark.parametrize("name", ["timeout", "decode_timeout", "num_workers", "num_threads"])
+def test_a_text_where_a_number_belongs_is_refused_by_name(name):
+    with pytest.raises(TypeError, match=f"{name}.*'3'"):
+        make(None, 8, **{name: "3"})
+
+
+def test_a_number_where_a_directory_belongs_is_refused_by_name():
+    with pytest.raises(TypeError, match="coverage must be a str or a path, not a int"):
+        make(None, 8, coverage=3)

@@ -395,15 +395,42 @@ def test_a_port_that_is_no_batch_server_is_named(
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
-        kind, timeout = (sw.ServiceError, 60.0) if transport == "tcp" else (sw.StallError, 3.0)
         try:
-            with pytest.raises(kind, match=f"{address}.*another program's port"):
-                next(
-                    iter(loader(dataset(), sw.service(address, token_file=token), timeout=timeout))
-                )
+            with pytest.raises(sw.ServiceError, match=f"{address}.*another program's port"):
+                next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=60)))
         finally:
             stop.set()
             thread.join()
+
+
+@pytest.mark.parametrize(
+    ("speaks", "named", "text"),
+    [
+        ("tcp", "ucx", "was started without --transport ucx: name it as tcp://host:port"),
+        ("ucx", "tcp", "was started with --transport ucx: name it as ucx://host:port"),
+    ],
+)
+def test_a_server_that_is_named_as_one_of_another_transport_is_refused_at_both_ends(
+    speaks: str,
+    named: str,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use_transport("ucx", monkeypatch)
+    token = token_for("ucx", tmp_path)
+    with serving(dataset(), scheme=speaks, token_file=token) as servers:
+        right = addresses(servers)[0]
+        service = sw.service(right.replace(speaks, named, 1), token_file=token)
+        for _ in range(5):  # a reset must not overtake the answer
+            with (
+                loader(dataset(), service, timeout=60) as one,
+                pytest.raises(sw.ServiceError, match=text),
+            ):
+                next(iter(one))
+        check_epoch(dataset(), sw.service(right, token_file=token))
+    assert f"a client was refused: it speaks {named.upper()}" in caplog.text
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -499,7 +526,8 @@ def test_a_server_whose_client_was_killed_is_idle_and_so_ends_with_its_job(tmp_p
 
 def test_the_loaders_timeout_ends_the_wait() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(sw.StallError, match=rf"waits for .*{address} .*refused"):
+    text = rf"waits for a batch server that answers, of {address} .*refused"
+    with pytest.raises(sw.StallError, match=text):
         next(iter(loader(dataset(), sw.service(address), timeout=0.5)))
 
 

@@ -175,12 +175,19 @@ class Place:
 
         Raises:
             StateError: another build of this directory is under way.
+            StorageError: the directory can't be made or written.
         """
         token = secrets.token_hex(8)
         if not self.is_local:
             yield token
             return
-        Path(self.root).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+            Path(self.url(_WORK)).mkdir(exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"can't write to the output directory {self.root!r}: {error.strerror or error}"
+            ) from error
         with _lock_file(Path(self.root), "builder") as builder:
             if not _lock(builder, fcntl.LOCK_EX):
                 raise StateError(

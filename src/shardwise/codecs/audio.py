@@ -37,7 +37,7 @@ class Audio(PartDecoder):
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not 0 < self.seconds < 1e6:
-            raise ValueError(f"audio(seconds={self.seconds}): must be above 0")
+            raise ValueError(f"audio(seconds={self.seconds}): must be above 0 and under 1000000")
         if self.rate is not None and not 100 <= self.rate <= 1_000_000:
             raise ValueError(f"audio(rate={self.rate}): must be 100 to 1000000")
         if self.channels is not None and not 1 <= self.channels <= 64:

@@ -120,6 +120,9 @@ class ColumnReader:
             if kind == "int" and not -(2**63) <= plain < 2**63:
                 reason = f"{plain} does not fit into 64 bits"
                 raise self._error(reason, rows.start + row, keys[row])
+            if kind == "str" and plain.endswith("\0"):  # numpy would drop it
+                reason = f"{plain!r:.40} ends in a NUL, which an array of texts can't hold"
+                raise self._error(reason, rows.start + row, keys[row])
             values.append(plain)
         return _array(values)
 

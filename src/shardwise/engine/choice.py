@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Literal, Protocol, get_args, runtime_checkable
 
@@ -17,6 +18,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
+from shardwise.plan.arguments import whole
 
 __all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "ExecutorOptions", "make_executor"]
 
@@ -47,6 +49,7 @@ class ExecutorOptions:
     """How batches are made, for any number of ranks; `shardwise.DataLoader` documents the options.
 
     Raises:
+        TypeError: a number that is none.
         ValueError: an option means nothing; the message has its value and what to use instead.
     """
 
@@ -66,6 +69,8 @@ class ExecutorOptions:
             ("decode_timeout", "let decoders take any time"),
         ):
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real | None):
+                raise TypeError(f"{name}={value!r:.80}: use seconds above 0, or None to {never}")
             if value is not None and not 0 < value <= TIMEOUT_MAX:
                 raise ValueError(f"{name}={value}: use seconds above 0, or None to {never}")
         num_bytes = self.prefetch_bytes
@@ -73,7 +78,7 @@ class ExecutorOptions:
             raise ValueError(f"prefetch_bytes={num_bytes!r:.80}: use a whole number from 1 on")
         for name in ("num_workers", "num_threads"):
             value = getattr(self, name)
-            if value is not None and value < 0:
+            if value is not None and whole(name, value) < 0:
                 raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
         if isinstance(self.executor, ExecutorFactory):
             given = {"num_workers": self.num_workers, "num_threads": self.num_threads}

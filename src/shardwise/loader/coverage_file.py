@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shardwise.arguments import path_text
 from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.process_group import shared_name
@@ -28,12 +29,13 @@ class CoverageFile:
 
     Raises:
         StorageError: it can't be made.
-        ValueError: it is the URL of a store.
+        TypeError: it is no path.
+        ValueError: it is the URL of a store, or no file can have its name.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._leave()
-        if "://" in os.fspath(directory):
+        if "://" in path_text("coverage", directory):
             raise ValueError(
                 f"coverage={os.fspath(directory)!r}: give a local directory, to which a line can "
                 "be appended; copy it to a store afterwards"

@@ -156,10 +156,11 @@ class ServiceExecutor:
                 dispatcher.watch(work)
                 if deadline is not None and time.monotonic() >= deadline:
                     assert self.timeout is not None
-                    holders = ", ".join(server.address for server in work.holders)
-                    if not holders:
-                        holders = f"one of {dispatcher.trouble()}"
-                    who = "this process" if work.is_local else f"batch server {holders}"
+                    who = "batch server " + ", ".join(each.address for each in work.holders)
+                    if work.is_local:
+                        who = "this process"
+                    elif not work.holders:
+                        who = f"a batch server that answers, of {dispatcher.trouble()}"
                     raise stall_error(self.builder.dataset, work.request, 0, self.timeout, who)
                 dispatcher.changed.wait(_WATCH_S)
             return work.result

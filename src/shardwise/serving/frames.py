@@ -15,9 +15,10 @@ import json
 import math
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from shardwise.errors import ServiceError
 from shardwise.serving.transport import Connection
 
 __all__ = [
+    "SEGMENT_MAGIC",
     "Encoded",
     "Frame",
     "FrameError",
@@ -34,6 +36,8 @@ __all__ = [
     "Limits",
     "OtherProtocolError",
     "encoded",
+    "ended_early",
+    "other_protocol",
     "read_frame",
     "write",
 ]
@@ -41,13 +45,21 @@ __all__ = [
 _MAGIC = b"SWB1"
 _PREFIX = struct.Struct("<4sB3xQIIQ")
 _PADDING = bytes(64)
+# A segment of `ucx://`, see `ucx.py`: 16 bytes, of which the last 8 are the length behind them.
+SEGMENT_MAGIC = b"SWU1"
 # A TLS server's alert, 7 bytes, that it did not get TLS. Source: RFC 8446, 5.1.
 _TLS_ALERT = b"\x15\x03"
 # A TLS client's first record: 5 bytes, of which the last two are its length, and what it holds.
 _TLS_HANDSHAKE = b"\x16\x03"
+# A greeting has some hundred bytes; TLS and `_SMALL` of greeting.py allow 64 kB.
+_MAX_GREETING = 128 << 10
 # Numbers, text and times; no objects, no records.
 _DTYPE_KINDS = "biufcSUmM"
 _MAX_DIMENSIONS = 32
+
+
+class _Receiver(Protocol):
+    def receive_into(self, buffer: memoryview) -> None: ...
 
 
 class FrameError(Exception):
@@ -55,17 +67,68 @@ class FrameError(Exception):
 
 
 class OtherProtocolError(FrameError):
-    """The first bytes are not a frame's.
+    """The first bytes are not what this transport begins with.
 
     Attributes:
-        num_left: bytes of a TLS client's first record that were not received; None where the other
-            end is no such client.
+        client_error: what a client of another transport is told; empty where the other end is none.
     """
 
-    def __init__(self, prefix: bytes) -> None:
-        super().__init__("it does not begin as a frame does: is it another program's port?")
-        is_tls = prefix.startswith(_TLS_HANDSHAKE)
-        self.num_left = max(0, 5 + int.from_bytes(prefix[3:5]) - _PREFIX.size) if is_tls else None
+    def __init__(self, start: bytes) -> None:
+        why = (
+            "this is no batch server: it does not begin as one does: is it another program's port?"
+        )
+        self.client_error = ""
+        if start.startswith(_TLS_HANDSHAKE):
+            self.client_error = "it speaks TLS, and this server was started without --tls-cert"
+        elif start.startswith(SEGMENT_MAGIC):
+            why = "the server was started with --transport ucx: name it as ucx://host:port"
+            self.client_error = "it speaks UCX, and this server was started without --transport ucx"
+        elif start.startswith(_MAGIC):
+            why = "the server was started without --transport ucx: name it as tcp://host:port"
+            self.client_error = "it speaks TCP, and this server was started with --transport ucx"
+        super().__init__(why)
+
+
+def other_protocol(connection: _Receiver, start: bytes) -> OtherProtocolError:
+    """The error of an end that begins as another transport does; its greeting is received whole.
+
+    With bytes unread the kernel would send a reset, which overtakes the answer. The client can't
+    read that either, but knows by its first bytes what this server speaks.
+
+    Args:
+        connection: what the bytes came from.
+        start: the first 16 bytes or more.
+    """
+    size = 0
+    with suppress(EOFError, OSError):  # what is known is told, whether or not the rest is there
+        if start.startswith(_MAGIC) and len(start) < _PREFIX.size:
+            rest = bytearray(_PREFIX.size - len(start))
+            connection.receive_into(memoryview(rest))
+            start += rest
+        if start.startswith(_MAGIC):
+            size = _PREFIX.size + _PREFIX.unpack_from(start)[3]
+        elif start.startswith(SEGMENT_MAGIC):
+            size = 16 + int.from_bytes(start[8:16], "little")
+        elif start.startswith(_TLS_HANDSHAKE):
+            size = 5 + int.from_bytes(start[3:5])
+        if len(start) < size <= _MAX_GREETING:
+            connection.receive_into(memoryview(bytearray(size - len(start))))
+    return OtherProtocolError(start)
+
+
+def ended_early(start: bytes, magic: bytes) -> Exception | None:
+    """Why an end that hung up in its first bytes did, where these tell it.
+
+    Args:
+        start: zeros where no bytes were received.
+        magic: what they would begin with.
+    """
+    if start.startswith(_TLS_ALERT):
+        return ServiceError("the server speaks TLS: name it as tls://host:port")
+    # A short answer that ends is another program's, too.
+    if magic.startswith(start[: len(magic)].rstrip(b"\0")):
+        return None
+    return OtherProtocolError(start)
 
 
 class Kind(IntEnum):
@@ -165,15 +228,13 @@ def read_frame(
     try:
         connection.receive_into(memoryview(prefix))
     except (EOFError, OSError):
-        if prefix.startswith(_TLS_ALERT):
-            raise ServiceError("the server speaks TLS: name it as tls://host:port") from None
-        # A short answer that ends is another program's, too; bytes not received are 0.
-        if not _MAGIC.startswith(prefix[: len(_MAGIC)].rstrip(b"\0")):
-            raise OtherProtocolError(bytes(prefix)) from None
+        why = ended_early(bytes(prefix), _MAGIC)
+        if why is not None:
+            raise why from None
         raise
     magic, kind, number, num_header, reserved, num_payload = _PREFIX.unpack(prefix)
     if magic != _MAGIC or reserved or kind not in tuple(Kind):
-        raise OtherProtocolError(bytes(prefix))
+        raise other_protocol(connection, bytes(prefix))
     if num_header > limits.header or num_payload > limits.payload:
         raise FrameError(
             f"a frame of {num_header} and {num_payload} bytes, of at most {limits.header} and "

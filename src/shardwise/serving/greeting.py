@@ -105,7 +105,7 @@ def greet(connection: Connection, side: ClientSide) -> int:
     try:
         challenge = _hear(connection, Kind.CHALLENGE)
     except OtherProtocolError as error:
-        raise ServiceError(f"this is no batch server: {error}") from None
+        raise ServiceError(str(error)) from None
     other = _text(challenge, "nonce")
     mine = digest = None
     data = b""
@@ -171,12 +171,9 @@ def admit(
     try:
         hello = _hear(connection, Kind.HELLO)
     except OtherProtocolError as error:
-        if error.num_left is None:
+        if not error.client_error:
             raise
-        # With bytes unread the kernel would send a reset, which overtakes the answer. The client
-        # can't read that either, but knows by it that this server does not speak TLS.
-        connection.receive_into(memoryview(bytearray(error.num_left)))
-        _refuse(connection, "it speaks TLS, and this server was started without --tls-cert")
+        _refuse(connection, error.client_error)
     if hello.get("protocol") != _PROTOCOL:
         _refuse(connection, f"the server speaks protocol {_PROTOCOL}: use one release everywhere")
     nonce, other = new_nonce(), _text(hello, "nonce")

@@ -26,12 +26,12 @@ from contextlib import suppress
 from typing import Any
 
 from shardwise.serving.addresses import with_scheme
+from shardwise.serving.frames import SEGMENT_MAGIC, FrameError, ended_early, other_protocol
 from shardwise.serving.tcp import TcpConnection, TcpListener, TcpTransport
 from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
 
 __all__ = ["UcxListener", "UcxTransport"]
 
-_MAGIC = b"SWU1"
 _TAG = struct.Struct("<Q")
 _SEGMENT = struct.Struct("<4sIQ")
 _BYTES, _MESSAGE, _READY, _DONE = 1, 2, 3, 4
@@ -101,17 +101,20 @@ class _Segments:
 
     def _write(self, kind: int, length: int = 0, views: Sequence[memoryview] = ()) -> None:
         with self._writing:  # the thread that receives sends READY
-            self._tcp.send([_SEGMENT.pack(_MAGIC, kind, length), *views])
+            self._tcp.send([_SEGMENT.pack(SEGMENT_MAGIC, kind, length), *views])
 
     def _read(self) -> tuple[int, int]:
         header = bytearray(_SEGMENT.size)
-        self._tcp.receive_into(memoryview(header))
+        try:
+            self._tcp.receive_into(memoryview(header))
+        except (EOFError, OSError):
+            why = ended_early(bytes(header), SEGMENT_MAGIC)
+            if why is not None:
+                raise why from None
+            raise
         magic, kind, length = _SEGMENT.unpack(header)
-        if magic != _MAGIC:
-            raise OSError(
-                "the other end does not speak as ucx:// does: is it another program's port, or a "
-                "server that was started without --transport ucx?"
-            )
+        if magic != SEGMENT_MAGIC:
+            raise other_protocol(self._tcp, bytes(header))
         return kind, length
 
 
@@ -143,7 +146,7 @@ class UcxConnection(_Segments):
         failure: Exception | None = None
         try:
             self._receive_message(place[:length])
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, FrameError) as error:
             # With its traceback it would keep the request, and that the worker.
             failure = error.with_traceback(None)
         if failure is not None:

@@ -154,6 +154,16 @@ def test_a_killed_worker_is_an_error_with_its_exit_code():
     wait_until(lambda: not workers())
 
 
+def test_a_loop_whose_loader_is_closed_in_it_ends_with_an_error_that_says_so():
+    with loader(squares(4000), batch_size=8) as made:
+        batches = iter(made)
+        next(batches)
+        made.close()
+        with pytest.raises(RuntimeError, match="the loader was closed while it was iterated"):
+            next(batches)
+        assert next(iter(made))["__index__"].tolist() == list(range(8))
+
+
 def test_after_a_worker_died_the_loader_can_go_on_from_its_state():
     with loader(squares(400), batch_size=8) as made:
         batches = iter(made)

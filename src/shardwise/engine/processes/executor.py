@@ -146,7 +146,7 @@ class _Run:
         """Yield one batch for each request, in order."""
         ready: int | None = None
         while True:
-            self._session.require_own()
+            self._session.require_usable()
             if self._pool.status.run != self._number:
                 raise RuntimeError("a newer iterator of this executor has begun")
             if self._pending:

@@ -50,14 +50,16 @@ class Session:
         self._slot_rows = 0
         self._slot_numbers = itertools.count()
 
-    def require_own(self) -> None:
-        """Refuse a process that was forked from the one that started the workers."""
+    def require_usable(self) -> None:
+        """Refuse a process that was forked since the processes were started, and their end."""
         if self.pid != os.getpid():
             raise WorkerError(
                 f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
                 "build the batches of this iterator: begin a new one here, for which this process "
                 "starts workers of its own"
             )
+        if not self._end.alive:
+            raise RuntimeError("the loader was closed while it was iterated")
 
     def learn(self, batch: Batch) -> None:
         """See in the first batch which columns can lie in the memory of the next ones."""
