@@ -71,7 +71,7 @@ class ExecutorOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real | None):
                 raise TypeError(f"{name}={value!r:.80}: use seconds above 0, or None to {never}")
-            if value is not None and not 0 < value <= TIMEOUT_MAX:
+            if value is not None and not 0 < float(value) <= TIMEOUT_MAX:
                 raise ValueError(f"{name}={value}: use seconds above 0, or None to {never}")
         num_bytes = self.prefetch_bytes
         if not isinstance(num_bytes, int | np.integer) or num_bytes < 1:
