@@ -24,7 +24,7 @@ from shardwise.serving.server import BatchServer
 from shardwise.serving.tls import TlsFiles, TlsListener, TlsTransport
 from shardwise.serving.transports import AddressedTransport, listen
 from shardwise.testing import assert_batches_equal, check_executor
-from tests.support.batch_servers import BatchServers, module_of, write_dataset
+from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
 from tests.support.certificates import Authority
 from tests.support.commands import run
 from tests.support.tcp_proxy import TcpProxy
@@ -196,7 +196,7 @@ def test_who_is_not_trusted_is_told_why(
         assert "tls_ca=" in text
         # The system's authorities did not sign it either.
         assert "TLS does not trust the server" in refused(sw.service(address))
-        assert "a client was refused: the TLS handshake failed" in caplog.text
+        wait_for(lambda: "a client was refused: the TLS handshake failed" in caplog.text)
         check_epoch(sw.service(address, tls_ca=authority.ca))
     with serving(authority.certificate("elsewhere", "b.example")) as address:
         text = refused(sw.service(address, tls_ca=authority.ca))
@@ -207,7 +207,7 @@ def test_who_is_not_trusted_is_told_why(
             text = refused(sw.service(address, tls_ca=authority.ca, tls_cert=mine))
             assert "the server refused TLS" in text
             assert "tls_cert=" in text
-        assert "TLS does not trust the client" in caplog.text
+        wait_for(lambda: "TLS does not trust the client" in caplog.text)
         mine = authority.certificate("trainer")
         check_epoch(sw.service(address, tls_ca=authority.ca, tls_cert=mine))
 
@@ -220,14 +220,14 @@ def test_a_client_without_tls_and_one_with_it_are_told_by_both_ends(
         plain = address.replace("tls://", "tcp://")
         for _ in range(20):
             assert "the server speaks TLS: name it as tls://" in refused(sw.service(plain))
-        assert "a client was refused: the TLS handshake failed: wrong version" in caplog.text
+        wait_for(lambda: "the TLS handshake failed: wrong version" in caplog.text)
         check_epoch(sw.service(address, tls_ca=authority.ca))
     with serving(None) as address:
         encrypted = address.replace("tcp://", "tls://")
         for _ in range(20):
             text = refused(sw.service(encrypted, tls_ca=authority.ca))
             assert "without --tls-cert is named as tcp://" in text
-        assert "a client was refused: it speaks TLS" in caplog.text
+        wait_for(lambda: "a client was refused: it speaks TLS" in caplog.text)
         check_epoch(sw.service(address))
 
 

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
 from tests.support.server_process import end_with_parent, stop
 
-__all__ = ["BatchServers", "module_of", "write_dataset"]
+__all__ = ["BatchServers", "module_of", "wait_for", "write_dataset"]
 
 _DATASET = """
 import numpy as np
@@ -148,3 +149,11 @@ def _address(process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> str:
             assert line.startswith("ready: "), f"the server ended: {process.wait()}"
             return line.removeprefix("ready: ")
     raise AssertionError("the server did not say that it is ready")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, 60 s at the most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not happen within 60 s"
+        time.sleep(0.01)
