@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions, outages
 from tests.support.fault_proxy import FaultProxy
-from tests.support.ranks import LAUNCHER
+from tests.support.ranks import run_ranks
 from tests.support.remote_shards import put_shards
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +40,12 @@ def take_ctrl_c():
 
 
 @contextmanager
-def reading(proxy, s3, arguments):
-    """A program of Python that reads through the proxy."""
-    env = {**os.environ, **s3.behind(proxy.url).environment, "PYTHONPATH": str(ROOT)}
+def reading(proxy, s3, urls):
+    """The program, reading alone through the proxy."""
     process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**env, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        [sys.executable, PROGRAM, "alone", *urls],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **s3.behind(proxy.url).environment, "PYTHONPATH": str(ROOT)},
         preexec_fn=take_ctrl_c,  # noqa: PLW1509 - one system call
     )  # fmt: skip
     try:
@@ -65,32 +65,29 @@ def wait_for(process, word):
         assert lines[-1], "".join(lines)
 
 
-def wait_until_said(process, output, text, times):
+def wait_until_said(output, ended, text, times):
     """Wait until the ranks have written a text so often."""
     deadline = time.monotonic() + 120
     while not output.exists() or output.read_text().count(text) < times:
-        assert process.poll() is None, output.read_text()
+        assert not ended.done(), ended.result()
         assert time.monotonic() < deadline, output.read_text()
         time.sleep(0.02)
 
 
 def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls, tmp_path):
-    run = {"args": [str(PROGRAM), "ranks", *urls], "nproc": 2}
-    todo = json.dumps({"preload": [], "folder": str(tmp_path), "runs": [run]})
     output = tmp_path / "0.out"
     # Thin, so that the epoch is not over before the store goes away.
-    with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
-        with reading(proxy, s3, [LAUNCHER, todo]) as process:
-            wait_until_said(process, output, "begun\n", 2)
-            proxy.leave()
-            # The warning comes later than the end of any count of quick attempts. One a process
-            # that reads, not one a request.
-            wait_until_said(process, output, "has not answered", 2)
-            proxy.come_back()
-            out, err = process.communicate(timeout=240)
-            assert process.returncode == 0, out + err
-    said = output.read_text()
-    assert json.loads((tmp_path / "codes.json").read_text()) == [0], said
+    with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy, ThreadPoolExecutor(1) as pool:
+        env = s3.behind(proxy.url).environment
+        options = {"nproc": 2, "env": env, "timeout": 240, "folder": tmp_path}
+        ended = pool.submit(run_ranks, PROGRAM, "ranks", *urls, **options)
+        wait_until_said(output, ended, "begun\n", 2)
+        proxy.leave()
+        # The warning comes later than the end of any count of quick attempts. One a process that
+        # reads, not one a request.
+        wait_until_said(output, ended, "has not answered", 2)
+        proxy.come_back()
+        said = ended.result().stdout
     ranks = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert sorted(i for rank in ranks for i in rank["ids"]) == list(range(NUM_SAMPLES))
     assert all(rank["sizes"] == [NUM_BYTES] for rank in ranks)
@@ -102,7 +99,7 @@ def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls, tmp_path
 
 def test_a_program_that_waits_for_a_store_ends_at_ctrl_c(s3, urls):
     with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
-        with reading(proxy, s3, [PROGRAM, "alone", *urls]) as process:
+        with reading(proxy, s3, urls) as process:
             wait_for(process, "begun")
             proxy.leave()
             wait_for(process, "waits")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,10 +44,11 @@ def run_ranks(
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
     check: bool = True,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program on `nproc` ranks of this machine, as `torchrun` does; see `run_several`."""
     run = Run((program, *args), nproc, check)
-    [done] = run_several(run, preload=preload, timeout=timeout, env=env)
+    [done] = run_several(run, preload=preload, timeout=timeout, env=env, folder=folder)
     return done
 
 
@@ -55,22 +57,25 @@ def run_several(
     preload: Sequence[str] = (),
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run programs one after the other, forked from one process that has imported `preload`.
 
-    A rank that fails ends the others of its run, and later runs begin nevertheless.
+    A rank that fails ends the others of its run, and later runs begin nevertheless. In `folder`
+    the output of the first run grows as "0.out", of the second as "1.out".
 
     Raises:
         AssertionError: the runs did not end in `timeout` seconds together, or one with `check` did
             not end with 0; holds the output.
     """
-    with tempfile.TemporaryDirectory(prefix="ranks") as folder:
+    with ExitStack() as stack:
+        folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ranks")))
         call = {
             "environment": environment({"GLOO_SOCKET_IFNAME": "lo", **(env or {})}),
             "cwd": str(Path.cwd()),
-            "output": str(Path(folder, "launcher.out")),
+            "output": str(folder / "launcher.out"),
             "preloaded": list(preload),
-            "folder": folder,
+            "folder": str(folder),
             "runs": [
                 {"args": [str(arg) for arg in run.args], "nproc": run.nproc, "env": dict(run.env)}
                 for run in runs
@@ -79,12 +84,12 @@ def run_several(
         try:
             _call_launcher(json.dumps(call), timeout)
         except AssertionError as error:
-            texts = [path.read_text() for path in sorted(Path(folder).glob("*.out"))]
+            texts = [path.read_text() for path in sorted(folder.glob("*.out"))]
             raise AssertionError("\n".join([str(error), *texts])) from None
-        codes = json.loads(Path(folder, "codes.json").read_text())
+        codes = json.loads((folder / "codes.json").read_text())
         done = [
             subprocess.CompletedProcess(
-                list(run.args), code, Path(folder, f"{number}.out").read_text(), ""
+                list(run.args), code, (folder / f"{number}.out").read_text(), ""
             )
             for number, (run, code) in enumerate(zip(runs, codes, strict=True))
         ]
