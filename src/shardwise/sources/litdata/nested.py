@@ -60,7 +60,7 @@ def _json(data: bytes, at: int) -> Any:
 
 
 class _Leaf:
-    """A reader. Each count is held against the bytes that are left before anything is allocated."""
+    """A reader. No count is allocated for: what it counts has bytes of its own, or is refused."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -75,15 +75,8 @@ class _Leaf:
             )
         return self.data[begin : self.at]
 
-    def count(self, least_bytes: int) -> int:
-        """A number of things that have at least so many bytes each."""
-        number = int.from_bytes(self.take(4), "little")
-        if number * least_bytes > len(self.data) - self.at:
-            raise ValueError(
-                f"a nested value is cut or damaged: {number} entries from byte {self.at} on, and "
-                f"it has {len(self.data)} bytes"
-            )
-        return number
+    def count(self) -> int:
+        return int.from_bytes(self.take(4), "little")
 
     def value(self, depth: int) -> Any:
         begin = self.at
@@ -92,21 +85,19 @@ class _Leaf:
             return _SCALARS[tag](self)
         if tag in _ARRAYS:
             dtype = np.dtype(_ARRAYS[tag])
-            number = self.count(dtype.itemsize)
-            return np.frombuffer(self.take(number * dtype.itemsize), dtype).tolist()
+            return np.frombuffer(self.take(self.count() * dtype.itemsize), dtype).tolist()
         if tag == _TEXTS:
-            return [self.text() for _ in range(self.count(4))]
+            return [self.text() for _ in range(self.count())]
         if tag == _DICT:
             return self.mapping(depth)
         if tag == _ROWS:
             return self.rows()
         if tag == _JSON:
-            number = self.count(1)
-            return _json(self.take(number), begin)
+            return _json(self.take(self.count()), begin)
         raise ValueError(f"a nested value has the tag {tag} at byte {begin}, which is not known")
 
     def text(self) -> str:
-        # Most of what is read: `take` and `count` would make it half as fast.
+        # Without `take` and `count`, which make a list of texts take 1.4 times as long.
         begin = self.at + 4
         self.at = begin + int.from_bytes(self.data[self.at : begin], "little")
         if self.at > len(self.data):
@@ -128,12 +119,12 @@ class _Leaf:
     def mapping(self, depth: int) -> dict[str, Any]:
         if depth == _MAX_DEPTH:
             raise ValueError(f"a nested value is deeper than {_MAX_DEPTH} at byte {self.at}")
-        number = self.count(5)
-        return {self.text(): self.value(depth + 1) for _ in range(number)}
+        return {self.text(): self.value(depth + 1) for _ in range(self.count())}
 
     def rows(self) -> list[dict[str, Any]]:
-        num_rows, num_keys = self.count(1), self.count(4)
+        num_rows, num_keys = self.count(), self.count()
         keys = [self.text() for _ in range(num_keys)]
+        # A row without keys has no bytes: 2**32 of them would fill the memory.
         if num_rows * max(num_keys, 1) > len(self.data) - self.at:
             raise ValueError(
                 f"a nested value is cut or damaged: {num_rows} rows of {num_keys} values from byte "
