@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwise as sw
+from shardwise.sources.litdata import arrow_rows
 from shardwise.sources.litdata.nested import as_json, loads
+from shardwise.sources.litdata.tree import Node
 from tests.support.foreign_samples import NESTED, NUM_SAMPLES, litdata_nested
 from tests.support.litdata_nested import encode
 
@@ -160,3 +162,22 @@ def test_nested_values_are_built_into_shards(tmp_path, target, opened):
     assert len(built) == NUM_SAMPLES
     for sample in built:
         assert typed(sample["meta.json"]) == typed(litdata_nested(sample["id"])["meta"])
+
+
+@pytest.mark.parametrize(("serializer", "is_read"), [("json", True), ("int", False)])
+def test_a_null_in_arrow_rows_is_read_where_nested_values_are(serializer, is_read):
+    pa = pytest.importorskip("pyarrow")
+    sink = pa.BufferOutputStream()
+    table = pa.table({"x": [[1], None] if is_read else [1, None]})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    rows = sink.getvalue().to_pybytes()
+    data = rows + struct.pack("<I", len(rows)) + arrow_rows.MAGIC
+    options = {"nodes": {"x": Node(range(1))}, "serializers": [serializer], "url": "x"}
+    if not is_read:
+        with pytest.raises(sw.DataError, match="row 1 of the chunk: a null"):
+            arrow_rows.open_rows(data, num_records=2, **options)
+        return
+    found = arrow_rows.open_rows(data, num_records=2, **options)
+    assert found.content is not None
+    assert found.content.tobytes().endswith(struct.pack("<I", 4) + b"null")
