@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.support.raw_tars import member
 from tests.support.tars import make_shards
 
 KINDS = ["parquet", "parquet directory", "lance", "folder", "list"]
+FOREIGN = Path(__file__).parents[1] / "sources" / "foreign" / "data"
 
 
 def write_data(directory: Path, kind: str) -> Path:
@@ -48,12 +51,44 @@ def test_commands_take_tables_and_folders_or_say_that_they_are_for_tar(tmp_path,
     planned = document("plan", data, "--world-size", 2, "--batch-size", 8)
     assert planned["coverage"]["num_distinct"] == 40
     assert document("bench", data, "--batches", 2, "--num-threads", 1)["num_batches"] == 2
-    for command in ("index", "verify", "doctor"):
+    verified = document("verify", data)
+    assert (verified["num_samples"], verified["num_problems"]) == (40, 0)
+    for command in ("index", "doctor"):
         said = " ".join(run(command, data, exit_code=2).stderr.split())
         assert f"{command} is for tar shards" in said
-        assert "`shardwise info`, `plan` and `bench` take it" in said
+        assert "`shardwise verify` reads and checks it, `info`, `plan`, `bench`" in said
     said = run("info", data, "--accept-unfinished", exit_code=2).stderr
     assert "are for tar shards" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("name", ["mds", "mds-zstd", "litdata", "litdata-rows", "tfrecord"])
+def test_other_formats_are_shown_and_verified(tmp_path, name):
+    data = Path(shutil.copytree(FOREIGN / name, tmp_path / name))
+    assert document("info", data)["num_samples"] == 11
+    assert document("verify", data)["num_samples"] == 11
+    assert "11 samples read" in run("verify", data).stdout
+    said = " ".join(run("doctor", data, exit_code=2).stderr.split())
+    assert f"looks like what shardwise.{name.partition('-')[0]} opens" in said
+    # Each shard but the damaged one is read on.
+    path = sorted(each for each in data.iterdir() if each.suffix not in (".json", ".tfi"))[0]
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content[: len(content) // 2])
+    if name == "tfrecord":
+        # Its records are listed by a scan, which fails as a whole.
+        assert "was it cut" in run("verify", data, exit_code=1).stderr
+        return
+    found = document("verify", data, exit_code=1)
+    assert (found["num_problems"], found["problems"][0]["url"]) == (1, str(path))
+    assert 0 < found["num_samples"] < 11
+
+
+def test_an_index_json_by_itself_is_opened_and_tokens_say_what_to_name(tmp_path):
+    assert document("verify", FOREIGN / "litdata" / "index.json")["num_samples"] == 11
+    index = {"chunks": [], "config": {"item_loader": "TokensLoader"}}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    assert "sw.tokens(path, block=...)" in run("info", tmp_path, exit_code=2).stderr
+    with pytest.raises(sw.MissingShardError, match=r"has an index\.json .* sw\.mds reads"):
+        sw.tar(tmp_path)
 
 
 @pytest.mark.parametrize("command", ["index", "info", "plan", "verify", "bench", "doctor"])

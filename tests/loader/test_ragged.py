@@ -110,12 +110,13 @@ def test_a_ragged_field_can_be_refused(way):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([1, None, 3], "no value beside a int"),
-        ([np.zeros(2), None, np.zeros(2)], r"no value beside float64 \[2\]"),
+        ([1, None, 3], r"no value beside a int; say what stands for a null, by fill="),
+        ([np.zeros(2), None, np.zeros(2)], r"no value beside float64 \[2\]; .* fill="),
+        ([np.zeros(2), np.zeros((1, 2))], r"\[1, 2\] beside float64 \[2\]; .* of dimensions"),
         ([np.zeros(2), np.zeros(2, np.float32)], r"float32 \[2\] beside float64 \[2\]; .* dtype"),
-        ([np.zeros(2), 3], r"a int beside float64 \[2\]"),
+        ([np.zeros(2), 3], r"a int beside float64 \[2\]; give all of them one type"),
         ([np.float32(1), 2.0], r"a float beside float32 \[\]"),
-        ([True, 1], "a int beside a bool"),
+        ([True, 1], "a int beside a bool; give all of them one type"),
     ],
     ids=str,
 )

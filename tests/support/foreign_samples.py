@@ -10,6 +10,7 @@ import numpy as np
 __all__ = [
     "MDS_COLUMNS",
     "NUM_SAMPLES",
+    "litdata_nested",
     "litdata_row",
     "litdata_sample",
     "mds_sample",
@@ -56,6 +57,34 @@ def litdata_sample(i: int) -> dict[str, Any]:
         "floats": np.arange(i + 1, dtype=np.float32),
         "plane": np.full((1, 2), i, np.int64),
         "nested": [i, (f"n{i}", 2 * i)],
+    }
+
+
+# One value for each of the forms that LitData stores a nested value in.
+NESTED: list[Any] = [
+    [1, -2, 2**62],
+    ["a", "é", ""],
+    [0.5, float("inf"), float("-inf")],
+    [True, False],
+    [],
+    [{"a": 1, "b": None, "c": "x", "d": True, "e": 0.5}, {**dict.fromkeys("abcd", 1.0), "e": ""}],
+    [1, "a", None, 2**64, [2.0, [True]]],
+    {"k": {"z": [1], "e": {}}, "n": None, "b": True, "f": -0.0, "i": -1, "s": "é",
+     "r": [{"a": 1}], "m": [[1], [2.5]]},
+    "text é",
+    None,
+    7,
+]  # fmt: skip
+
+
+def litdata_nested(i: int) -> dict[str, Any]:
+    """Sample i of nested values beside an array, for which LitData writes no Arrow rows."""
+    tags = [f"t{n}" for n in range(i)]
+    return {
+        "id": i,
+        "row": np.full(i % 3 + 1, i, np.int16),
+        "value": NESTED[i],
+        "meta": {"boxes": [{"x": n, "y": n / 2} for n in range(i)], "tags": tags},
     }
 
 

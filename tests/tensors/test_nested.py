@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -49,9 +51,21 @@ def test_a_batch_without_samples_is_nested_too() -> None:
     assert batch["x"].shape[0] == 0
 
 
-def test_values_that_differ_in_more_than_the_first_dimension_are_an_error() -> None:
-    data = sw.wrap([{"x": np.zeros((2, 1 + i))} for i in range(8)])
-    with pytest.raises(DataError, match="first dimension alone; use ragged='pad'"):
+@pytest.mark.parametrize(
+    ("odd", "remedy"),
+    [
+        (np.zeros((2, 3)), "pad them with ragged='pad'"),
+        (np.zeros((3, 2), np.float32), "give all of them one dtype, in decode"),
+        (np.zeros(3), "one type and number of dimensions"),
+        (None, "what stands for a null, by fill="),
+    ],
+    ids=str,
+)
+def test_values_that_differ_in_more_than_the_first_dimension_are_an_error(
+    odd: Any, remedy: str
+) -> None:
+    data = sw.wrap([{"x": odd if i == 1 else np.zeros((2, 2))} for i in range(8)])
+    with pytest.raises(DataError, match="first dimension alone; .*" + remedy):
         next(iter(make(data)))
 
 

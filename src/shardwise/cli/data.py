@@ -1,17 +1,18 @@
 """URLS to a dataset: of tar shards, tables or folders, or made in Python, by the names.
 
-Tar shards are what the commands are about; `info`, `plan` and `bench` take the rest as well. The
-library is imported when data are opened.
+Tar shards are what the commands are about; `info`, `plan`, `bench` and `verify` take the rest as
+well. The library is imported when data are opened.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -94,10 +95,14 @@ def _imported(name: str, url: str) -> ModuleType:
 
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
 _LISTS = (".csv", ".jsonl")
+_TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
 def kind_of(urls: Sequence[str]) -> str:
-    """What the URLS are by their names: "tar", "parquet", "lance", "files" or "python"."""
+    """What the URLS are: the function of shardwise that opens them, or "python".
+
+    By their names, but for the local `index.json` of MDS and LitData, which is read.
+    """
     if is_python(urls[0]):
         return "python"
     first = urls[0].rstrip("/").lower()
@@ -107,7 +112,25 @@ def kind_of(urls: Sequence[str]) -> str:
         return "parquet"
     if first.endswith(_LISTS):
         return "files"
+    if first.endswith(_TFRECORDS):
+        return "tfrecord"
+    if first.endswith("index.json"):
+        return _kind_of_index(Path(urls[0])) or "tar"
     return _kind_of_directory(Path(urls[0])) if os.path.isdir(urls[0]) else "tar"  # noqa: PTH112
+
+
+def _kind_of_index(path: Path) -> str | None:
+    """Whose `index.json` a local file is, if it is one."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    config = document.get("config")
+    if isinstance(config, dict) and "chunks" in document:
+        return "tokens" if config.get("item_loader") == "TokensLoader" else "litdata"
+    return "mds" if "shards" in document and "version" in document else None
 
 
 def _kind_of_directory(path: Path) -> str:
@@ -118,6 +141,10 @@ def _kind_of_directory(path: Path) -> str:
         return "tar"
     if (path / "_versions").is_dir():
         return "lance"
+    if (kind := _kind_of_index(path / "index.json")) is not None:
+        return kind
+    if suffixes.intersection(_TFRECORDS):
+        return "tfrecord"
     if suffixes.intersection(_TABLES):
         return "parquet"
     is_folder = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
@@ -131,8 +158,9 @@ def require_tar(urls: Sequence[str], command: str) -> None:
     if kind != "tar":
         what = "a dataset in Python" if kind == "python" else f"what shardwise.{kind} opens"
         raise click.UsageError(
-            f"{command} is for tar shards, and {urls[0]!r} looks like {what}, which has no index: "
-            "`shardwise info`, `plan` and `bench` take it"
+            f"{command} is for tar shards, and {urls[0]!r} looks like {what}, which needs none of "
+            "its indexes: `shardwise verify` reads and checks it, `info`, `plan`, `bench` and "
+            "`convert` take it, too"
         )
 
 
@@ -156,10 +184,21 @@ def open_data(
         return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
     if index is not None or accept_unfinished:
         raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
-    if kind == "parquet":
-        return sw.parquet(urls)
+    several: dict[str, Callable[..., Dataset]] = {
+        "parquet": sw.parquet, "mds": sw.mds, "tfrecord": sw.tfrecord,
+    }  # fmt: skip
+    if kind in several:
+        return several[kind](urls)
     if len(urls) > 1:
         raise click.UsageError(f"give one of these, not {len(urls)}: each is a dataset")
     if kind == "python":
         return open_python(urls[0])
-    return sw.lance(urls[0]) if kind == "lance" else sw.files(urls[0])
+    if kind == "tokens":
+        raise click.UsageError(
+            f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
+            "module:function, that returns sw.tokens(path, block=...)"
+        )
+    one: dict[str, Callable[..., Dataset]] = {
+        "lance": sw.lance, "litdata": sw.litdata, "files": sw.files,
+    }  # fmt: skip
+    return one[kind](urls[0])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.data import require_tar
+from shardwise.cli.data import kind_of, open_data
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
 from shardwise.cli.shards import describe_problem, list_shards, write_problem, wrong_entries
+from shardwise.cli.verify_samples import verify_samples
 from shardwise.errors import ShardwiseError
 from shardwise.sources.manifest import Shard
 from shardwise.sources.tar.check.problems import Problem, problem_of
@@ -20,6 +21,9 @@ from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
 from shardwise.sources.tar.media.check import media_problems
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
 
 __all__ = ["verify"]
 
@@ -40,9 +44,16 @@ def verify(
     each payload against its digest, if the index has digests; a list's counts and a manifest's
     entries against the shards.
     With --media, videos and sound against their sidecar's checksums, or by decoding them all.
-    Exit code 1 if there is a problem.
+    Of other formats, such as Parquet, MDS or LitData, each sample is read, and what the format has
+    of sizes and checksums is checked. Exit code 1 if there is a problem.
     """
-    require_tar(urls, "verify")
+    if kind_of(urls) != "tar":
+        if media:
+            raise click.UsageError("--media is for tar shards")
+        with usage_errors():
+            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        _verify_samples(data, as_json=as_json)
+        return
     with usage_errors():
         shards = list_shards(urls)
     begin = time.perf_counter()
@@ -70,17 +81,43 @@ def verify(
                 counts[url] = Shard(url, used.num_samples, used.num_bytes)
         problems += _wrong_counts(urls, counts)
         problems += wrong_entries(urls, index, {problem.url for problem in problems})
-    seconds = time.perf_counter() - begin
     document = {
         "num_shards": len(shards),
         "num_bytes": num_bytes,
         "num_with_digests": num_with_digests,
+        **_found(num_bytes, time.perf_counter() - begin, problems, num_bad),
+    }
+    _finish(document, problems, as_json=as_json)
+
+
+def _verify_samples(data: Dataset, *, as_json: bool) -> None:
+    begin = time.perf_counter()
+    with progress("verifying", data.source.manifest.num_samples) as show_done:
+        report = verify_samples(data.source, show_done)
+    seconds = time.perf_counter() - begin
+    document = {
+        "num_shards": report.num_shards,
+        "num_samples": report.num_samples,
+        "num_bytes": report.num_bytes,
+        **_found(report.num_bytes, seconds, report.problems, len(report.problems)),
+    }
+    _finish(document, report.problems, as_json=as_json)
+
+
+def _found(
+    num_bytes: int, seconds: float, problems: Sequence[Problem], num_bad: int
+) -> dict[str, Any]:
+    return {
         "seconds": round(seconds, 6),
         "bytes_per_s": round(num_bytes / seconds),
         "num_problems": len(problems),
         "num_shards_with_problems": num_bad,
         "problems": [describe_problem(problem) for problem in problems],
     }
+
+
+def _finish(document: dict[str, Any], problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Write the result; exit code 1 if there are problems."""
     if as_json:
         write_document(document)
     else:
@@ -137,6 +174,9 @@ def _show_summary(document: dict[str, Any]) -> None:
         )
     else:
         write_line(f"{shards} without a problem ({read}, {speed})")
+    if "num_with_digests" not in document:
+        write_line(f"{plural(document['num_samples'], 'sample')} read, with the format's checksums")
+        return
     without = document["num_shards"] - document["num_with_digests"]
     if without:
         write_line(

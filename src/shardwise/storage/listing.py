@@ -89,6 +89,12 @@ def empty_directory_error(
     """The error for a directory in which no name ends in one of `suffixes`."""
     patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
     examples = f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+    if "index.json" in names:
+        return MissingShardError(
+            f"no {patterns} in the directory, which has an index.json (it holds {examples}): "
+            "sw.mds reads that of MosaicML Streaming, sw.litdata and sw.tokens those of LitData",
+            url=url,
+        )
     return MissingShardError(
         f"no {patterns} in the directory ({f'it holds {examples}' if names else 'it is empty'}); "
         f"subdirectories are not searched: give a glob such as 'DIR/**/*{suffixes[0]}' for them",

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from shardwise.engine.batch.padding import description_of, form_of
+from shardwise.engine.batch.ragged import remedy_for
 from shardwise.errors import DataError
 from shardwise.tensors.convert import to_tensors
 
@@ -78,7 +79,7 @@ def _joined(name: str, column: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[An
             raise DataError(
                 f"row {row} of the batch is {description_of(value)} beside "
                 f"{description_of(column[0])}: ragged='nested' needs arrays of one dtype that "
-                "differ in their first dimension alone; use ragged='pad'",
+                f"differ in their first dimension alone; {remedy_for(column)}",
                 field=name,
             )
     lengths = [len(value) for value in column]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.mosaic import without_torchvision
 from tests.support.foreign_samples import (
     MDS_COLUMNS,
     NUM_SAMPLES,
+    litdata_nested,
     litdata_row,
     litdata_sample,
     mds_sample,
@@ -43,12 +46,14 @@ def write_litdata(name: str, **options: str) -> None:
     writer.merge(1)
 
 
-def write_rows(name: str, **options: str) -> None:
+def write_rows(
+    name: str, sample: Callable[[int], dict[str, Any]] = litdata_row, **options: str
+) -> None:
     from litdata.streaming.writer import BinaryWriter
 
     writer = BinaryWriter(str(DATA / name), chunk_size=4, **options)
     for i in range(NUM_SAMPLES):
-        writer.add_item(i, litdata_row(i))
+        writer.add_item(i, sample(i))
     writer.done()
     writer.merge(1)
 
@@ -78,5 +83,6 @@ if __name__ == "__main__":
         write_litdata(f"litdata-{level}", compression="zstd", compression_level=level)
     write_rows("litdata-rows")
     write_rows("litdata-rows-zstd", compression="zstd")
+    write_rows("litdata-nested", litdata_nested)
     write_tfrecord(DATA / "tfrecord" / "a.tfrecord", range(6))
     write_tfrecord(DATA / "tfrecord" / "b.tfrecord", range(6, NUM_SAMPLES))

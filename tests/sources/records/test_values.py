@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardwise.columns import BytesColumn
 from shardwise.errors import DataError
 from shardwise.sources.litdata import serializers
 from shardwise.sources.litdata.tree import parse
 from shardwise.sources.mds import encodings
+from shardwise.sources.records.forms import BadRowError, column_of
 from shardwise.sources.records.pictures import cut_list, raw_picture
 from shardwise.sources.records.unzip import unzip
 
@@ -41,11 +43,12 @@ def test_pixels_are_what_pillow_says(mode):
     assert np.array_equal(found, np.asarray(image))
 
 
-def test_nested_values_in_binary_form_are_refused_with_what_helps():
-    decode = serializers.form_of("json").decode
-    assert decode is not None
-    with pytest.raises(ValueError, match=r"select\(\) the other fields, or write .* json\.dumps"):
-        decode(b"\x03\x01")
+@pytest.mark.parametrize("kinds", [encodings, serializers])
+def test_json_that_is_nested_too_deeply_is_a_bad_row(kinds):
+    column = BytesColumn.of([b"[]", b"[" * 200_000])
+    with pytest.raises(BadRowError, match=r"200000|recursion") as caught:
+        column_of(kinds.form_of("json"), column)
+    assert caught.value.row == 1
 
 
 @given(st.lists(st.binary(max_size=20), max_size=5))

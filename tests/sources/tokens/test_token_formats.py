@@ -184,6 +184,14 @@ def test_a_foreign_damaged_or_unknown_file_is_told(tmp_path, name, data, options
     assert raised.value.url == str(path)
 
 
+def test_a_prefix_of_megatron_names_its_file_of_tokens(tmp_path):
+    write_megatron(tmp_path / "a.bin", documents_of(SIZES))
+    with pytest.raises(sw.MissingShardError, match=r"name its tokens, '.*a\.bin'"):
+        len(sw.tokens(tmp_path / "a", block=4))
+    with pytest.raises(sw.MissingShardError, match=r"no such file \("):
+        len(sw.tokens(tmp_path / "b", block=4))
+
+
 def test_two_dtypes_and_formats_without_documents_are_refused(tmp_path):
     write_megatron(tmp_path / "a.bin", documents_of(SIZES))
     write_megatron(tmp_path / "b.bin", documents_of(SIZES, "int32"))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardwise.engine.batch.padding import Padding, description_of, form_of
 from shardwise.errors import DataError
 
-__all__ = ["RAGGED", "Ragged", "RaggedFields", "odd_value"]
+__all__ = ["RAGGED", "Ragged", "RaggedFields", "odd_value", "remedy_for"]
 
 Ragged = Literal["list", "error", "pad", "nested"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)
@@ -73,7 +73,7 @@ class RaggedFields:
             if name not in fixed and isinstance(column, list) and name not in self._warned:
                 odd = odd_value(column)
                 if odd is not None:
-                    self._warn(name, *odd, remedy=_remedy(column), keys=keys, ids=ids)
+                    self._warn(name, *odd, remedy=remedy_for(column), keys=keys, ids=ids)
         return dict(data)
 
     def _warn(
@@ -100,9 +100,18 @@ class RaggedFields:
         )
 
 
-def _remedy(values: Sequence[Any]) -> str:
-    forms = map(form_of, values)
-    if len({form[1] for form in forms if isinstance(form, tuple)}) > 1:
+def remedy_for(values: Sequence[Any]) -> str:
+    """What to change so that the values of a field can be a tensor, as the end of a sentence."""
+    forms = list(map(form_of, values))
+    if any(value is None for value in values):
+        return (
+            "say what stands for a null, by fill= of sw.parquet and sw.lance or in a map(), or "
+            "leave such samples out with subset()"
+        )
+    shapes = [form[0] for form in forms if isinstance(form, tuple)]
+    if len(shapes) < len(values) or len(set(map(len, shapes))) > 1:
+        return "give all of them one type and number of dimensions, in decode() or a map()"
+    if len({form[1] for form in forms}) > 1:
         return "give all of them one dtype, in decode() or a map()"
     return "give its decoder a size= or shape, so that all are alike, or pad them with ragged='pad'"
 

@@ -78,7 +78,7 @@ def open_rows(
 
 def _stored(serializer: str, value: Any) -> bytes:
     """A leaf as its serialiser stores it."""
-    if value is None:
+    if value is None and serializer != "json":
         raise ValueError("a null, which no other chunk can have: write it as a value")
     if serializer in ("str", "text"):
         return str(value).encode("utf-8")

@@ -5,7 +5,6 @@ Source: LitData 0.2, its module of serialisers. Nothing is ever unpickled.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.sources.litdata import nested
 from shardwise.sources.records.forms import STORED, Form, little_endian
 from shardwise.sources.records.pictures import cut_list, raw_picture
 
@@ -93,15 +93,6 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8")
 
 
-def _json(data: bytes) -> Any:
-    if data[:1] not in (b"{", b"["):
-        raise ValueError(
-            "nested values in LitData's own binary form, which is not read: select() the other "
-            "fields, or write the data again with json.dumps(value) in its place"
-        )
-    return json.loads(data)
-
-
 _NUMBERS = {
     "int": Form(layout=((), little_endian("int64"))),
     "float": Form(layout=((), little_endian("float64"))),
@@ -114,5 +105,5 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "tensor": _tensor,
     "pil": raw_picture,
     "jpeg_array": cut_list,
-    "json": _json,
+    "json": nested.loads,
 }

@@ -17,6 +17,7 @@ import numpy as np
 from shardwise.columns import BytesColumn, Column, values_of
 from shardwise.errors import DataError
 from shardwise.shown import shown
+from shardwise.sources.litdata import nested
 from shardwise.sources.litdata.arrow_rows import FOOTER_BYTES, MAGIC, SERIALIZERS, open_rows
 from shardwise.sources.litdata.frames import open_frames
 from shardwise.sources.litdata.serializers import form_of
@@ -143,7 +144,10 @@ class LitDataSource(RecordSource):
         return self._index.may_have_rows or self._index.level in ("chunk", "batch")
 
     def undecoded(self, names: Sequence[str]) -> Self:
-        """As `RecordSource.undecoded`; values of several leaves are no bytes, and stay values."""
+        """As `RecordSource.undecoded`; values of several leaves are no bytes, and stay values.
+
+        Nested values that are one leaf are JSON, in whichever form they are stored.
+        """
         return super().undecoded([name for name in names if self._index.nodes[name].is_leaf])
 
     def _open_shard(self, number: int) -> RecordShard:
@@ -185,18 +189,28 @@ class LitDataSource(RecordSource):
 
     def _field(self, name: str, node: Node, leaves: Sequence[BytesColumn]) -> Column:
         if node.is_leaf:
-            return leaves[node.leaves.start]
-        values = {}
-        for leaf in node.leaves:
-            try:
-                values[leaf] = values_of(column_of(self._index.forms[leaf], leaves[leaf]))
-            except BadRowError as error:
-                raise BadRowError(error.row, f"in the field {name!r}: {error.reason}") from error
+            leaf = node.leaves.start
+            if name in self._undecoded and self._index.serializers[leaf] == "json":
+                return BytesColumn.of(_values(name, _AS_JSON, leaves[leaf]))
+            return leaves[leaf]
+        values = {
+            leaf: _values(name, self._index.forms[leaf], leaves[leaf]) for leaf in node.leaves
+        }
         num_rows = len(leaves[0]) if leaves else 0
         return [
             node.value({leaf: of_leaf[row] for leaf, of_leaf in values.items()})
             for row in range(num_rows)
         ]
+
+
+def _values(name: str, form: Form, leaf: BytesColumn) -> list[Any]:
+    try:
+        return values_of(column_of(form, leaf))
+    except BadRowError as error:
+        raise BadRowError(error.row, error.reason, field=name) from error.__cause__
+
+
+_AS_JSON = Form(decode=nested.as_json)
 
 
 def _nested(data: bytes) -> Any:

@@ -53,6 +53,8 @@ def column_of(form: Form, stored: BytesColumn) -> Column:
             values.append(form.decode(data))
         except (ValueError, IndexError, OverflowError) as error:
             raise BadRowError(row, str(error)) from error
+        except RecursionError as error:
+            raise BadRowError(row, f"{len(data)} bytes are nested too deeply") from error
     return values
 
 
@@ -62,11 +64,13 @@ class BadRowError(ValueError):
     Attributes:
         row: its number in the column.
         reason: what is wrong.
+        field: of the sample, where it is known.
     """
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, row: int, reason: str, *, field: str | None = None) -> None:
         self.row = row
         self.reason = reason
+        self.field = field
         super().__init__(reason)
 
 

@@ -187,7 +187,7 @@ class RecordSource(ABC):
                 error.reason,
                 url=self.manifest.shards[shard].url,
                 key=keys[row],
-                field=name or None,
+                field=error.field or name or None,
                 offset=int(self._shard(shard).starts[rows[row]]),
                 index=int(ids[row]),
             ) from error.__cause__

@@ -82,7 +82,15 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
     name = base_name(url)
     if name == _LITDATA:
         return open_litdata(url, dtype, options)
-    stat = open_file(url, options=options).stat()
+    try:
+        stat = open_file(url, options=options).stat()
+    except MissingShardError as error:
+        prefixed = f"{url}.bin"
+        if is_local(url) and os.path.isfile(local_path(prefixed)):  # noqa: PTH113 - keeps './'
+            raise MissingShardError(
+                f"no such file: with a prefix of Megatron's, name its tokens, {prefixed!r}", url=url
+            ) from error
+        raise
     if name.endswith(".npy"):
         return [open_npy(url, stat, dtype, options)]
     if not name.endswith(".bin"):

@@ -323,6 +323,27 @@ def test_a_tag_is_a_version(tmp_path):
     ds = sw.lance(path, version="train")
     assert len(ds) == 10
     assert ds.fingerprint == sw.lance(path, version=1).fingerprint
+    with pytest.raises(sw.MissingShardError, match=r"are 1, 2; its tags are 'train'"):
+        len(sw.lance(path, version="trian"))
+    lance.dataset(path).tags.delete("train")
+    with pytest.raises(sw.MissingShardError, match="it has no tags"):
+        len(sw.lance(path, version="train"))
+
+
+def test_a_copy_is_the_same_table_under_the_same_name_only(tmp_path):
+    path = make_table(tmp_path / "t.lance", num_rows=10)
+    same = shutil.copytree(path, tmp_path / "elsewhere" / "t.lance")
+    other = shutil.copytree(path, tmp_path / "u.lance")
+    assert sw.lance(same).fingerprint == sw.lance(path).fingerprint
+    assert sw.lance(other).fingerprint != sw.lance(path).fingerprint
+
+
+def test_a_parquet_file_names_what_reads_it(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(sw.MissingShardError, match=r"sw\.parquet reads it"):
+        len(sw.lance(path))
 
 
 def test_a_state_resumes_on_the_same_version_only(tmp_path):

@@ -86,13 +86,23 @@ class LanceTable:
         try:
             with _as_ours(uri):
                 self._dataset = lance.dataset(uri, version, storage_options=self._settings)
-        except DataError as error:
+        except (DataError, StorageError) as error:
+            if uri.lower().endswith((".parquet", ".parq", ".pq", ".arrow")):
+                raise MissingShardError(
+                    "no Lance table but, by its name, a Parquet or Arrow file: sw.parquet reads it",
+                    url=uri,
+                ) from error
+            if isinstance(error, StorageError):
+                raise
             versions = self.versions()
             if versions is None:
                 raise MissingShardError(f"no Lance table: {error.reason}", url=uri) from error
             if version is None or version in versions:
                 raise
-            raise MissingShardError(_version_is_gone(version, versions), url=uri) from error
+            gone = _version_is_gone(version, versions)
+            if isinstance(version, str):
+                gone += f"; {self._tags()}"
+            raise MissingShardError(gone, url=uri) from error
 
     def versions(self) -> list[int] | None:
         """The numbers of all versions there are now; None if there is no table."""
@@ -101,6 +111,11 @@ class LanceTable:
             return [int(each["version"]) for each in latest.version_refs()]
         except (OSError, ValueError):
             return None
+
+    def _tags(self) -> str:
+        with _as_ours(self.uri):
+            tags = lance.dataset(self.uri, storage_options=self._settings).tags.list()
+        return f"its tags are {', '.join(map(repr, sorted(tags)))}" if tags else "it has no tags"
 
     def description(self) -> Description:
         """What the version holds; O(fragments), reads no data."""
