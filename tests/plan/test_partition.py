@@ -327,3 +327,10 @@ def test_steps_and_ranks_that_are_not_there_are_refused() -> None:
             partition.positions(0, rank)
     with pytest.raises(TypeError, match="batch_size"):
         Partition(10, 2.0, 2)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_is_never_full_takes_the_memory_of_its_samples():
+    partition = Partition(10, 2**40, 4, remainder="uneven")
+    assert [partition.positions(0, rank=rank)[0].size for rank in range(4)] == [3, 3, 2, 2]
+    with pytest.raises(ValueError, match=r"batch_size=9223372036854775808 x .* at most 2\*\*48"):
+        Partition(10, 2**63, 1)

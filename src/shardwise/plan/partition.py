@@ -22,6 +22,8 @@ __all__ = ["Partition", "Remainder", "checked_rank"]
 
 Remainder = Literal["drop", "pad", "uneven"]
 _REMAINDERS = ("drop", "pad", "uneven")
+# Positions of it, and steps times it, are int64.
+_MAX_GLOBAL_BATCH = 2**48
 _LEAST = {"num_samples": 0, "batch_size": 1, "world_size": 1, "start": 0, "lanes": 1}
 
 
@@ -60,6 +62,11 @@ class Partition:
             object.__setattr__(self, name, whole(name, getattr(self, name), least=least))
         if self.remainder not in _REMAINDERS:
             raise ValueError(f"remainder={self.remainder!r} must be 'drop', 'pad' or 'uneven'")
+        if self.global_batch_size > _MAX_GLOBAL_BATCH:
+            raise ValueError(
+                f"batch_size={self.batch_size} x world_size={self.world_size}: a global batch has "
+                "at most 2**48 samples; for all samples in one batch give their number"
+            )
         if self.start > self.num_samples:
             raise ValueError(
                 f"start={self.start} is behind the end of the epoch of {self.num_samples} samples"
@@ -139,8 +146,10 @@ class Partition:
         if not is_cut:
             positions = self._positions(begins, slots, size, shift)
             return positions, np.ones(len(positions), dtype=np.bool_)
-        positions = self._positions(begins[:-1], slots, size, shift)
         cut, valid = self._cut(begins[-1:], rank, slots, shift)
+        if len(steps) == 1:  # its size says nothing: 10 samples may be one batch of 10^9
+            return cut, valid
+        positions = self._positions(begins[:-1], slots, size, shift)
         return np.append(positions, cut), np.append(np.ones(len(positions), np.bool_), valid)
 
     def _positions(
