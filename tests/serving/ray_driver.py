@@ -56,9 +56,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def connected(loader: sw.DataLoader) -> list[str]:
-    """Addresses of the servers that a loader can use now."""
+    """Addresses of the servers that a loader can use now, in one order for all processes."""
     servers = loader.stats()["service"]["servers"]
-    return [address for address, each in servers.items() if each["is_connected"]]
+    return sorted(address for address, each in servers.items() if each["is_connected"])
 
 
 def pid_of(address: str) -> int | None:
