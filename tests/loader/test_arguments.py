@@ -360,6 +360,17 @@ def test_a_text_where_a_number_belongs_is_refused_by_name(name):
         make(None, 8, **{name: "3"})
 
 
+@pytest.mark.parametrize("name", ["timeout", "decode_timeout"])
+def test_more_seconds_than_a_float_holds_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"{name}=1000.*seconds above 0"):
+        make(None, 8, **{name: 10**400})
+
+
+def test_seconds_may_be_a_numpy_float_of_32_bits():
+    with make(None, 8, num_threads=2, timeout=np.float32(60)) as loader:
+        assert sum(map(len, ids(loader))) == 40
+
+
 def test_a_number_where_a_directory_belongs_is_refused_by_name():
     with pytest.raises(TypeError, match="coverage must be a str or a path, not a int"):
         make(None, 8, coverage=3)

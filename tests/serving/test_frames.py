@@ -125,6 +125,16 @@ def test_an_error_of_any_type_comes_back_as_one_with_its_message(error: Exceptio
     assert "tcp://a:1" in "".join(back.__notes__)
 
 
+@pytest.mark.parametrize("place", [4, 20])
+def test_a_frame_of_an_unknown_kind_is_not_taken_for_another_transports(place: int) -> None:
+    pipe = Pipe()
+    write(pipe, Kind.BATCH, 7, encode_batch(Batch({}, num_rows=1)))
+    pipe.data[place] = 99
+    with pytest.raises(FrameError, match=r"unknown kind.*99") as caught:
+        read_frame(pipe, LIMITS)
+    assert type(caught.value) is FrameError
+
+
 @settings(max_examples=300)
 @given(VALUES, st.integers(0, 10_000), st.integers(0, 255), st.binary(max_size=8))
 def test_a_damaged_frame_is_a_frame_error_or_a_batch(

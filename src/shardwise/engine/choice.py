@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from threading import TIMEOUT_MAX
@@ -71,8 +73,15 @@ class ExecutorOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real | None):
                 raise TypeError(f"{name}={value!r:.80}: use seconds above 0, or None to {never}")
-            if value is not None and not 0 < float(value) <= TIMEOUT_MAX:
-                raise ValueError(f"{name}={value}: use seconds above 0, or None to {never}")
+            if value is None:
+                continue
+            seconds = math.inf
+            with suppress(OverflowError):
+                seconds = float(value)
+            if not 0 < seconds <= TIMEOUT_MAX:
+                raise ValueError(f"{name}={value!s:.80}: use seconds above 0, or None to {never}")
+            # A sum with a numpy float of 32 bits is one, too, which nothing can wait for.
+            object.__setattr__(self, name, seconds)
         num_bytes = self.prefetch_bytes
         if not isinstance(num_bytes, int | np.integer) or num_bytes < 1:
             raise ValueError(f"prefetch_bytes={num_bytes!r:.80}: use a whole number from 1 on")

@@ -29,23 +29,28 @@ _Task = tuple[Future[None], Callable[..., None], tuple[Any, ...]]
 
 
 class ThreadPool:
-    """A fixed number of threads.
+    """A number of threads that may grow.
 
     Args:
-        num_threads: threads.
+        num_threads: threads at first.
         name: prefix of their names.
     """
 
     def __init__(self, num_threads: int, *, name: str) -> None:
+        self._name = name
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=_work, args=(self._tasks,), name=f"{name}_{i}", daemon=True)
-            for i in range(num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self.grow(num_threads)
         # A pool that is dropped ends its threads, and so does the interpreter's end.
         self._end = weakref.finalize(self, _end, os.getpid(), self._tasks, self._threads)
+
+    def grow(self, num_threads: int) -> None:
+        """Start threads until there are this many."""
+        for i in range(len(self._threads), num_threads):
+            name = f"{self._name}_{i}"
+            thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def submit(self, function: Callable[..., None], *args: Any) -> Future[None]:
         """Queue a call; its future is done when the call is, and has its error."""

@@ -37,6 +37,8 @@ __all__ = ["ThreadExecutor"]
 # 10 % one is. A moving average over about ten batches.
 _MOSTLY_BLOCKED, _SELDOM_BLOCKED = 0.5, 0.1
 _DECAY = 0.9
+# The key of the pool that loads large batches.
+_FOR_LARGE = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class ThreadExecutor:
         self.timeout = timeout
         # Two batches of two 4K clips, with their decoders, were 1.16 GB before any was made.
         self._bound = PrefetchBound(builder, prefetch_bytes, unmeasured_depth=1)
-        # By their number of threads.
+        # By the number of threads that are active; one for large batches has as many as they need.
         self._pools: dict[int, ThreadPool] = {}
         self._pid = 0
         self._is_fixed = is_fixed or num_threads == 1
@@ -185,14 +187,15 @@ class ThreadExecutor:
             samples=self.builder.dataset,
             row_bytes=self._bound.row_bytes,
         )
-        num_threads = self._num_active
+        which = num_threads = self._num_active
         if self._bound.row_bytes and self._bound.depth(self._num_prefetch) == 1:
             # Large batches, one in progress at a time: more threads than chunks would only take
             # turns, and each that decoded 4K video keeps up to 64 MB of freed memory.
-            num_threads = min(num_threads, len(ranges))
-        pool = self._pools.get(num_threads)
+            which, num_threads = _FOR_LARGE, min(num_threads, len(ranges))
+        pool = self._pools.get(which)
         if pool is None:
-            pool = self._pools[num_threads] = ThreadPool(num_threads, name="shardwise")
+            pool = self._pools[which] = ThreadPool(num_threads, name="shardwise")
+        pool.grow(num_threads)
         chunks = [
             (start, pool.submit(self.builder.fill, partial, start, stop)) for start, stop in ranges
         ]

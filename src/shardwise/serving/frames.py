@@ -220,7 +220,7 @@ def read_frame(
 
     Raises:
         OtherProtocolError: the first bytes are not a frame's.
-        FrameError: it is no frame, or longer than allowed.
+        FrameError: it is none that is known, or longer than allowed.
         ServiceError: the other end speaks TLS, and this one does not.
         EOFError, OSError: see `Connection.receive_into`.
     """
@@ -233,8 +233,10 @@ def read_frame(
             raise why from None
         raise
     magic, kind, number, num_header, reserved, num_payload = _PREFIX.unpack(prefix)
-    if magic != _MAGIC or reserved or kind not in tuple(Kind):
+    if magic != _MAGIC:
         raise other_protocol(connection, bytes(prefix))
+    if reserved or kind not in tuple(Kind):
+        raise FrameError(f"a frame of an unknown kind ({kind}, {reserved})")
     if num_header > limits.header or num_payload > limits.payload:
         raise FrameError(
             f"a frame of {num_header} and {num_payload} bytes, of at most {limits.header} and "

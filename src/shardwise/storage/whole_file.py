@@ -1,4 +1,4 @@
-"""A file read whole, by one request where it is in a store."""
+"""A file read whole, by one request where it is in a store and not long."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from shardwise.storage.options import StorageOptions
 
 __all__ = ["read_whole"]
 
-# Asked for without knowing the length: a file that is longer takes a second request.
-_FIRST_BYTES = 64 << 20
+# Asked for without knowing the length. Longer requests would be late and sent again, and through
+# fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
+_FIRST_BYTES = 8 << 20
 
 
 def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
@@ -27,6 +28,7 @@ def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
         finally:
             file.close()
     from shardwise.storage.pinned_object import PinnedObject
+    from shardwise.storage.requests.gather import gather_or_cancel
 
     remote = PinnedObject(url, options or StorageOptions())
 
@@ -42,7 +44,11 @@ def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
         num_bytes = first.stat.num_bytes
         if len(first.data) >= num_bytes:
             return bytes(first.data)
-        rest = await remote.get(len(first.data), num_bytes)
-        return b"".join((first.data, rest.data))
+        size = remote.client().latency.max_request_bytes
+        starts = range(len(first.data), num_bytes, size)
+        rest = await gather_or_cancel(
+            remote.get(start, min(start + size, num_bytes)) for start in starts
+        )
+        return b"".join((first.data, *(reply.data for reply in rest)))
 
     return remote.process.run(read())

@@ -303,8 +303,9 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                 yield CountedBatch.of(data, batch.rows) if is_counted else data
 
     def _move(self, epoch: int, start: int) -> None:
-        self._cursor = EpochCursor(epoch, start, self._cursor.times_set + 1)
-        self._shared.write(self._cursor)
+        cursor = EpochCursor(epoch, start, self._cursor.times_set + 1)
+        self._shared.write(cursor)
+        self._cursor = cursor
 
     def _state_in_worker(self, number: int, num_workers: int) -> dict[str, Any]:
         began = self._order.state(self._cursor.epoch, self._cursor.start).to_dict()

@@ -150,6 +150,16 @@ def test_one_large_batch_at_a_time_has_no_more_threads_than_chunks():
     assert len(set(used)) <= 3  # one loaded the first batch
 
 
+def test_large_batches_of_several_sizes_share_their_threads():
+    """Those for each size were kept: of 8 threads up to 36 with freed memory."""
+    data = sw.wrap([{"x": b"a"}] * 4).decode(x=lambda data: np.zeros(40 << 20, np.uint8))
+    requests = [BatchRequest(0, rows, np.arange(rows)) for rows in (1, 1, 2, 3, 4, 1)]
+    executor = ThreadExecutor(BatchBuilder(data), num_threads=4, num_prefetch=4, prefetch_bytes=1)
+    assert sum(batch.num_rows for batch in executor.run(iter(requests))) == 12
+    assert [len(pool._threads) for pool in executor._pools.values()] == [4, 4]
+    executor.close()
+
+
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_batches_larger_than_the_bound_pass_one_at_a_time(executor):
     data = sw.wrap([{"x": np.full(10_000, i)} for i in range(30)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import threading
 
 import pytest
 
@@ -42,6 +43,30 @@ def test_a_connection_whose_call_failed_is_closed_and_another_one_is_made():
         assert [each.closed for each in made] == [True]
         await pool.call(id, timeout_s=60)
         assert [each.closed for each in made] == [True, False]
+
+    asyncio.run(program())
+
+
+def test_a_connection_whose_call_was_late_is_used_again():
+    made: list[Connection] = []
+
+    def make() -> Connection:
+        made.append(Connection())
+        return made[-1]
+
+    async def program() -> None:
+        pool = BlockingPool("a store", make, Connection.close)
+        # Of a new connection, and of one that was used before.
+        for _ in range(2):
+            go = threading.Event()
+            with pytest.raises(TimeoutError):
+                await pool.call(lambda _, go=go: go.wait(60), timeout_s=0.1)
+            go.set()
+            async with asyncio.timeout(60):
+                while pool._num_stuck:
+                    await asyncio.sleep(0.01)
+            assert await pool.call(lambda each: each is made[0], timeout_s=60)
+        assert [each.closed for each in made] == [False]
 
     asyncio.run(program())
 

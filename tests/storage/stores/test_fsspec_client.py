@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.storage import IO_COUNTS, StorageOptions, open_file
+from shardwise.storage import IO_COUNTS, StorageOptions, open_file, read_whole
 from shardwise.storage.cache import CacheSettings
 
 CONTENT = bytes(range(256)) * 100
@@ -115,6 +115,23 @@ def test_a_long_file_is_read_in_sequence(url):
     found = [file.read(at, min(step, len(content) - at)) for at in range(0, len(content), step)]
     assert b"".join(found) == content
     assert not Faulty.failures
+
+
+def test_no_request_for_a_file_that_is_read_whole_is_long(url, monkeypatch):
+    # One of 20 MiB took longer than an attempt may, on a slow server, and each attempt anew.
+    content = random.Random(1).randbytes(20 << 20)
+    Faulty().pipe_file("/d/long.json", content)
+    lengths = []
+
+    def cat_file(self, path, start=None, end=None):
+        lengths.append(end - start)
+        return MemoryFileSystem.cat_file(self, path, start, end)
+
+    monkeypatch.setattr(Faulty, "cat_file", cat_file)
+    options = StorageOptions(hedge=False)
+    assert read_whole("faulty://d/long.json", options=options) == content
+    assert sum(lengths) == len(content)
+    assert max(lengths) <= 8 << 20
 
 
 def test_settings_go_to_the_file_system(url):

@@ -63,21 +63,26 @@ class BlockingPool(Generic[S]):
                     "fsspec's plug-in for it, does not answer",
                     "refused",
                 )
-            free = self._free.pop() if self._free else None
+            # Emptied by who takes it: the frames of an error, which refer to these, hold none.
+            free = [self._free.pop()] if self._free else []
+            unbroken: list[S] = []
 
-            def call() -> tuple[S, T]:
-                connection = self._make() if free is None else free
+            def call() -> T:
+                connection = free.pop() if free else self._make()
                 try:
-                    return connection, work(connection)
+                    result = work(connection)
                 except BaseException:
                     self._close(connection)
                     raise
+                unbroken.append(connection)
+                return result
+
+            def returned() -> None:
+                # Also where nobody waits any more: the connection is none the worse.
+                self._num_stuck -= 1
+                while unbroken:
+                    self._free.append(unbroken.pop())
 
             self._num_stuck += 1
             async with asyncio.timeout(timeout_s):
-                connection, result = await in_thread(call, finally_=self._returned)
-            self._free.append(connection)
-            return result
-
-    def _returned(self) -> None:
-        self._num_stuck -= 1
+                return await in_thread(call, finally_=returned)
