@@ -319,5 +319,8 @@ def test_epochs_and_lengths_as_objects_are_pipelines():
     numbers = wds.with_epoch(range(5), 3)
     assert [list(numbers) for _ in range(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
     assert list(pickle.loads(pickle.dumps(numbers))) == [4, 0, 1]
+    # torch's DataLoader would warn of the samples of its second worker.
+    with pytest.raises(TypeError, match="no len"):
+        len(numbers)
     stated = wds.with_length(range(5), 17)
     assert (len(stated), list(stated)) == (17, [0, 1, 2, 3, 4])

@@ -195,3 +195,17 @@ def test_rsample_outside_of_a_pipeline_draws_from_the_programs_random():
         random.seed(3)
         kept.append(list(wds.rsample(0.5)(range(100))))
     assert kept[0] == kept[1]
+
+
+def test_readers_resample_and_shuffle_apart_where_programs_seed_random_alike(monkeypatch):
+    drawn = []
+    for rank in (0, 1, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        random.seed(3)
+        drawn.append(
+            [list(wds.resampled(9)(range(99))), list(wds.shuffle(99, 99)(iter(range(99))))]
+        )
+    assert drawn[0] == drawn[2]
+    assert drawn[0][0] != drawn[1][0]
+    assert drawn[0][1] != drawn[1][1]

@@ -291,3 +291,10 @@ def test_names_of_pipes_are_quoted_and_short():
     name = cache.url_to_cache_name("pipe:curl " + "x" * 300)
     assert len(name) == 128
     assert cache.url_to_cache_name("pipe:cat a/b") == "pipe%3Acat%20a%2Fb"
+
+
+def test_the_path_of_a_local_file_is_told_without_opening_it(tmp_path):
+    # A program may make it later.
+    path = str(tmp_path / "not-there.tar")
+    assert FileCache(tmp_path / "cache").get_file(path) == path
+    assert FileCache(tmp_path / "cache").get_file(f"file:{path}") == path

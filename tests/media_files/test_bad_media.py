@@ -64,7 +64,7 @@ def test_frames_that_a_decoder_calls_damaged_are_an_error(media_files, name):
         sw.video(75, start=0)(bytes(data))
 
 
-@pytest.mark.parametrize("name", ["open_gop_late", "intra_refresh"])
+@pytest.mark.parametrize("name", ["open_gop_late", "open_gop_short", "intra_refresh"])
 def test_a_second_try_from_an_earlier_key_frame_hides_no_damage(media_files, name):
     data = media_files.read(name)
     track = index_media(BytesReader(data)).first("video")
@@ -77,6 +77,15 @@ def test_a_second_try_from_an_earlier_key_frame_hides_no_damage(media_files, nam
             with pytest.raises(DataError, match="frame"):
                 sw.video(1, start=frame)(bytes(damaged))
         assert numbers_in(sw.video(1, start=frame, layout="THWC")(data)) == [frame]
+
+
+@pytest.mark.parametrize("name", ["open_gop_late", "open_gop_short"])
+def test_each_frame_is_decoded_alone_where_slices_name_pictures_of_groups_before(media_files, name):
+    decoded = [
+        numbers_in(sw.video(1, start=frame, layout="THWC")(media_files.read(name)))
+        for frame in range(75)
+    ]
+    assert decoded == [[frame] for frame in range(75)]
 
 
 def test_damage_in_groups_with_leading_pictures_is_seen_as_in_others(media_files):

@@ -25,6 +25,9 @@ VIDEOS: dict[str, tuple[str, str, str]] = {
     # Slices behind a key frame name pictures before it, which they don't use.
     "open_gop_late": ("mp4", "", "-c:v libx264 -pix_fmt yuv420p -crf 28 -g 12 -x264-params "
                       "open-gop=1:bframes=2:ref=4:scenecut=0"),
+    # They name more pictures than one group has.
+    "open_gop_short": ("mp4", "", "-c:v libx264 -pix_fmt yuv420p -crf 28 -x264-params open-gop=1:"
+                       "keyint=4:min-keyint=1:bframes=8:ref=8:scenecut=0:b-adapt=0"),
     # No key frame but the first: pictures are refreshed column by column.
     "intra_refresh": ("mp4", "", "-c:v libx264 -pix_fmt yuv420p -crf 28 -g 12 -x264-params "
                       "intra-refresh=1:bframes=0"),

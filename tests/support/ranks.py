@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.torchrun import environment, kill_family
 
@@ -82,7 +83,7 @@ def run_several(
             ],
         }
         try:
-            _call_launcher(json.dumps(call), timeout)
+            _call_launcher(call, timeout)
         except AssertionError as error:
             texts = [path.read_text() for path in sorted(folder.glob("*.out"))]
             raise AssertionError("\n".join([str(error), *texts])) from None
@@ -121,11 +122,11 @@ def end_launcher() -> None:
         launcher.communicate(timeout=60)
 
 
-def _call_launcher(call: str, timeout: float) -> None:
+def _call_launcher(call: Mapping[str, Any], timeout: float) -> None:
     """Have a call done; a launcher that fails is replaced before the next one."""
     launcher = _launcher()
     try:
-        launcher.stdin.write(f"{call}\n".encode())
+        launcher.stdin.write(f"{json.dumps(call)}\n".encode())
         with selectors.DefaultSelector() as selector:
             selector.register(launcher.stdout, selectors.EVENT_READ)
             assert selector.select(timeout), f"no end after {timeout:g} s"
@@ -136,4 +137,6 @@ def _call_launcher(call: str, timeout: float) -> None:
         kill_family(launcher.pid)
         launcher.communicate()
         raise
-    assert int(code) == 0, f"exit code {int(code)}: {call}"
+    # Not the environment: it may have secrets.
+    told = [call["preloaded"], *(run["args"] for run in call["runs"])]
+    assert int(code) == 0, f"exit code {int(code)}: {told}"

@@ -68,6 +68,16 @@ def test_each_call_has_the_environment_and_the_folder_of_its_caller(
         monkeypatch.delenv("CALLER")
 
 
+def test_a_module_that_can_not_be_imported_is_told_without_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "of-the-caller")
+    with pytest.raises(AssertionError, match=r"exit code 1: .*'tests\.nowhere'") as caught:
+        run_several(Run((tmp_path / "program.py",), None), preload=["tests.nowhere"])
+    assert "ModuleNotFoundError" in str(caught.value)
+    assert "of-the-caller" not in str(caught.value)
+
+
 @pytest.mark.long  # the next launcher imports torch anew
 def test_a_program_that_does_not_end_is_killed_and_later_calls_begin(tmp_path: Path) -> None:
     program = tmp_path / "program.py"

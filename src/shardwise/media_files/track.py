@@ -17,6 +17,9 @@ from shardwise.errors import DataError
 
 __all__ = ["Segment", "Track", "TrackColumns"]
 
+# Pictures that an H.264 decoder keeps for others at most.
+_MAX_KEPT = 16
+
 
 @dataclass(frozen=True, eq=False)
 class TrackColumns:
@@ -172,9 +175,10 @@ class Track:
 
         Args:
             segment: what could not be decoded from its key frame on.
-            whole: its key frame needs no other picture. Slices behind it name pictures before it
-                all the same, without using them: those from one key frame earlier on will do, and
-                may be wrong. Otherwise (intra refresh) it begins with the file.
+            whole: its key frame needs no other picture. Slices from it on name pictures before it
+                all the same, without using them: those from a key frame 16 frames earlier on will
+                do, as no decoder keeps more, and may be wrong. Otherwise (intra refresh) it begins
+                with the file.
 
         Returns:
             None if nothing lies before it.
@@ -182,7 +186,7 @@ class Track:
         key = int(segment.samples[0])
         if key == 0:
             return None
-        at = int(np.searchsorted(self.keys, key)) - 1
+        at = int(np.searchsorted(self.keys, key - _MAX_KEPT, side="right")) - 1
         begin = int(self.keys[at]) if whole and at >= 0 else 0
         samples = np.arange(begin, segment.samples[-1] + 1)
         return replace(segment, samples=samples, may_fail=frozenset(range(key) if whole else ()))

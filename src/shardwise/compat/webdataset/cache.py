@@ -165,7 +165,10 @@ class FileCache:
             )  # fmt: skip
 
     def get_file(self, url: str) -> str:
-        """The path of a URL's file, downloaded if it is not there."""
+        """The path of a URL's file, downloaded if it is not there; a local one is not opened."""
+        local = local_name(url)
+        if local is not None:
+            return local
         path, stream = self._open_file(url)
         stream.close()
         return path

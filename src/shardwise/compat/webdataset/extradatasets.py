@@ -51,9 +51,10 @@ class with_length(DataPipeline):  # noqa: N801 - WebDataset's name
         self.dataset, self.length = dataset, length
 
 
-class with_epoch(with_length):  # noqa: N801 - WebDataset's name
-    """Epochs of `length` samples; each continues where the last one stopped."""
+class with_epoch(DataPipeline):  # noqa: N801 - WebDataset's name
+    """Epochs of `length` samples, without a `len()`; each continues where the last one stopped."""
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
-        super().__init__(dataset, length)
+        super().__init__(partial(iter, dataset))
+        self.dataset = dataset
         self.with_epoch(length)

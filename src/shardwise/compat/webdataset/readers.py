@@ -114,16 +114,18 @@ def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
 
     It is called with whether each reader gets numbers of its own: shards must be shuffled alike
     everywhere before they are divided. Outside of a pipeline the generator is seeded with `seed`,
-    or by the program's `random`.
+    or by the program's `random`, which programs seed alike on all ranks.
     """
     current = CURRENT_PASS.get()
+    if current is None and seed is not None:
+        return lambda _: random.Random(as_seed(seed))  # noqa: S311
     if current is None:
-        key = random.getrandbits(64) if seed is None else as_seed(seed)
-        return lambda _: random.Random(key)  # noqa: S311
-    own = () if seed is None else (as_seed(seed),)
-    current.num_keyed += 1
-    words = (current.seed, current.number, current.num_keyed, *own)
-    reader = (current.reader.rank, current.reader.worker)
+        words, found = (random.getrandbits(64),), find_reader()
+    else:
+        own = () if seed is None else (as_seed(seed),)
+        current.num_keyed += 1
+        words, found = (current.seed, current.number, current.num_keyed, *own), current.reader
+    reader = (found.rank, found.worker)
 
     def make(each_reader: bool) -> random.Random:
         return random.Random(mix(*words, *reader) if each_reader else mix(*words))  # noqa: S311
