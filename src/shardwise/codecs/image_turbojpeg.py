@@ -1,8 +1,9 @@
 """Parts of JPEG images by TurboJPEG 3, which leaves out the transforms of blocks outside them.
 
-The library is that of the PyPI package turbojpeg, or else the system's libturbojpeg. It is called
-by ctypes: neither simplejpeg nor OpenCV nor Pillow decodes parts. It checks a part against its own
-reading of the header before it writes a byte, and reports errors as return values.
+The library is the system's libturbojpeg, which gets its fixes from there, or else that of the PyPI
+package turbojpeg. It is called by ctypes: neither simplejpeg nor OpenCV nor Pillow decodes parts.
+It checks a part against its own reading of the header before it writes a byte, and reports errors
+as return values.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def find_turbojpeg() -> TurboJpeg | None:
     except importlib.metadata.PackageNotFoundError:
         files = []
     paths = [str(file.locate()) for file in files if file.name.startswith("libturbojpeg")]
-    for path in (*paths, "libturbojpeg.so.0"):
+    for path in ("libturbojpeg.so.0", *paths):
         try:
             return TurboJpeg(path)
         except (OSError, AttributeError):
