@@ -1,6 +1,7 @@
 """CPU of one clip as a multiple of the floor, bytes of an index, remote bytes, and 10 s of an hour.
 
-    python -m benchmarks.video [--clips 20] [--seconds 10] [--gop 12 48 250] [--pictures | --sound]
+    python -m benchmarks.video [--clips 20] [--seconds 10] [--gop 12 48 250]
+                              [--pictures | --sound | --index]
 
 The floor is the packets from the key frame to the last wanted frame, through one PyAV codec
 context, and the wanted frames to RGB. All ways alternate in one process with torch at one thread;
@@ -28,6 +29,17 @@ from shardwise.media_files.media_index import index_media, with_checksums
 from shardwise.media_files.sound_window import open_sound, read_window
 
 NUM_FRAMES, STRIDE = 16, 4
+
+# For the bytes of an index.
+CODECS = {
+    "H.264": "-c:v libx264 -preset ultrafast -bf 2 -g 48",
+    "H.264, a quarter of the frames left out": "-c:v libx264 -preset ultrafast -bf 2 -g 48 "
+    "-vf select=gt(mod(n*7\\,11)\\,2) -vsync passthrough",
+    "H.264, no two frames equally long": "-c:v libx264 -preset ultrafast -bf 2 -g 48 "
+    "-vf settb=1/90000,setpts=N*3000+random(1)*2000 -enc_time_base 1/90000 -vsync passthrough",
+    "HEVC": "-c:v libx265 -preset ultrafast -x265-params keyint=48:log-level=none",
+    "VP9": "-c:v libvpx-vp9 -deadline realtime -cpu-used 8 -g 48",
+}
 
 
 def make(folder: Path, gop: int, seconds: int) -> bytes:
@@ -231,6 +243,23 @@ def sound_of_index(data, index, start):
     read_window(opened, start * opened.rate, 10 * opened.rate, rate=opened.rate, channels=None)
 
 
+def stored_index(folder, seconds):
+    """Bytes a frame of what a sidecar has of a video."""
+    for name, options in CODECS.items():
+        path = folder / "codec.mp4"
+        source = f"testsrc2=s=854x480:r=30:d={seconds},noise=alls=12:allf=t"
+        command = ["ffmpeg", "-v", "error", "-y", "-f", "lavfi", "-i", source, *options.split()]
+        subprocess.run([*command, "-pix_fmt", "yuv420p", path], check=True)
+        data = path.read_bytes()
+        index = with_checksums(index_media(BytesReader(data)), BytesReader(data))
+        track = index.first("video")
+        stored = len(index_to_bytes(index))
+        print(
+            f"{name}: {track.num_frames} frames, {stored / track.num_frames:.2f} B a frame; the "
+            f"configuration of its codec is {len(track.description)} B before compression"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clips", type=int, default=20)
@@ -238,8 +267,12 @@ def main():
     parser.add_argument("--gop", type=int, nargs="+", default=[12, 48, 250])
     parser.add_argument("--sound", action="store_true", help="sound alone")
     parser.add_argument("--pictures", action="store_true", help="pictures alone")
+    parser.add_argument("--index", action="store_true", help="bytes of an index alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if options.index:
+            stored_index(Path(folder), options.seconds)
+            return
         if not options.sound:
             clips(Path(folder), options.clips, options.seconds, options.gop)
         if options.sound or not options.pictures:

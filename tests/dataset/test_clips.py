@@ -89,6 +89,20 @@ def test_by_rate_the_frame_that_is_on_the_screen_is_shown(urls):
         assert media["frames"] == [max(np.flatnonzero(track.pts <= t)) for t in ticks]
 
 
+def test_clips_may_be_decoded_by_torchcodec(urls, monkeypatch):
+    rows = [KINDS.index(name) for name in ("b_frames", "vfr", "hevc")]
+    expected = video(urls).subset(rows).clips("mp4", frames=4, stride=5, step=30, size=(60, 80))
+    pictures = [sample["mp4"] for sample in expected]
+    monkeypatch.delattr("shardwise.media_files.frames.decode_with_pyav")
+    ds = video(urls).subset(rows)
+    ds = ds.clips("mp4", frames=4, stride=5, step=30, size=(60, 80), backend="torchcodec")
+    assert ds.fingerprint == expected.fingerprint
+    for sample, picture in zip(ds, pictures, strict=True):
+        check(sample["mp4"], sample["__media__"])
+        # The two packages round differently.
+        assert abs(sample["mp4"].astype(int) - picture).mean() < 3
+
+
 def test_clips_begin_by_seconds(urls):
     ds = video(urls).subset([0]).clips("mp4", frames=5, seconds=0.5)
     assert [s["__media__"]["frames"][0] for s in ds] == [0, 12, 25, 37, 50, 62]
@@ -265,6 +279,7 @@ def test_the_fingerprint_knows_options_and_index(urls, media_files, tmp_path):
         ({"step": 4, "count": 2}, "only one of step"),
         ({"fps": 8, "stride": 2}, "only one of the two"),
         ({"short": "pad"}, "must be one of"),
+        ({"backend": "opencv"}, "must be one of"),
         ({"size": (0, 4)}, "height, width"),
         ({"seconds": 0}, "seconds=0"),
         ({"jitter": -1}, "jitter=-1"),

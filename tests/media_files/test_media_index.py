@@ -67,6 +67,15 @@ def test_sound_tracks_are_indexed_too(media_files, name):
     assert track.columns.offset.tolist() == [p.pos for p in packets]
 
 
+@pytest.mark.parametrize("name", ["sound", "co64", "ts", "mkv"])  # mkv: a delay of 6.5 ticks
+def test_the_first_sample_that_is_heard_is_where_ffmpeg_has_it(media_files, name):
+    track = index_media(BytesReader(media_files.read(name))).first("audio")
+    with av.open(str(media_files.path(name))) as container:
+        frame = next(container.decode(audio=0))
+    assert track.time_base == (frame.time_base.numerator, frame.time_base.denominator)
+    assert track.origin == frame.pts
+
+
 @pytest.mark.parametrize("name", ["b_frames", "co64"])  # moov behind the frames, and before them
 def test_a_far_mp4_is_indexed_by_three_ranges_and_a_clip_is_one(media_files, name):
     reader = CountingReader(media_files.read(name))

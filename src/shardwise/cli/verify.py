@@ -31,9 +31,7 @@ __all__ = ["verify"]
 @click.command()
 @urls_argument
 @shard_options
-@click.option(
-    "--media", is_flag=True, help="Check videos and sound, too: decodes what has no sums."
-)
+@click.option("--media", is_flag=True, help="Decode videos and sound, too.")
 @common_options
 def verify(
     urls: tuple[str, ...], index: str | None, media: bool, accept_unfinished: bool, as_json: bool
@@ -43,7 +41,7 @@ def verify(
     The chain of headers, their checksums and the end of each shard; the index against the shard;
     each payload against its digest, if the index has digests; a list's counts and a manifest's
     entries against the shards.
-    With --media, videos and sound against their sidecar's checksums, or by decoding them all.
+    With --media, videos and sound are held against their sidecar's checksums, and all decoded.
     Of other formats, such as Parquet, MDS or LitData, each sample is read, and what the format has
     of sizes and checksums is checked. Exit code 1 if there is a problem.
     """

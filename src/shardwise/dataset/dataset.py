@@ -281,6 +281,7 @@ class Dataset(IndexedSamples):
         layout: Literal["TCHW", "THWC", "CTHW"] = "TCHW",
         audio: Literal["same"] | None = None,
         on_bad: Literal["error", "drop"] = "error",
+        backend: Literal["auto", "pyav", "torchcodec"] = "auto",
     ) -> Dataset:
         """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 
@@ -312,6 +313,7 @@ class Dataset(IndexedSamples):
             audio: "same" for the sound of the same time: "mp4.audio", float32
                 `[channels, samples]`, and "mp4.audio.mask".
             on_bad: "drop" leaves out the videos that the index says can't be used.
+            backend: as of `sw.video`.
 
         Raises:
             DataError: a shard has no media index; or a video can't be used or is too short, and
@@ -325,7 +327,7 @@ class Dataset(IndexedSamples):
         options = checked_options(
             field, frames=frames, stride=stride, step=step, count=count, seconds=seconds,
             jitter=jitter, fps=fps, cuts=cuts, short=short, size=size, fit=fit, layout=layout,
-            audio=audio, on_bad=on_bad,
+            audio=audio, on_bad=on_bad, backend=backend,
         )  # fmt: skip
         source, transforms = make_clips(self._source, self._transforms, self.fields, options)
         return Dataset(source, _transforms=transforms)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -150,7 +152,8 @@ def _heard(packets: list[Any], stream: Any) -> tuple[int, int, int]:
         raise DataError("the sound has no rate")
     begin, end = first.pts or 0, (last.pts or 0) + (last.duration or 0)
     length = round((end - begin) * samples) - lead - trim
-    return begin + round(lead / samples), lead, max(0, length)
+    # Halves up, as FFmpeg: Opus begins 6.5 ticks late in mkv.
+    return begin + floor(lead / samples + Fraction(1, 2)), lead, max(0, length)
 
 
 def _skipped(packet: Any) -> tuple[int, int]:

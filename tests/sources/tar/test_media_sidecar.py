@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.media_index import index_media
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.media.build import open_sidecar
 from tests.support.commands import document, run
@@ -92,6 +93,21 @@ def test_changed_bytes_are_found_with_a_sidecar_and_by_decoding_without(shard, m
     shard.with_name("v.tar.media").unlink()
     found = document("verify", "--media", shard, exit_code=1)
     assert [each["key"] for each in found["problems"]] == ["a"]
+
+
+def test_damage_from_before_the_sidecar_was_made_is_found_too(media_files, tmp_path):
+    """An index knows where frames lie, not what is in them."""
+    path = tmp_path / "v.tar"
+    video = bytearray(media_files.read("b_frames"))
+    columns = index_media(BytesReader(bytes(video))).first("video").columns
+    begin, size = int(columns.offset[38]), int(columns.size[38])
+    video[begin + 8 : begin + size] = bytes(size - 8)
+    with sw.TarWriter(path, media=True) as writer:
+        writer.write({"__key__": "good", "mp4": media_files.read("b_frames")})
+        writer.write({"__key__": "bad", "mp4": bytes(video)})
+    [found] = document("verify", "--media", path, exit_code=1)["problems"]
+    assert found["key"] == "bad"
+    assert "coded video frame 38" in found["message"]
 
 
 def test_a_sidecar_of_another_shard_is_refused(shard, media_files):

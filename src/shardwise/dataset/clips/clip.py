@@ -97,12 +97,14 @@ class ClipDecoder:
         size: (height, width), or None for the video's.
         fit: "stretch" or "crop".
         layout: "TCHW", "THWC" or "CTHW".
+        backend: "auto", "pyav" or "torchcodec".
     """
 
     frames: int
     size: tuple[int, int] | None
     fit: str
     layout: str
+    backend: str
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
@@ -122,7 +124,9 @@ class ClipDecoder:
     def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
         form = form_of(clip.index, size=self.size, fit=self.fit, layout=self.layout)
         try:
-            return decode_frames(clip.reader, clip.index, clip.frames, form=form, out=out)
+            return decode_frames(
+                clip.reader, clip.index, clip.frames, form=form, out=out, backend=self.backend
+            )
         except DataError as error:
             raise clip.named(error) from error
 

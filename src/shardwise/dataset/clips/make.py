@@ -63,7 +63,9 @@ def make_clips(
     field = options.field
     decoders: dict[str, Any] = {
         **transforms.decoders,
-        field: ClipDecoder(options.frames, options.size, options.fit, options.layout),
+        field: ClipDecoder(
+            options.frames, options.size, options.fit, options.layout, options.backend
+        ),
     }
     if options.audio is not None:
         decoders |= {f"{field}.audio": SoundDecoder(), mask_of(f"{field}.audio"): SoundMask()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.media_files.clip_frames import ClipRule
+from shardwise.media_files.frames import BACKENDS
 from shardwise.media_files.pictures import LAYOUTS
 from shardwise.media_files.timeline import Timeline, num_every, start_every
 from shardwise.plan.arguments import whole
@@ -22,6 +23,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "layout": LAYOUTS,
     "audio": (None, "same"),
     "on_bad": ("error", "drop"),
+    "backend": BACKENDS,
 }
 # Floats such as 0.1 are meant as the fraction near them.
 _MAX_DENOMINATOR = 1_000_000
@@ -46,6 +48,7 @@ class ClipOptions:
     layout: str = "TCHW"
     audio: str | None = None
     on_bad: str = "error"
+    backend: str = "auto"
 
     @property
     def described(self) -> str:

@@ -1,4 +1,4 @@
-"""Checking the media of a shard: against its sidecar, and by decoding where there is none."""
+"""Checking the media of a shard: against its sidecar, if it has one, and by decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.errors import DataError, MissingExtraError, ShardwiseError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import index_media, with_checksums
+from shardwise.media_files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.media_files.sound import PacketSound
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -30,7 +30,8 @@ _SECONDS_AT_ONCE = 10
 def media_problems(url: str, *, store: IndexStore) -> Iterator[Problem]:
     """What is wrong with the media of a shard.
 
-    With a sidecar, each payload is compared with its checksums; without one, all is decoded.
+    Each payload is compared with the checksums of the sidecar, if there is one, and decoded: it
+    may have been damaged before it was indexed.
     """
     try:
         index = fresh_index(url, store)
@@ -65,9 +66,12 @@ def _check(data: bytes, row: int, field: str, sidecar: MediaSidecar | None) -> N
         # A sidecar has the reason of a file that can't be used, but not the place of the damage.
         media_block(data)
         raise
-    if indexed is None:
-        check_media(data)
-        return
+    if indexed is not None:
+        _compare(data, indexed)
+    check_media(data)
+
+
+def _compare(data: bytes, indexed: MediaIndex) -> None:
     reader = BytesReader(data)
     found = with_checksums(index_media(reader), reader)
     for mine, theirs in zip(found.tracks, indexed.tracks, strict=True):
