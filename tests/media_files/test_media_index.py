@@ -140,6 +140,21 @@ def test_an_index_takes_few_bytes_a_frame(media_files):
     assert len(index_to_bytes(index)) <= 3.5 * track.num_frames
 
 
+def test_the_text_of_x265_is_not_stored(media_files):
+    data = media_files.read("hevc")
+    begin = data.index(b"hvcC") + 4
+    assert b"x265 (build" in data[begin : begin + 4096]
+    track = index_media(BytesReader(data)).first("video")
+    assert b"x265 (build" not in track.description + track.config
+    # All else of the configuration is there, the three sets of parameters before the text.
+    config = track.config
+    assert config[22] == data[begin + 22] - 1 == 3
+    assert (
+        config[:22] + config[23:]
+        == data[begin : begin + 22] + data[begin + 23 :][: len(config) - 23]
+    )
+
+
 @pytest.mark.parametrize("fps", [8, 12.5, 29.97])
 def test_fps_takes_the_frame_that_is_on_the_screen(media_files, fps):
     track = index_media(BytesReader(media_files.read("vfr"))).first("video")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.media_files.boxes import Span, find, walk
 from shardwise.media_files.limits import Limits
-from shardwise.media_files.sample_description import read_description
+from shardwise.media_files.sample_description import read_description, without_notes
 from shardwise.media_files.sample_table import SampleTable
 from shardwise.media_files.track import Track, TrackColumns
 
@@ -83,7 +83,7 @@ def _read_track(
     stsd = None if stbl is None else find(moov, stbl, b"stsd")
     if stbl is None or stsd is None:
         raise DataError("a track has no sample table")
-    content = moov[slice(*stsd)]
+    content = without_notes(bytes(moov[slice(*stsd)]))
     description = read_description(content, is_video=is_video)
     edit = _read_edits(moov, find(moov, trak, b"edts", b"elst"), movie_scale, scale)
     rotation = _rotation(moov, find(moov, trak, b"tkhd")) if is_video else 0

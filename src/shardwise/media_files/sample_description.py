@@ -6,9 +6,9 @@ import struct
 from dataclasses import dataclass
 
 from shardwise.errors import DataError
-from shardwise.media_files.boxes import find, walk
+from shardwise.media_files.boxes import find, make_box, walk
 
-__all__ = ["SampleDescription", "read_description"]
+__all__ = ["SampleDescription", "read_description", "without_notes"]
 
 # Fourcc -> (FFmpeg's codec, the box with its configuration).
 _VIDEO: dict[bytes, tuple[str, bytes]] = {
@@ -35,6 +35,9 @@ _OBJECTS = {
     0x6B: "mp3",
     0x6C: "mjpeg",
 }
+_HEVC_ENTRIES = (b"hvc1", b"hev1")
+# An HEVC unit of type 39 whose first message is of type 5: text of the encoder's (ITU-T H.265).
+_PREFIX_SEI, _USER_DATA = 39, 5
 _VISUAL_BYTES = 78  # before the boxes of a visual sample entry
 _SOUND_BYTES = 28
 
@@ -95,6 +98,44 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
     if codec == "aac" and len(config) >= 2 and config[0] >> 3 < 31 and config[1] >> 3 & 15:
         channels = config[1] >> 3 & 15  # writers put 2 into the entry, whatever it is
     return SampleDescription(codec, config, rate=rate >> 16, num_channels=channels)
+
+
+def without_notes(stsd: bytes) -> bytes:
+    """A description without the text that x265 puts into it: 1.4 kB, which no decoder needs."""
+    entries = list(walk(stsd, 8, len(stsd)))
+    if len(entries) != 1 or entries[0][0] not in _HEVC_ENTRIES:
+        return stsd
+    kind, begin, end = entries[0]
+    inner = begin + _VISUAL_BYTES
+    boxes = [
+        make_box(name, _without_user_data(stsd[a:b]) if name == b"hvcC" else stsd[a:b])
+        for name, a, b in walk(stsd, inner, end)
+    ]
+    shorter = stsd[:8] + make_box(kind, stsd[begin:inner], *boxes)
+    return shorter if len(shorter) < len(stsd) else stsd
+
+
+def _without_user_data(config: bytes) -> bytes:
+    """An `hvcC` without such units; as it is, if it is none (ISO/IEC 14496-15, 8.3.3.1)."""
+    if len(config) < 23:
+        return config
+    at, arrays = 23, []
+    for _ in range(config[22]):
+        if at + 3 > len(config):
+            return config
+        head, num_units = config[at], int.from_bytes(config[at + 1 : at + 3])
+        at += 3
+        units = []
+        for _ in range(num_units):
+            size = int.from_bytes(config[at : at + 2])
+            unit, at = config[at : at + 2 + size], at + 2 + size
+            if at > len(config):
+                return config
+            if head & 63 != _PREFIX_SEI or unit[4:5] != bytes([_USER_DATA]):
+                units.append(unit)
+        if units:
+            arrays.append(struct.pack(">BH", head, len(units)) + b"".join(units))
+    return config[:22] + bytes([len(arrays)]) + b"".join(arrays) + config[at:]
 
 
 def _converted(codec: str, config: bytes) -> bytes:
