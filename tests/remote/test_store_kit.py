@@ -6,6 +6,7 @@ A store that can't do something says so here, with the reason, and the user gets
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -222,11 +223,14 @@ def test_odd_names_are_read(store):
 
 def test_a_shard_that_is_replaced_in_mid_epoch_and_between_two_openings_is_told(store):
     urls = put_shards(store, "stale", [300, 300])
+    written_s = int(time.time())
     data = sw.tar(urls, storage={**store.config, "prefetch_bytes": 0})
     batches = iter(loader(data, batch_size=8, shuffle="full", num_threads=1))
     next(batches)
     another = numbered_tar(1000, 300, 1000)
     # Of the same size, and of another time where times have whole seconds.
+    while int(time.time()) == written_s:
+        time.sleep(0.01)
     with pytest.raises(sw.StaleIndexError):
         while True:
             store.put("stale/001.tar", another)
