@@ -28,15 +28,21 @@ def fail(connection: Connection) -> None:
     raise ConnectionResetError
 
 
-def test_a_connection_whose_call_failed_is_closed_and_another_one_is_made():
+def pool_of_connections() -> tuple[list[Connection], BlockingPool[Connection]]:
+    """The connections that a pool has made, and the pool."""
     made: list[Connection] = []
 
     def make() -> Connection:
         made.append(Connection())
         return made[-1]
 
+    return made, BlockingPool("a store", make, Connection.close)
+
+
+def test_a_connection_whose_call_failed_is_closed_and_another_one_is_made():
+    made, pool = pool_of_connections()
+
     async def program() -> None:
-        pool = BlockingPool("a store", make, Connection.close)
         await pool.call(id, timeout_s=60)
         with pytest.raises(ConnectionResetError):
             await pool.call(fail, timeout_s=60)
@@ -48,14 +54,9 @@ def test_a_connection_whose_call_failed_is_closed_and_another_one_is_made():
 
 
 def test_a_connection_whose_call_was_late_is_used_again():
-    made: list[Connection] = []
-
-    def make() -> Connection:
-        made.append(Connection())
-        return made[-1]
+    made, pool = pool_of_connections()
 
     async def program() -> None:
-        pool = BlockingPool("a store", make, Connection.close)
         # Of a new connection, and of one that was used before.
         for _ in range(2):
             go = threading.Event()
@@ -94,6 +95,10 @@ def test_the_collector_never_frees_a_connection():
     gc.disable()
     try:
         asyncio.run(program())
+        # Until its end the thread of the call refers to the pool.
+        for thread in threading.enumerate():
+            if thread.name == "shardwise-blocking":
+                thread.join(60)
         gc.collect()
         assert closed_before == [False]
     finally:
