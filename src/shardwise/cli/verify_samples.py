@@ -14,7 +14,7 @@ from shardwise.sources.tar.check.problems import Problem, problem_of
 
 __all__ = ["SampleReport", "verify_samples"]
 
-# What is read at a time, by the mean size of a sample; and at most so many samples.
+# A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
 _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
 
 

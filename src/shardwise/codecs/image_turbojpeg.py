@@ -15,12 +15,13 @@ import importlib.metadata
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.codecs.image_backends import CHANNELS
+
 __all__ = ["TurboJpeg", "find_turbojpeg"]
 
 # Names and numbers of turbojpeg.h.
 _INIT_DECOMPRESS = 1
 _PARAM_STOP_ON_WARNING = 0
-_CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 _PIXEL_FORMATS = {"rgb": 0, "gray": 6, "rgba": 7}
 
 
@@ -101,7 +102,7 @@ class TurboJpeg:
                 handle, _Region(left, top, width, height)
             ):
                 raise ValueError(self._complaint(handle))
-            pixels = np.empty((height, width, _CHANNELS[mode]), np.uint8)
+            pixels = np.empty((height, width, CHANNELS[mode]), np.uint8)
             failed = self._decompress(
                 handle, at, size, pixels.ctypes.data, pixels.strides[0], _PIXEL_FORMATS[mode]
             )
