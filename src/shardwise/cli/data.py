@@ -94,7 +94,7 @@ def _imported(name: str, url: str) -> ModuleType:
 
 
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
-_LISTS = (".csv", ".jsonl")
+_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 

@@ -42,7 +42,9 @@ MAX_CELLS = 4_000_000
     type=click.IntRange(min=1),
     help="With --num-samples: shards of equal size.  [default: 1]",
 )
-@click.option("--world-size", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--world-size", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks."
+)
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -59,8 +61,14 @@ MAX_CELLS = 4_000_000
     help="What becomes of samples that fill no global batch.  [default: uneven without a shuffle, "
     "else drop]",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Which order is shown.",
+)
 @click.option("--epoch-size", type=click.IntRange(min=1), help="Samples a virtual epoch.")
 @click.option(
     "--max-proof",
