@@ -80,8 +80,14 @@ def _anchors(page: Path) -> set[str]:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
-    missing = [p.name for p in (ROOT / "docs").glob("*.md") if f"- {p.name}\n" not in navigation]
-    assert missing == []
+    listed = re.findall(r"- (?:\w+: )?([\w-]+\.md)\n", navigation)
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_each_error_is_in_the_table_of_errors() -> None:
+    table = (ROOT / "docs" / "errors.md").read_text()
+    public = {name for name in sw.__all__ if name.endswith("Error")}
+    assert {name for name in public if f"\n| `{name}` |" not in table} == {"ShardwiseError"}
 
 
 def test_the_reference_has_every_public_name_in_a_paragraph_of_its_own() -> None:
