@@ -130,23 +130,42 @@ JSON_COMMANDS = {
 }
 
 
+def json_tables() -> tuple[list[list[str]], list[list[str]]]:
+    """The rows of the page's tables of JSON: of documents, and of the entries of their lists."""
+    page = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2].partition("\n## ")[0]
+    tables = [[], []]
+    for row in page.splitlines():
+        if row.startswith("| `"):
+            cells = row.split("|")[1:-1]
+            tables[len(cells) == 2].append(cells)
+    return tables[0], tables[1]
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
 def test_each_command_s_json_has_the_keys_of_the_page(tmp_path, monkeypatch):
     make_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     make_coverage_and_cache(tmp_path / "data")
     assert list(JSON_COMMANDS) == list(COMMANDS)
-    page = PAGE.read_text(encoding="utf-8")
-    table = page.partition("\n## JSON\n")[2].partition("\n## ")[0]
-    rows = [
-        [re.findall(r"`(\w+)`", cell) for cell in row.split("|")[1:4]]
-        for row in table.splitlines()
-        if row.startswith("| `")
-    ]
-    keys = {name: (set(always), set(only)) for names, always, only in rows for name in names}
-    for name, command in JSON_COMMANDS.items():
-        always, only = keys[name]
-        printed = set(document(*shlex.split(command)))
-        assert always <= printed <= always | only, name
+    printed = {name: document(*shlex.split(line)) for name, line in JSON_COMMANDS.items()}
+    documents, entries = json_tables()
+    described = set()
+    for commands, always, only in documents:
+        for name in names_in(commands):
+            described.add(name)
+            keys = set(names_in(always))
+            assert keys <= set(printed[name]) <= keys | set(names_in(only)), name
+    assert described == set(COMMANDS)
+    problem = document("verify", "odd", exit_code=1)["problems"][0]
+    finding = document("doctor", "odd", exit_code=1)["findings"][0]
+    assert set(problem) == set(names_in(entries[0][1]))
+    assert set(finding) == {*problem, "level"}
+    for what, keys in entries[2:]:
+        field, command = names_in(what)
+        assert set(printed[command][field][0]) == set(names_in(keys.partition(";")[0])), what
 
 
 def test_what_differs_from_run_to_run_is_not_compared():
