@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.data import is_python, open_data, python_object, require_tar
+from shardwise.cli.data import is_python, open_data, python_value, require_tar
 from shardwise.cli.options import common_options, usage_errors
 from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
 
@@ -122,8 +122,7 @@ def build(
 
     if not is_python(function):
         raise click.UsageError(f"{function!r}: name a function, such as module:function")
-    found: Any = python_object(function)
-    described = found() if callable(found) else found
+    described = python_value(function)
     if not isinstance(described, Mapping) or not {"source", "pattern"} <= set(described):
         raise click.UsageError(
             f"{function} must return a dict with 'source' and 'pattern', and what else sw.build "

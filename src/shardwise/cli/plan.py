@@ -313,16 +313,19 @@ def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str])
         return
     total, distinct = format_count(d["num_samples"]), format_count(coverage.num_distinct)
     if coverage.num_repeats:
-        repeats = plural(coverage.num_repeats, "read")
-        which = "again" if "sources" in d else "of the next permutation"
-        text = f"{distinct} of {total} samples, and then {repeats} {which}"
+        kind = "repeat" if "sources" in d else "read of the next permutation"
+        kinds = "repeats" if "sources" in d else "reads of the next permutation"
+        more = plural(coverage.num_repeats, kind, kinds)
+        text = f"{distinct} of {total} samples, and {more}"
     else:
         samples = f"{distinct} of {total}" if coverage.num_never else f"each of {total}"
         text = f"{samples} samples exactly once"
     if d["num_dropped"]:
         text += f", {format_count(d['num_dropped'])} dropped"
     if coverage.num_never > d["num_dropped"]:
-        text += f", {format_count(coverage.num_never - d['num_dropped'])} in other virtual epochs"
+        text += (
+            f", {format_count(coverage.num_never - d['num_dropped'])} left for other virtual epochs"
+        )
     if coverage.num_padded:
         text += f", {plural(coverage.num_padded, 'repeat')} masked as padding"
     write_line(f"coverage: proved, {text} ({ran})")
