@@ -112,7 +112,7 @@ def named(columns: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
 
 
 def join(pieces: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Sequence[Any]]:
-    """Join the columns of the pieces of a batch, in order.
+    """Join the columns of the row chunks of a batch, in order.
 
     Args:
         pieces: one or more, all with the same columns.

@@ -168,7 +168,7 @@ class MissingExtraError(ShardwiseError, ImportError):
 
 
 class MissingTorchError(MissingExtraError):
-    """torch is not installed; arrays are had without it."""
+    """torch is not installed; `output="numpy"` needs none."""
 
     def __init__(self) -> None:
         self.extra = "torch"

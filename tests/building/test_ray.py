@@ -71,7 +71,7 @@ def test_errors_and_deaths_are_said_as_they_are_of_local_processes(tmp_path, clu
     assert kind == "WorkerError"
     assert "died 5 times while they made shard 2" in message
     assert found["nobody"][0] == "WorkerError"
-    assert "nobody answers there" in found["nobody"][1]
+    assert "no cluster answers (" in found["nobody"][1]
     assert found["another"][0] == "ValueError"
     assert "is connected to the Ray cluster at" in found["another"][1]
     assert found["is_connected"]

@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import shardwise as sw
 from shardwise.cli import COMMANDS, cli
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
+from tests.support.commands import document
+from tests.support.counted_file import CountedFile
 from tests.support.tars import make_shards, write_tar
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
@@ -97,6 +101,71 @@ def test_each_command_has_a_part_with_an_example(name):
     page = PAGE.read_text(encoding="utf-8")
     assert f"\n## {name}\n" in page
     assert f"\n$ shardwise {name} " in page
+
+
+def make_coverage_and_cache(data: Path) -> None:
+    """What `certify` and `cache` look at: "coverage" of one epoch, a "cache" with one block."""
+    with sw.DataLoader(sw.tar(data), coverage="coverage", rank=0, world_size=1) as loader:
+        for _ in loader:
+            pass
+    path = data / "part-000.tar"
+    cache = cache_of(CacheSettings("cache", max_bytes=10_000_000))
+    CachedFile(CountedFile("s3://bucket/0.tar", path, data / "log", etag="1"), cache).read(0, 9)
+    cache.close()
+
+
+JSON_COMMANDS = {
+    "index": "index data",
+    "info": "info data",
+    "plan": "plan data",
+    "verify": "verify data",
+    "bench": "bench data --batches 2 --num-threads 1",
+    "doctor": "doctor data",
+    "certify": "certify coverage data",
+    "serve": "serve --token-file job.token --port 0 --job 0.1",
+    "build": "build recipe.py:numbers --jobs 0",
+    "convert": "convert data tables/{shard}.parquet --jobs 0",
+    "reshard": "reshard data larger --jobs 0",
+    "cache": "cache cache",
+}
+
+
+def json_tables() -> tuple[list[list[str]], list[list[str]]]:
+    """The rows of the page's tables of JSON: of documents, and of the entries of their lists."""
+    page = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2].partition("\n## ")[0]
+    tables = [[], []]
+    for row in page.splitlines():
+        if row.startswith("| `"):
+            cells = row.split("|")[1:-1]
+            tables[len(cells) == 2].append(cells)
+    return tables[0], tables[1]
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def test_each_command_s_json_has_the_keys_of_the_page(tmp_path, monkeypatch):
+    make_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    make_coverage_and_cache(tmp_path / "data")
+    assert list(JSON_COMMANDS) == list(COMMANDS)
+    printed = {name: document(*shlex.split(line)) for name, line in JSON_COMMANDS.items()}
+    documents, entries = json_tables()
+    described = set()
+    for commands, always, only in documents:
+        for name in names_in(commands):
+            described.add(name)
+            keys = set(names_in(always))
+            assert keys <= set(printed[name]) <= keys | set(names_in(only)), name
+    assert described == set(COMMANDS)
+    problem = document("verify", "odd", exit_code=1)["problems"][0]
+    finding = document("doctor", "odd", exit_code=1)["findings"][0]
+    assert set(problem) == set(names_in(entries[0][1]))
+    assert set(finding) == {*problem, "level"}
+    for what, keys in entries[2:]:
+        field, command = names_in(what)
+        assert set(printed[command][field][0]) == set(names_in(keys.partition(";")[0])), what
 
 
 def test_what_differs_from_run_to_run_is_not_compared():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
+from shardwise.sources.files.manifest_file import SUFFIXES
 from tests.support.commands import document, run
 from tests.support.raw_tars import member
 from tests.support.tars import make_shards
@@ -59,6 +60,33 @@ def test_commands_take_tables_and_folders_or_say_that_they_are_for_tar(tmp_path,
         assert "`shardwise verify` reads and checks it, `info`, `plan`, `bench`" in said
     said = run("info", data, "--accept-unfinished", exit_code=2).stderr
     assert "are for tar shards" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def data():\n    raise RuntimeError('no such split')", "no such split"),
+        ("import no_such_module\ndata = 1", "No module named 'no_such_module'"),
+        ("data = (", "was never closed"),
+    ],
+)
+@pytest.mark.parametrize("command", ["info", "plan", "build"])
+def test_an_error_of_the_user_s_code_is_a_line_that_names_its_place(
+    tmp_path, code, message, command
+):
+    (tmp_path / "own.py").write_text(code)
+    said = " ".join(run(command, f"{tmp_path}/own.py:data", exit_code=2).stderr.split())
+    assert "own.py:data raised " in said
+    assert message in said
+    assert "own.py, line" in said
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_lists_of_files_are_opened_by_every_name_that_the_library_knows(tmp_path, suffix):
+    (tmp_path / "a.txt").write_text("a")
+    path = tmp_path / f"list{suffix}"
+    path.write_text('{"path": "a.txt"}\n' if "json" in suffix else "path\na.txt\n")
+    assert document("info", path)["fingerprint"] == sw.files(path).fingerprint
 
 
 @pytest.mark.parametrize("name", ["mds", "mds-zstd", "litdata", "litdata-rows", "tfrecord"])

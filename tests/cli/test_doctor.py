@@ -17,8 +17,8 @@ def test_oddities_are_told_with_a_hint_and_are_no_failure(tmp_path):
     write_tar(tmp_path / "a.tar", [("1.JPG", b"x"), ("2.jpg", b""), ("2.txt", b"x")])
     found = document("doctor", tmp_path)
     assert found["num_errors"] == 0
-    assert "1 fields in upper case" in messages(found, "odd")
-    assert "1 empty payloads" in messages(found, "odd")
+    assert "fields in upper case: 1" in messages(found, "odd")
+    assert "empty payloads: 1" in messages(found, "odd")
     assert "1 of 2 samples lack the field 'txt'" in messages(found, "odd")
     assert all(entry["hint"] for entry in found["findings"])
     written = run("doctor", tmp_path).stdout

@@ -51,6 +51,14 @@ def test_the_indexes_go_into_the_directory_that_is_named(tmp_path):
     assert list((tmp_path / "data").iterdir()) == [Path(path)]
 
 
+def test_an_index_that_can_t_be_written_is_named(tmp_path):
+    make_shards(tmp_path, [2])
+    (tmp_path / "a-file").touch()
+    result = run("index", tmp_path, "--index", tmp_path / "a-file" / "indexes", exit_code=1)
+    assert "shardwise: the index" in result.stderr
+    assert "can't be written: Not a directory" in result.stderr
+
+
 def test_digests_and_force_make_fresh_ones_again(tmp_path):
     (path,) = make_shards(tmp_path, [3])
     run("index", path)

@@ -152,7 +152,7 @@ def test_a_virtual_epoch_is_counted_as_the_part_that_it_is():
     assert found["coverage"]["proved"]
     assert found["coverage"]["num_distinct"] == 40
     result = run("plan", "--num-samples", 105, "--epoch-size", 40, "--batch-size", 8)
-    assert "40 of 105 samples exactly once, 65 in other virtual epochs" in result.stdout
+    assert "40 of 105 samples exactly once, 65 left for other virtual epochs" in result.stdout
 
 
 def test_a_virtual_epoch_over_the_border_of_two_permutations_says_so():
@@ -242,7 +242,7 @@ def test_a_mixture_of_a_program_shows_each_dataset_in_the_epoch(program):
     }
     assert rows["web"][1:3] == ["717", "70.02%"]
     assert rows["code"][1:] == ["307", "29.98%", "0.000", "to", "3.411"]
-    assert "proved, 790 of 790 samples, and then 234 reads again" in shown
+    assert "proved, 790 of 790 samples, and 234 repeats" in shown
     later = document("plan", "mixed_data:mixed", "--batch-size", 64, "--epoch", 1)
     assert later["sources"]["code"]["epochs_before"] == 307 / 90
     assert sum(facts["samples"] for facts in later["sources"].values()) == 1024

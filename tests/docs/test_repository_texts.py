@@ -80,8 +80,26 @@ def _anchors(page: Path) -> set[str]:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
-    missing = [p.name for p in (ROOT / "docs").glob("*.md") if f"- {p.name}\n" not in navigation]
-    assert missing == []
+    listed = re.findall(r"- (?:\w+: )?([\w-]+\.md)\n", navigation)
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_what_pages_import_from_the_library_s_parts_is_in_the_reference() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text()
+    imported = re.compile(r"from shardwise\.(?:codecs|plan|sources|testing)[\w.]* import ([\w, ]+)")
+    texts = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
+    names = {
+        name for text in texts for found in imported.findall(text) for name in found.split(", ")
+    }
+    missing = {name for name in names if not re.search(rf"^::: .*\.{name}$", reference, re.M)}
+    assert missing == set()
+    assert len(names) > 5
+
+
+def test_each_error_is_in_the_table_of_errors() -> None:
+    table = (ROOT / "docs" / "errors.md").read_text()
+    public = {name for name in sw.__all__ if name.endswith("Error")}
+    assert {name for name in public if f"\n| `{name}` |" not in table} == {"ShardwiseError"}
 
 
 def test_the_reference_has_every_public_name_in_a_paragraph_of_its_own() -> None:

@@ -96,7 +96,7 @@ def build(
         on_error: "record" leaves inputs out that are damaged, or whose function raises, and lists
             them in `errors.parquet` (`errors.jsonl` beside Parquet shards, and without pyarrow).
         retry_errors: make what failed in a build that is complete once more, into shards of their
-            own (`000012-r1.tar`). The functions may be other ones; a retry records errors.
+            own (`000012-r1.tar`). The functions may differ; a retry records errors.
         media: whether a sidecar beside each tar shard says where the frames of its videos and
             sounds lie, as `TarWriter` says. An input whose media can't be used fails.
         storage: how remote output is reached, as `shardwise.tar` takes it.

@@ -1,4 +1,4 @@
-"""One GET of a URL that nobody vouches for: bounded in time, size, redirects and schemes.
+"""One GET of an untrusted URL: bounded in time, size, redirects and schemes.
 
 The requests of `shardwise.storage` are for stores that the user chose: they wait for one that is
 away, follow the environment's proxy, and bound the silence between two bytes. A list of URLs from
@@ -226,7 +226,7 @@ class _Arriving(io.RawIOBase):
         self._deadline = deadline
 
     def readable(self) -> bool:
-        """Yes."""
+        """True: `io.RawIOBase` says False."""
         return True
 
     def readinto(self, buffer: Any) -> int:

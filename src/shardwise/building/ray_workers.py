@@ -209,6 +209,6 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except OSError as error:
         raise WorkerError(
-            f"ray={address!r}: nobody answers there ({error.strerror or error}): give the host and "
+            f"ray={address!r}: no cluster answers ({error.strerror or error}): give the host and "
             "port of the cluster's head node, as `ray start --head` shows them"
         ) from error

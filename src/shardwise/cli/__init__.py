@@ -1,7 +1,7 @@
 """The command `shardwise`: a module a command, and the one place where errors become messages.
 
-Exit codes: 0 all is well, 1 the data are not (or could not be read), 2 the command was not
-understood, 130 interrupted, 141 the reader of the output went away. A command's module is imported
+Exit codes: 0 all is well, 1 the data are not (or could not be read), 2 the command line was
+wrong, 130 interrupted, 141 the reader of the output went away. A command's module is imported
 when the command runs, so that `shardwise --help` imports no numpy and no command imports torch.
 """
 
@@ -97,9 +97,8 @@ class Commands(click.Group):
 def cli() -> None:
     """Look at training data from the shell: what is in it, whether it is whole, who reads what.
 
-    Made for tar shards in the WebDataset format, whose samples shardwise reads by an index: index,
-    verify and doctor are for these. info, plan and bench also take Parquet and Lance tables and
-    folders of files.
+    Made for tar shards in the WebDataset format. info, plan, verify, bench and convert also take
+    Parquet, Lance, MDS, LitData and TFRecord data, folders, and datasets of a Python program.
 
     URLS are files, directories, globs and brace patterns such as 'train-{000..123}.tar'; quote
     patterns, so that the shell leaves them alone.

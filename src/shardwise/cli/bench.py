@@ -81,11 +81,21 @@ class Run:
     "--image-size", type=click.IntRange(min=1), help="Decode images to squares of N x N pixels."
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--num-workers", type=click.IntRange(min=0), help="Processes.  [default: none]")
 @click.option(
-    "--num-threads", type=click.IntRange(min=0), help="Threads in each.  [default: chosen]"
+    "--num-workers",
+    type=click.IntRange(min=0),
+    help="Worker processes; 0 for threads.  [default: chosen]",
 )
-@click.option("--executor", type=click.Choice(["inline", "threads", "processes"]))
+@click.option(
+    "--num-threads",
+    type=click.IntRange(min=0),
+    help="Threads of each process; 0 for the caller's.  [default: chosen]",
+)
+@click.option(
+    "--executor",
+    type=click.Choice(["inline", "threads", "processes"]),
+    help="Who makes the batches.  [default: chosen]",
+)
 @click.option(
     "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.data import is_python, open_data, python_object, require_tar
+from shardwise.cli.data import is_python, open_data, python_value, require_tar
 from shardwise.cli.options import common_options, usage_errors
 from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
 
@@ -40,9 +40,17 @@ def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None
     return value
 
 
+_jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=0),
+    help="Worker processes; 0 for this process.  [default: one a core]",
+)
+
+
 def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a build from SRC to DST."""
-    for option in (
+    """Add the options of a build from SRC to DST, which are the first of the command's help."""
+    function = _ray_option(common_options(function))
+    options = (
         click.option("--samples-per-shard", type=click.IntRange(min=1), help="Samples a shard."),
         click.option(
             "--bytes-per-shard",
@@ -51,15 +59,20 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--order",
-            type=click.Choice(["window", "full"]),
-            help="Shuffle: all of it, or runs of 128.  [default: as it is]",
+            type=click.Choice(["full", "window"]),
+            help="Shuffle: sample by sample, or runs of 128 neighbours.  [default: SRC's order]",
         ),
-        click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the shuffle."),
-        click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]"),
-        click.option("--media", is_flag=True, help="Index frames of videos and sounds, in tar."),
-    ):
+        click.option(
+            "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of --order."
+        ),
+        _jobs_option,
+        click.option(
+            "--media", is_flag=True, help="Write a media index of videos and sounds, too; tar only."
+        ),
+    )
+    for option in reversed(options):
         function = option(function)
-    return common_options(_ray_option(function))
+    return function
 
 
 def _destination(path: str) -> str:
@@ -92,8 +105,8 @@ def _show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("function", metavar="MODULE:FUNCTION")
-@click.option("--jobs", type=click.IntRange(min=0), help="Processes.  [default: all cores]")
-@click.option("--retry-errors", is_flag=True, help="Make what failed once more.")
+@_jobs_option
+@click.option("--retry-errors", is_flag=True, help="Build the inputs that failed again.")
 @_ray_option
 @common_options
 def build(
@@ -109,8 +122,7 @@ def build(
 
     if not is_python(function):
         raise click.UsageError(f"{function!r}: name a function, such as module:function")
-    found: Any = python_object(function)
-    described = found() if callable(found) else found
+    described = python_value(function)
     if not isinstance(described, Mapping) or not {"source", "pattern"} <= set(described):
         raise click.UsageError(
             f"{function} must return a dict with 'source' and 'pattern', and what else sw.build "

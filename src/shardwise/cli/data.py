@@ -12,17 +12,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.errors import ShardwiseError, message_of
+from shardwise.shown import shown_in
+
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["is_python", "kind_of", "open_data", "open_python", "python_object", "require_tar"]
+__all__ = ["is_python", "kind_of", "open_data", "open_python", "python_value", "require_tar"]
 
 # No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
 _NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -43,29 +48,46 @@ def open_python(url: str) -> Dataset:
     """
     from shardwise.dataset import Dataset
 
-    found = python_object(url)
-    if callable(found) and not isinstance(found, Dataset):
-        found = found()
-    if not isinstance(found, Dataset):
+    value = python_value(url)
+    if not isinstance(value, Dataset):
         raise click.UsageError(
-            f"{url} is {found!r:.80}: name a shardwise.Dataset, or a function that returns one"
+            f"{url} is {value!r:.80}: name a shardwise.Dataset, or a function that returns one"
         )
-    return found
+    return value
 
 
-def python_object(url: str) -> Any:
-    """The object of this name; its module is imported.
+def python_value(url: str) -> Any:
+    """The object of this name, or what the function of this name returns; its module is imported.
 
     Raises:
-        click.UsageError: there is no such module or name.
+        click.UsageError: there is no such module or name, or its code raised.
     """
     match = _NAME.fullmatch(url)
     assert match is not None
     module_name, name = match["module"], match["name"]
-    module = _imported(module_name, url)
-    if not hasattr(module, name):
-        raise click.UsageError(f"{url}: {module_name} has no {name!r}")
-    return getattr(module, name)
+    with _users_code(url):
+        module = _imported(module_name, url)
+        if not hasattr(module, name):
+            raise click.UsageError(f"{url}: {module_name} has no {name!r}")
+        value = getattr(module, name)
+        return value() if callable(value) else value
+
+
+@contextmanager
+def _users_code(url: str) -> Iterator[None]:
+    """Turn what the user's code raises into one line; errors of the library pass."""
+    try:
+        yield
+    except (click.ClickException, ShardwiseError, OSError):
+        raise
+    except Exception as error:
+        # A SyntaxError's message has the place; its traceback ends in the import.
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, SyntaxError) else f" ({last.filename}, line {last.lineno})"
+        reason = f"{type(error).__name__}: {message_of(error)}{place}"
+        raise click.UsageError(
+            shown_in(f"{url} raised {reason}; --traceback shows its frames")
+        ) from error
 
 
 def _imported(name: str, url: str) -> ModuleType:
@@ -94,7 +116,7 @@ def _imported(name: str, url: str) -> ModuleType:
 
 
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
-_LISTS = (".csv", ".jsonl")
+_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 

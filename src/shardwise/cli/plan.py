@@ -42,7 +42,9 @@ MAX_CELLS = 4_000_000
     type=click.IntRange(min=1),
     help="With --num-samples: shards of equal size.  [default: 1]",
 )
-@click.option("--world-size", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--world-size", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks."
+)
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -59,8 +61,14 @@ MAX_CELLS = 4_000_000
     help="What becomes of samples that fill no global batch.  [default: uneven without a shuffle, "
     "else drop]",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Which order is shown.",
+)
 @click.option("--epoch-size", type=click.IntRange(min=1), help="Samples a virtual epoch.")
 @click.option(
     "--max-proof",
@@ -305,16 +313,19 @@ def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str])
         return
     total, distinct = format_count(d["num_samples"]), format_count(coverage.num_distinct)
     if coverage.num_repeats:
-        repeats = plural(coverage.num_repeats, "read")
-        which = "again" if "sources" in d else "of the next permutation"
-        text = f"{distinct} of {total} samples, and then {repeats} {which}"
+        kind = "repeat" if "sources" in d else "read of the next permutation"
+        kinds = "repeats" if "sources" in d else "reads of the next permutation"
+        more = plural(coverage.num_repeats, kind, kinds)
+        text = f"{distinct} of {total} samples, and {more}"
     else:
         samples = f"{distinct} of {total}" if coverage.num_never else f"each of {total}"
         text = f"{samples} samples exactly once"
     if d["num_dropped"]:
         text += f", {format_count(d['num_dropped'])} dropped"
     if coverage.num_never > d["num_dropped"]:
-        text += f", {format_count(coverage.num_never - d['num_dropped'])} in other virtual epochs"
+        text += (
+            f", {format_count(coverage.num_never - d['num_dropped'])} left for other virtual epochs"
+        )
     if coverage.num_padded:
         text += f", {plural(coverage.num_padded, 'repeat')} masked as padding"
     write_line(f"coverage: proved, {text} ({ran})")

@@ -131,7 +131,7 @@ def _masked_columns(
     pairs = []
     for row, value in enumerate(column):
         place = None if values is None else values[row, ...]
-        # A sample may lack a field that nobody asked for by name.
+        # A sample may lack a field that was not asked for by name.
         pair = (None, None) if value is None else _decoded(rows, row, field, value, place)
         pairs.append(pair)
         if masks is not None:

@@ -67,7 +67,7 @@ class LoadedSamples:
     def fingerprint(self) -> str:
         """Which samples these are, in which order: 16 hex digits of the shards and the subset.
 
-        Decoders and transforms do not count: a state may be resumed with other ones.
+        Decoders and transforms do not count: a state may be resumed with others.
         """
         indices = self._transforms.indices
         whole = self.manifest.fingerprint

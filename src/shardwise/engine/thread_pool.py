@@ -105,8 +105,8 @@ def _end(
         if thread is threading.current_thread():
             continue
         while thread.is_alive():
-            # Requests to a store that does not answer are retried for minutes, also where nobody
-            # waits for the thread.
+            # Requests to a store that does not answer are retried for minutes, also where no
+            # caller waits for the thread.
             give_up_reads(thread.ident or 0)
             if deadline is not None and time.monotonic() >= deadline:
                 break

@@ -79,7 +79,7 @@ class PassAccount:
 
     @cached_property
     def word(self) -> IdWord:
-        """The words of this epoch."""
+        """The keyed sum for this data and epoch: `shardwise.plan.id_word`."""
         return IdWord(self.data.fingerprint, self.current.epoch)
 
     def total(self) -> Counted:

@@ -168,9 +168,9 @@ class StatefulLoader(RankedPlan):
             `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
             the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and
             `epochs` up to the loader's position, over all ranks since the first epoch; of
-            batch servers, `service`: by address `requests`, `hedges`, `reconnects` and
-            `latency_s`, `resent` and `made_here` of all, and `wanted`, how many servers would
-            keep up with this rank. JSON.
+            batch servers, `service`: `servers`, by address `requests`, `answers`, `hedges`,
+            `reconnects`, `latency_s` and `is_connected`; `resent` and `made_here` of all; and
+            `wanted`, how many servers would keep up with this rank. JSON.
         """
         num_cores = usable_cores(num_ranks=self._num_local)
         stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)

@@ -76,11 +76,11 @@ class RangeFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """True: `io.RawIOBase` says False."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True: `io.RawIOBase` says False."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -90,7 +90,7 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """The place."""
+        """The byte that is read next."""
         return self._at
 
     def readinto(self, buffer: object) -> int:

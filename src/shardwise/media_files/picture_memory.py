@@ -62,7 +62,7 @@ class PictureMemory:
 
     @property
     def max_bytes(self) -> int:
-        """The bound."""
+        """The bound, in bytes of pictures."""
         return self._max_bytes
 
     def limit(self, owner: object, num_bytes: int) -> None:
@@ -144,7 +144,7 @@ def decoder_bytes(height: int, width: int) -> int:
 
 
 def picture_memory() -> PictureMemory:
-    """The memory of this process; a forked child has its own, which nobody holds."""
+    """The memory of this process; a forked child has its own, empty at first."""
     return _memory_of(os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Seconds that decoding media spends in "demux" and "convert": for whoever counts them.
+"""Seconds that decoding media spends in "demux" and "convert", for the loader's statistics.
 
 A context variable, so that each thread counts its own, and decoders need no argument for it.
 """

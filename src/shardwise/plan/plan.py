@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """Ranks."""
+        """How many ranks share a global batch."""
         return self._base.world_size
 
     @property

@@ -1,6 +1,6 @@
 """The batches that a server made last: trainers that read one plan in step share each of them.
 
-A batch that is being built counts as there: whoever asks for it meanwhile waits for the same one.
+A batch that is being built counts as there: a second request for it waits for the first one's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who makes which batch: a server with credits, another one after it dies, or this process.
 
-All decisions are made here, under one lock. None of them changes a batch: whoever makes it, it is
-the same (I5). The queue holds only what no server has; order is kept by those who wait.
+All decisions are made here, under one lock. None of them changes a batch: it is the same from
+every server (I5). The queue holds only what no server has; order is kept by those who wait.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Dispatcher:
         self.changed.notify_all()
 
     def answered(self, server: Server, number: int, result: Batch | Exception) -> bool:
-        """An answer came; False where nobody asked for it."""
+        """An answer came; False where no request waits for it."""
         with self.changed:
             work = server.answered(number)
             if work is None:

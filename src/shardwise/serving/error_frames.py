@@ -56,10 +56,10 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 
 def decode_error(frame: Frame) -> Exception:
-    """The error of a frame.
+    """The exception that a server put into a frame.
 
     Raises:
-        FrameError: it is none.
+        FrameError: the frame holds no error.
     """
     try:
         error = _made(frame.body["error"])

@@ -9,7 +9,7 @@
     server  WELCOME    or REFUSED, with the reason
 
 The pickle is taken only with a token that both have, and at most once a server. Frames are small
-before the proof, so that whoever has no token can't make a server set memory aside.
+before the proof, so that a client without the token can't make a server set memory aside.
 """
 
 from __future__ import annotations

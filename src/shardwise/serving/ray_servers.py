@@ -1,7 +1,7 @@
 """Batch servers as Ray actors, and the named actor that starts them and knows their addresses.
 
 Ray places, starts and restarts them. Requests and batches go over the service's own connections,
-under the token that the named actor gives to whoever asks: who may use the Ray cluster may run code
+under the token that the named actor gives to every client: who may use the Ray cluster may run code
 on it anyway. The servers belong to the named actor and it to the process that made it, so that Ray
 ends them all with that process, however it ends.
 """
@@ -137,7 +137,7 @@ class ServerRegistry:
             ray.kill(actor, no_restart=True)
 
     async def _watch(self, number: int, actor: Any) -> None:
-        """Find out why a server can't be started: Ray tells whoever calls it, and nobody else."""
+        """Find out why a server can't be started: Ray tells only a caller of it."""
         import ray
 
         try:

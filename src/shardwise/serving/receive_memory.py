@@ -28,7 +28,7 @@ class ReceiveMemory:
         self._slot_bytes = 0
 
     def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        """uint8 `[num_bytes]` that nobody else has."""
+        """uint8 `[num_bytes]` that no other batch uses."""
         if num_bytes < _MIN_SLOT_BYTES:
             return np.empty(num_bytes, dtype=np.uint8)
         with self._lock:

@@ -114,7 +114,7 @@ class BatchServer:
 
     @property
     def address(self) -> str:
-        """Its address."""
+        """Where it listens, as clients name it: "tcp://host:port"."""
         return self._listener.address
 
     @property

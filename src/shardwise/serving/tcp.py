@@ -15,7 +15,7 @@ __all__ = ["TcpConnection", "TcpListener", "TcpTransport"]
 # A batch of 4 MiB is in flight while the next one is built; the kernel caps this at its own limit.
 _BUFFER_BYTES = 4 << 20
 # A machine that loses power sends nothing: after 10 s without data it is probed every 5 s, and
-# given up after 3 probes without an answer. Data that nobody acknowledges is given 25 s.
+# given up after 3 probes without an answer. Unacknowledged data is given up after 25 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 # The kernel takes up to 1,024 buffers a call.
 _MAX_BUFFERS = 512

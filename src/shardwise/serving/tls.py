@@ -57,7 +57,7 @@ class TlsFiles:
         name = self.cert
         try:
             if self.cert is not None:
-                # An encrypted key is an error: nobody is there to type its password.
+                # An encrypted key is an error: a server has no terminal to ask for a password.
                 context.load_cert_chain(self.cert, self.key, password="")
             name = self.ca
             if self.ca is not None:
@@ -125,7 +125,7 @@ class TlsConnection(TcpConnection):
                 self._release()
 
     def _release(self) -> None:
-        """Close the socket once nobody waits for its number, which another one may get."""
+        """Close the socket once no thread waits for its number, which another may get."""
         if self._is_closed and not self._num_waiting:
             self._sock.close()
 

@@ -84,13 +84,13 @@ class Listener(Protocol):
 
 
 class Transport(Protocol):
-    """A network."""
+    """A way to reach servers: TCP, TLS or UCX."""
 
     def connect(self, address: str, *, timeout_s: float) -> Connection:
         """Open a connection to a server.
 
         Raises:
-            OSError: nobody listens there, or not within the time.
+            OSError: no server listens there, or it does not answer within the time.
             ServiceError: the transport does not trust it.
         """
         ...

@@ -37,7 +37,7 @@ class AddressedTransport:
         """Open a connection to a server.
 
         Raises:
-            OSError: nobody listens there, or not within the time.
+            OSError: no server listens there, or it does not answer within the time.
             ServiceError: the ends do not trust each other.
         """
         scheme = scheme_of(address)

@@ -41,7 +41,7 @@ _LEAST_MESSAGE = 64 << 10
 _MOST_MESSAGE = 64 << 20
 # With all of UCX's ways on one machine an address has 217 bytes, and some kB with many cards.
 _MIN_ADDRESS, _MAX_ADDRESS = 16, 16 << 10
-# A client takes a message within this time, as TCP gives up bytes that nobody acknowledges.
+# A client takes a message within this time, as TCP gives up unacknowledged bytes.
 _READY_S = 25.0
 
 
@@ -161,7 +161,7 @@ class UcxConnection(_Segments):
         request = self._worker.receive(place, self._tag)
         self._write(_READY)
         if self._read() != (_DONE, 0):
-            raise OSError("a message by UCX that nobody says was sent")
+            raise OSError("a message by UCX that the server does not say it sent")
         self._worker.wait(request, self._tcp.is_broken, self._timeout_s)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["UcxWorker", "load_ucxx"]
 
 # UCX knows no default that ends a call: after this time without an end a message is given up, as
-# TCP gives up bytes that nobody acknowledges.
+# TCP gives up unacknowledged bytes.
 _MESSAGE_S = 25.0
 # Interval at which a thread looks whether a message is there, doubled from the first to the last.
 _FIRST_LOOK_S, _LAST_LOOK_S = 50e-6, 1e-3

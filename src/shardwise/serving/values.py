@@ -99,13 +99,13 @@ class Decoder:
         self._arrays = arrays
 
     def array(self, number: int) -> NDArray[Any]:
-        """The array of a number."""
+        """The array that `Encoder.array` gave this number."""
         if type(number) is not int or number < 0:
             raise ValueError(number)
         return self._arrays[number]
 
     def value(self, code: Any) -> Any:  # noqa: PLR0911 - one for each type
-        """The value of a code."""
+        """The value that this JSON stands for."""
         if type(code) is list:
             if set(map(type, code)) <= _PLAIN:
                 return code

@@ -33,7 +33,7 @@ class Work:
         sent_at: when it was first sent to the server that has it.
         is_hedged: whether a second server was asked.
         is_local: whether it is made here.
-        is_dropped: nobody waits for it any more.
+        is_dropped: no caller waits for it any more.
     """
 
     number: int

@@ -21,7 +21,7 @@ class PerProcess(Generic[T]):
     A forked child makes its own. The parent's value stays referenced in the child: to close what
     the parent still uses would break it there. A pickled copy is empty.
 
-    Example:
+    Examples:
         >>> handle: PerProcess[list[int]] = PerProcess()
         >>> handle.get(list) is handle.get(list)
         True
@@ -68,7 +68,7 @@ class MadeOnce(Generic[T]):
     Attributes:
         value: None before its first use.
 
-    Example:
+    Examples:
         >>> names: MadeOnce[list[str]] = MadeOnce()
         >>> names.get(list) is names.get(list)
         True

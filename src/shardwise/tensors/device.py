@@ -151,8 +151,8 @@ class StreamCopier:
         def move(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device == self.device:
                 return tensor
-            # torch reuses the page-locked memory only after the copy's event, though nobody holds
-            # it any more.
+            # torch reuses the page-locked memory only after the copy's event, though no reference
+            # to it is left.
             source = tensor.pin_memory() if tensor.device.type == "cpu" else tensor
             copied = source.to(self.device, non_blocking=True)
             tensors.append(copied)

@@ -29,7 +29,7 @@ class DividedSampler(EpochSampler, DistributedSampler[Any]):
 
 
 class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
-    """Both."""
+    """A sampler in storage order, of a loader that has divided the data."""
 
 
 class TorchDataLoader(torch.utils.data.DataLoader[Any]):

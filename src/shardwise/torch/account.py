@@ -41,7 +41,7 @@ class Progress(Protocol):
 
     @property
     def num_yielded(self) -> int:
-        """Steps yielded."""
+        """Steps of this pass that were yielded."""
 
 
 class CountedBatch(NamedTuple):
@@ -69,7 +69,7 @@ class CountedBatch(NamedTuple):
 
     @property
     def rows(self) -> BatchRows:
-        """Its samples."""
+        """The ids of its samples, skipped and replaced ones told apart."""
         ids = np.frombuffer(self.ids, np.int64)
         if not (self.skipped or self.replaced):
             return BatchRows(ids, num_padded=self.num_padded)

@@ -301,7 +301,7 @@ class ShardWriter:
     def _close_opened(self) -> None:
         """Close what the opener opened: until then a store may not have it."""
         opened, self._opened = self._opened, None
-        # What is in memory only is still there for whoever made it.
+        # A stream in memory stays open: the caller reads it.
         if opened is not None and not isinstance(opened, io.BytesIO):
             opened.close()
 

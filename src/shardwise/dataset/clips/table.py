@@ -152,6 +152,6 @@ def to_arrays(table: ClipTable, counts: ClipCounts) -> dict[str, NDArray[Any]]:
 
 
 def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> tuple[ClipTable, ClipCounts]:
-    """The reverse."""
+    """A table and its counts of the arrays that `to_arrays` made."""
     parts: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
     return ClipTable(**parts), ClipCounts(*arrays["tally"].tolist())

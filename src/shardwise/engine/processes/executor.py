@@ -230,8 +230,8 @@ class _Run:
                 raise batch.error
             if self._executor.decode_timeout is None or batch.is_whole or batch.has_rows:
                 return
-            # Without a row, a sample has to be decoded to know the fields: not here, where nobody
-            # could stop it.
+            # Without a row, a sample has to be decoded to know the fields: not here, where no
+            # deadline could stop it.
             batch.is_whole, batch.missing = True, {0}
             self._send(batch, 0, is_again=True)
 

@@ -1,7 +1,7 @@
 """Pickling for worker processes: a dataset as bytes that a fresh interpreter can read.
 
 Functions of the main program, lambdas and closures are pickled by value (cloudpickle). So are those
-of modules without a file, made by a notebook's cell or a test: nobody could import them.
+of modules without a file, made by a notebook's cell or a test: no other process could import them.
 """
 
 from __future__ import annotations

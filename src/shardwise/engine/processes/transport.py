@@ -45,7 +45,7 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     """Make a message of a value: its bytes, and the descriptor that goes with it or None.
 
     `descriptor` goes with a small message as it is; a large message carries a file of its own,
-    which whoever sends the message closes.
+    which the sender closes.
     """
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -89,7 +89,7 @@ def send(sock: socket.socket, packed: Packed) -> None:
 
     Raises:
         BlockingIOError: no room in a socket that does not block; with the number ETOOMANYREFS,
-            too many descriptors of this user are in messages that nobody has received yet.
+            too many descriptors of this user are in messages not yet received.
     """
     body, descriptor = packed
     try:

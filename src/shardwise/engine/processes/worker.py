@@ -98,7 +98,7 @@ class _Worker:
             try:
                 message = receive(self._sock, flags=flags)
             except StorageError as error:
-                # Which task it was is not known, so nobody would run it.
+                # Which task it was is not known, so no other worker would run it.
                 self._send_error(RECEIVE_FAILED, 0, error)
                 os._exit(1)
             if message is None:
@@ -121,7 +121,7 @@ class _Worker:
         """Take a task off the socket for later, if there is one, so that its descriptor arrives.
 
         Too many descriptors of this user are under way: if all workers of all trainers only waited
-        to send an answer, nobody would receive any. A worker that is stopped loses what it has
+        to send an answer, none would receive any. A worker that is stopped loses what it has
         parked, as if it had just received it: `DecodeDeadlines.has_lost` sees to that.
         """
         with self._lock, suppress(BlockingIOError):

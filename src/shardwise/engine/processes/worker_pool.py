@@ -102,7 +102,7 @@ class WorkerPool:
                 for number in range(num_workers):
                     self._start(number)
             if self._deadlines is None:
-                # Nobody will be started any more, and the end of all workers shows at once.
+                # No more workers will be started, and the end of all workers shows at once.
                 self._theirs.close()
                 self._job = b""
         except BaseException:
@@ -311,7 +311,7 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _max_descriptors() -> int:
-    """How many descriptors of the user's may be in messages that nobody has received yet."""
+    """How many descriptors of the user's may be in messages not yet received."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else max(2, soft)
 

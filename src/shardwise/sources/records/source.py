@@ -51,7 +51,7 @@ class RecordShard:
 
     @property
     def num_bytes(self) -> int:
-        """Memory."""
+        """Memory that it takes, in bytes."""
         content = 0 if self.content is None else self.content.nbytes
         return self.starts.nbytes + self.ends.nbytes + content
 

@@ -78,7 +78,7 @@ class BlockingPool(Generic[S]):
                 return result
 
             def returned() -> None:
-                # Also where nobody waits any more: the connection is none the worse.
+                # Also where no caller waits any more: the connection can be used again.
                 self._num_stuck -= 1
                 while unbroken:
                     self._free.append(unbroken.pop())

@@ -33,22 +33,22 @@ def test_facts_of_a_plain_shard(tmp_path):
     assert counts.sample_bytes == (17, 17, 17)
     assert facts.num_bytes == os.stat(url).st_size
     (problem,) = facts.findings
-    assert f"a small shard of {facts.num_bytes} bytes" in problem.message
+    assert f"a small shard of {facts.num_bytes:,} bytes" in problem.message
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a.jpg", "b.jpg", "a.cls"], "1 members of one key that stand apart"),
-        (["a.jpg", "a.jpg"], "1 members for a field that the sample has already"),
-        (["a.JPG", "b.Jpg"], "2 fields in upper case"),
-        (["img.0001.jpg", "img.0002.jpg"], "2 fields with a number first"),
-        (["b.jpg", "a.jpg"], "1 names that are not sorted"),
+        (["a.jpg", "b.jpg", "a.cls"], "members of one key that stand apart: 1"),
+        (["a.jpg", "a.jpg"], "members for a field that the sample has already: 1"),
+        (["a.JPG", "b.Jpg"], "fields in upper case: 2"),
+        (["img.0001.jpg", "img.0002.jpg"], "fields with a number first: 2"),
+        (["b.jpg", "a.jpg"], "names that are not sorted: 1"),
         (["a.cls", "a.jpg", "b.jpg"], "1 of 2 samples lack the field 'cls'"),
         ([f"a.f{i:03d}" for i in range(40)], "40 different fields"),
-        (["README", "a.jpg"], "1 members left out: no extension"),
-        (["._a.jpg", "a.jpg"], "1 members left out: hidden"),
-        (["__meta__/x.json", "a.jpg"], "1 members left out: metadata"),
+        (["README", "a.jpg"], "members left out, no extension: 1"),
+        (["._a.jpg", "a.jpg"], "members left out, hidden: 1"),
+        (["__meta__/x.json", "a.jpg"], "members left out, metadata: 1"),
         ([], "no samples"),
     ],
 )
@@ -60,8 +60,8 @@ def test_odd_names_are_noticed(tmp_path, names, message):
 def test_odd_payloads_are_noticed(tmp_path):
     members = [(f"{i}.bin", bytes(100_000 if i == 5 else 10)) for i in range(9)]
     url = write_tar(tmp_path / "x.tar", [*members, ("9.bin", b"")])
-    assert "1 empty payloads" in findings(url)
-    assert "samples from 0 to 100000 bytes, half of them below 10" in findings(url)
+    assert "empty payloads: 1" in findings(url)
+    assert "samples from 0 to 100,000 bytes, half of them below 10" in findings(url)
 
 
 def test_odd_members_and_ends_are_noticed(tmp_path):
@@ -70,8 +70,8 @@ def test_odd_members_and_ends_are_noticed(tmp_path):
     path.write_bytes(data)
     found = findings(str(path))
     assert "no end (two blocks of zeros)" in found
-    assert "1 members left out: directory" in found
-    assert "1 members left out: link" in found
+    assert "members left out, directory: 1" in found
+    assert "members left out, link: 1" in found
     path.write_bytes(data + END)
     assert "no end" not in findings(str(path))
 

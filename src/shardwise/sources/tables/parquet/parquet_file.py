@@ -227,11 +227,11 @@ class _PyarrowFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """True: `io.RawIOBase` says False."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """True: `io.RawIOBase` says False."""
         return True
 
     def tell(self) -> int:

@@ -171,7 +171,7 @@ class Oddities:
             has_end: whether the shard ends in a block of zeros.
         """
         for what in filter(self._counts.__contains__, _HINTS):
-            yield replace(self._first[what], message=f"{self._counts[what]} {what}")
+            yield replace(self._first[what], message=f"{what}: {self._counts[what]}")
         if not has_end:
             yield Problem(self.url, unfinished(self.num_samples))
         for message, hint in (*self._of_fields(), *self._of_sizes(num_bytes)):
@@ -189,20 +189,20 @@ class Oddities:
                 num_without = self.num_samples - count
                 if num_without > 0:
                     lack = f"{num_without} of {self.num_samples} samples lack the field {name!r}"
-                    yield lack, "it is None for those"
+                    yield lack, "a batch has None there, and select() of it is an error"
         for what, count in self.ignored.items():
             if count:
-                yield f"{count} members left out: {what}", _IGNORED_HINTS.get(what, "")
+                yield f"members left out, {what}: {count}", _IGNORED_HINTS.get(what, "")
 
     def _of_sizes(self, num_bytes: int) -> Iterator[tuple[str, str]]:
         """Messages and hints about bytes."""
         smallest, median, largest = self.sample_bytes
         if largest > _UNEVEN_RATIO * max(1, median):
-            sizes = f"samples from {smallest} to {largest} bytes, half of them below {median}"
-            yield sizes, "batches take very different times"
+            sizes = f"samples from {smallest:,} to {largest:,} bytes, half of them below {median:,}"
+            yield sizes, "batches take very different times to load"
         if num_bytes < _SMALL_BYTES:
             hint = "100 MB to some GB read best where shards lie on a network"
-            yield f"a small shard of {num_bytes} bytes", hint
+            yield f"a small shard of {num_bytes:,} bytes", hint
         if num_bytes > _LARGE_BYTES:
             hint = "the fewer shards, the less a window shuffle mixes"
-            yield f"a large shard of {num_bytes} bytes", hint
+            yield f"a large shard of {num_bytes:,} bytes", hint

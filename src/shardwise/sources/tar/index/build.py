@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwise.arguments import directory_text
 from shardwise.cores import usable_cores
-from shardwise.errors import ShardwiseError, StaleIndexError
+from shardwise.errors import ShardwiseError, StaleIndexError, StorageError
 from shardwise.shown import base_name, shown
 from shardwise.sources.tar.index.acceptance import described, require_end
 from shardwise.sources.tar.index.build_workers import in_processes, in_threads
@@ -254,7 +254,10 @@ def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> Buil
             # Older indexes keep the query of their shard's URL, which may be a signature.
             index, is_fresh = index.renamed(base_name(url)), False
         path, note = store.publish(url, index)
-    except (ShardwiseError, OSError) as error:
+    except ShardwiseError as error:
         return BuildResult(url, path, "failed", error=error)
+    except OSError as error:
+        reason = f"the index {shown(path)!r} can't be written: {error.strerror or error}"
+        return BuildResult(url, path, "failed", error=StorageError(reason))
     status = "fresh" if is_fresh else "built"
     return BuildResult(url, path, status, index.num_samples, note=note)

@@ -113,7 +113,7 @@ class ListedShards:
         self.fingerprint: str | None = header.fingerprint
         self.unsaved: dict[int, ShardIndex] = {}
         self._stats: dict[int, FileStat] = {}
-        # Last: whoever sees it finds the others, too.
+        # Set last: a thread that sees it finds the others set, too.
         self.content = content
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["GAP_BYTES", "ReadPlan", "plan_reads"]
 
-# Reading 16 KiB that nobody wants costs about as much as another read call.
+# Reading 16 KiB that are not needed costs about as much as another read call.
 GAP_BYTES = 16 << 10
 
 # One int64 holds file and offset: 44 bits for 16 TiB a file, 19 bits for 524,288 files a call.

@@ -27,7 +27,7 @@ def is_picture(value: object) -> bool:
     """Whether it is a Pillow image or an array."""
     if isinstance(value, np.ndarray):
         return True
-    # Whoever has made an image has imported Pillow.
+    # Where there is an image of Pillow, Pillow is imported.
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 
