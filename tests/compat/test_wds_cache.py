@@ -274,11 +274,11 @@ def test_a_tar_that_is_cut_anywhere_is_no_tar(tmp_path, kind):
 @pytest.mark.parametrize("opener", [gzip.open, bz2.open, lzma.open])
 def test_a_compressed_tar_is_unpacked_to_see_whether_it_is_whole(tmp_path, opener):
     path = tmp_path / "a.tgz"
+    plain = write_tar(tmp_path / "a.tar", [("a.bin", os.urandom(30_000))])
     with opener(path, "wb") as file:
-        file.write(os.urandom(30_000))
+        file.write(Path(plain).read_bytes())
     data = path.read_bytes()
     assert check_tar_format(str(path))
-    assert "compressed data" in cache.magic_filetype(str(path))
     for cut in (len(data) - 1, len(data) // 2, 20):
         path.write_bytes(data[:cut])
         assert not check_tar_format(str(path))

@@ -34,14 +34,9 @@ from shardwise.compat.webdataset.cached_files import (
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.mapping import each_result
-from shardwise.compat.webdataset.tar_stream import (
-    check_tar_format,
-    get_filetype,
-    magic_filetype,
-    why_no_tar,
-)
+from shardwise.compat.webdataset.tar_stream import check_tar_format, why_no_tar
 from shardwise.compat.webdataset.tariterators import expand_samples
-from shardwise.compat.webdataset.utils import obsolete, pipelinefilter
+from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 from shardwise.storage import atomic_write
 
@@ -54,12 +49,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _CHUNK_BYTES = 1 << 20
 
 
-def islocal(url: str) -> bool:
-    """Whether a URL is a local path or a `file:` URL."""
-    return local_name(url) is not None
-
-
-@obsolete
 def pipe_cleaner(spec: str) -> str:
     """The URL in a `pipe:` command, where there is one; other URLs as they are."""
     if spec.startswith("pipe:"):

@@ -30,10 +30,6 @@ from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 
 Handler = Callable[[Exception], Any]
-meta_prefix = "__"
-meta_suffix = "__"
-trace = False
-
 _logger = logging.getLogger("shardwise")
 
 # Stands between two shards. It has a name without a key, so that code which groups members by
