@@ -111,27 +111,44 @@ def test_a_download_that_was_killed_is_swept_and_never_read(tmp_path, web):
     with open(fifo, "wb") as stream:
         stream.write(b"half")
         stream.flush()
-        while not list(folder.glob(".download-*")):
+        while not list(folder.glob(".*.tmp")):
             assert process.poll() is None
             time.sleep(0.01)
         process.kill()
         process.wait()
-    (left,) = folder.glob(".download-*")
+    (left,) = folder.glob(".*.tmp")
+    # An empty one might be only just begun, and stays.
+    left.write_bytes(b"half")
     assert visible(folder) == []
     FileCache(folder).get_file(f"{web.url}/000.tar")
-    # It is younger than a minute: it might be one that is only just begun.
-    assert left.exists()
-    os.utime(left, (0, 0))
-    FileCache(folder).get_file(f"{web.url}/001.tar")
     assert not left.exists()
+    # The name that the killed one had taken for its URL is still that URL's.
+    assert visible(folder) == ["000.tar"]
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder), "pipe:printf whole"])
+    assert process.wait(60) == 0
+    assert len(visible(folder)) == 2
 
 
-def test_a_download_under_way_is_not_swept(tmp_path):
-    with cached_files.temporary_file(tmp_path, "a.tar") as file:
-        os.utime(file.name, (0, 0))
+def test_a_download_under_way_is_not_swept_and_gives_its_name_back(tmp_path):
+    place = tmp_path / "a.tar"
+    with pytest.raises(ZeroDivisionError), cached_files.new_file([place], "s3://a") as file:
+        file.write(b"half")
+        file.flush()
         cached_files.sweep(tmp_path)
         assert Path(file.name).exists()
+        assert not place.exists()
+        assert not cached_files.claim(place, "s3://b")
+        raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_name_is_kept_by_the_last_of_two_downloads_of_one_url(tmp_path):
+    place = tmp_path / "a.tar"
+    with cached_files.new_file([place], "s3://a") as file:
+        file.write(b"whole")
+        with pytest.raises(ZeroDivisionError), cached_files.new_file([place], "s3://a"):
+            raise ZeroDivisionError
+    assert cached_files.holds(place, "s3://a")
 
 
 def test_the_limit_is_kept_and_what_was_used_last_stays(web, tmp_path):

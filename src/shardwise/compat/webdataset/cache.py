@@ -24,12 +24,10 @@ from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset.cached_files import (
     LRUCleanup,
     candidates,
-    claim,
     holds,
     is_cached,
+    new_file,
     open_locked,
-    sweep,
-    temporary_file,
 )
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
@@ -172,19 +170,12 @@ class FileCache:
     def _fetch(self, url: str) -> Path:
         """Download a URL into its file."""
         places = self._places(url)
-        places[0].parent.mkdir(parents=True, exist_ok=True)
-        sweep(places[0].parent)
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
-        with temporary_file(places[0].parent, places[0].name) as file:
+        with new_file(places, url) as file:
             _copy(url, file)
             self._validate(file.name, url)
-            for place in places:
-                if claim(place, url):
-                    return Path(file.name).replace(place)
-        raise FileExistsError(
-            f"{str(places[-1])!r} is in the way of the cache and not one of its files: remove it"
-        )
+        return next(place for place in places if holds(place, url))
 
     def _validate(self, fname: str, url: str) -> None:
         if self.validator is None or self.validator(fname):
