@@ -20,7 +20,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from shardwise.compat.environment import is_on, variable
+from shardwise.compat.environment import variable
 from shardwise.compat.webdataset.cached_files import (
     LRUCleanup,
     candidates,
@@ -39,8 +39,6 @@ from shardwise.shown import shown
 from shardwise.storage import atomic_write
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
-default_cache_size = float(variable("WDS_CACHE_SIZE") or 1e18)
-verbose_cache = is_on("WDS_VERBOSE_CACHE")
 
 _NAMED_BY_PATH = ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

@@ -99,9 +99,6 @@ def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     return gopen_storage(re.sub(r"(?i)^htgs://", "gs://", url), mode, bufsize)
 
 
-gopen_hf = gopen_storage
-
-
 def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
     """Refuse a URL of an unknown scheme."""
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))

@@ -6,7 +6,6 @@ Programs assign `enforce_security`, so it is looked at when it counts.
 from __future__ import annotations
 
 import functools
-import glob
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,6 @@ from typing import Any
 
 from shardwise.compat.environment import is_on
 from shardwise.compat.webdataset.readers import find_reader
-from shardwise.storage.braces import expand_braces
 
 # Whether pickles, shells and local files are refused. Programs assign it.
 enforce_security = is_on("WDS_SECURE")
@@ -26,16 +24,6 @@ def refuse_unsafe(what: str) -> None:
         raise ValueError(
             f"{what} is not allowed for security reasons when enforce_security is set."
         )
-
-
-def glob_with_braces(pattern: str) -> list[str]:
-    """The files that a glob with braces matches."""
-    return [name for part in expand_braces(pattern) for name in glob.glob(part)]  # noqa: PTH207
-
-
-def is_iterable(obj: Any) -> bool:
-    """Whether it can be iterated; text and bytes count as one value."""
-    return isinstance(obj, Iterable) and not isinstance(obj, str | bytes)
 
 
 class PipelineStage:

@@ -254,7 +254,7 @@ class ShardWriter:
         self.total = self.count = self.size = 0
         self.fname: str | None = None
         self.tarstream: TarWriter | None = None
-        self._opened: Any = None
+        self._closing = contextlib.ExitStack()
         self.next_stream()
 
     def next_stream(self) -> None:
@@ -273,8 +273,12 @@ class ShardWriter:
         self.shard += 1
         target: Any = self.fname
         if self.opener is not None:
-            target = self._opened = self.opener(self.fname)
-        self.tarstream = TarWriter(target, **self.kw)
+            target = self.opener(self.fname)
+            # Until it is closed, a store may not have it; what is in memory only is kept for
+            # whoever made it.
+            if not isinstance(target, io.BytesIO):
+                self._closing.callback(target.close)
+        self.tarstream = self._closing.enter_context(TarWriter(target, **self.kw))
         self.count = 0
         self.size = 0
 
@@ -291,19 +295,11 @@ class ShardWriter:
         """End the shard under way; `close` does it, too."""
         if self.tarstream is None:
             return
-        tarstream, self.tarstream = self.tarstream, None
-        tarstream.close()
-        self._close_opened()
+        self.tarstream = None
+        self._closing.close()
         if callable(self.post):
             assert self.fname is not None
             self.post(self.fname)
-
-    def _close_opened(self) -> None:
-        """Close what the opener opened: until then a store may not have it."""
-        opened, self._opened = self._opened, None
-        # What is in memory only is still there for whoever made it.
-        if opened is not None and not isinstance(opened, io.BytesIO):
-            opened.close()
 
     def close(self) -> None:
         """End the last shard."""
@@ -315,7 +311,6 @@ class ShardWriter:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
-        elif self.tarstream is not None:
-            tarstream, self.tarstream = self.tarstream, None
-            tarstream.abort(error)
-            self._close_opened()
+        else:
+            self.tarstream = None
+            self._closing.__exit__(type(error), error, error.__traceback__)

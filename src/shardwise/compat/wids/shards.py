@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import md5
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,10 +33,9 @@ from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
 
 
-def compute_file_md5sum(fname: str | Path | BinaryIO) -> str:
-    """The MD5 of a file or open stream as 32 hex digits; a stream is read from its beginning."""
-    opened: Any = open(fname, "rb") if isinstance(fname, str | Path) else nullcontext(fname)
-    with opened as file:
+def compute_file_md5sum(fname: Any) -> str:
+    """The MD5 of a path or open stream as 32 hex digits; a stream is read from its beginning."""
+    with open(fname, "rb") if isinstance(fname, str | Path) else nullcontext(fname) as file:
         file.seek(0)
         # Against accidents, not against attacks.
         return hashlib.file_digest(file, partial(md5, usedforsecurity=False)).hexdigest()
