@@ -23,12 +23,7 @@ import torch
 from shardwise.codecs.documents import msgpack
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import tenbin, utils
-from shardwise.compat.webdataset.images import (
-    IMAGE_EXTENSIONS,
-    ImageHandler,
-    imagehandler,
-    imagespecs,
-)
+from shardwise.compat.webdataset.images import *  # noqa: F403 - its names are this module's
 from shardwise.compat.webdataset.media import torch_audio, torch_video
 from shardwise.shown import shown
 

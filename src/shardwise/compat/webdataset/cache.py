@@ -36,7 +36,6 @@ from shardwise.compat.webdataset.tar_stream import check_tar_format, why_no_tar
 from shardwise.compat.webdataset.tariterators import expand_samples
 from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
-from shardwise.storage import atomic_write
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
 
@@ -67,20 +66,11 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
     return urllib.parse.quote(url, safe="_+{}*,-")[-128:]
 
 
-def download(url: str, dest: str, chunk_size: int = _CHUNK_BYTES, verbose: bool = False) -> None:
-    """Read a URL into a file, which gets its name when all of it is there."""
-    if verbose:
-        sys.stderr.write(f"# downloading {shown(url)} to {dest}\n")
-    with atomic_write(dest) as file:
-        _copy(url, file, chunk_size)
-
-
-def _copy(url: str, file: IO[bytes], chunk_size: int = _CHUNK_BYTES) -> None:
-    """Read all of a URL into a file, down to the disk."""
+def _copy(url: str, file: IO[bytes]) -> None:
+    """Read all of a URL into a file, so that others can read it there."""
     with gopen(url) as stream:
-        shutil.copyfileobj(stream, file, chunk_size)
+        shutil.copyfileobj(stream, file, _CHUNK_BYTES)
     file.flush()
-    os.fsync(file.fileno())
 
 
 def _each_opened(
@@ -173,7 +163,7 @@ class FileCache:
         with new_file(places, url) as file:
             _copy(url, file)
             self._validate(file.name, url)
-        return next(place for place in places if holds(place, url))
+        return self._find(url) or places[0]
 
     def _validate(self, fname: str, url: str) -> None:
         if self.validator is None or self.validator(fname):

@@ -82,29 +82,22 @@ def claim(path: Path, url: str) -> bool:
 
 @contextlib.contextmanager
 def new_file(places: list[Path], url: str) -> Iterator[IO[bytes]]:
-    """A file to write that gets the first of the names that is free, when all of it is there.
+    """A file to write, which is the URL's when all of it is there.
 
-    What killed processes left in the directory is removed.
-
-    Raises:
-        FileExistsError: no name is free.
+    It gets the first of the names if no other URL has that; the last is this URL's alone. What
+    killed processes left in the directory is removed.
     """
-    places[0].parent.mkdir(parents=True, exist_ok=True)
-    sweep(places[0].parent)
-    place = next((place for place in places if claim(place, url)), None)
-    if place is None:
-        raise FileExistsError(
-            f"{str(places[-1])!r} is in the way of the cache and not one of its files: remove it"
-        )
-    try:
-        with atomic_write(place) as file:
-            yield file
-            # Another process that failed to get the same file has given the name back.
-            claim(place, url)
-    except BaseException:
-        if not place.exists():
-            _record(place).unlink(missing_ok=True)
-        raise
+    name, own = places[0], places[-1]
+    own.parent.mkdir(parents=True, exist_ok=True)
+    sweep(own.parent)
+    with atomic_write(own) as file:
+        yield file
+        _record(own).write_text(digest(url))
+    if name != own and claim(name, url):
+        # Another process that fetched the same may have moved it already.
+        with contextlib.suppress(FileNotFoundError):
+            own.replace(name)
+        _record(own).unlink(missing_ok=True)
 
 
 def open_locked(path: Path) -> BinaryIO | None:

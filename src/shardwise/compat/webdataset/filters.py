@@ -23,7 +23,6 @@ from shardwise.compat.webdataset.utils import (
     FilterFunction,
     PipelineStage,
     RestCurried,
-    identity,
     pipelinefilter,
 )
 
