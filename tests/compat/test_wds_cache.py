@@ -186,6 +186,15 @@ def test_the_limit_is_kept_and_what_was_used_last_stays(web, tmp_path):
     assert len(list(tmp_path.glob(".*.url"))) == 3
 
 
+def test_the_cache_of_older_versions_reads_remote_shards_once(web, tmp_path):
+    before = web.count()
+    for _ in range(2):
+        shards = [{"url": f"{web.url}/000.tar"}]
+        (sample,) = cache.cached_tarfile_samples(shards, cache_dir=tmp_path)
+        assert sample["txt"][:1] == b"0"
+    assert web.count() - before == 1
+
+
 def test_a_hit_makes_a_file_the_one_used_last(web, tmp_path):
     kept = FileCache(tmp_path)
     (opened,) = kept([f"{web.url}/000.tar"])

@@ -14,12 +14,14 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.byte_source import StreamBytes
 from shardwise.sources.tar.scan.members import scan_members
-from shardwise.sources.tar.scan.walk import HeaderScan
+from shardwise.sources.tar.scan.walk import HeaderScan, Scan
+from shardwise.storage import LocalFile
 
 Member = tuple[str, bytes]
 
@@ -135,9 +137,17 @@ def check_tar_format(fname: str) -> bool:
 def why_no_tar(fname: str) -> str | None:
     """What is wrong with a tar; None for a whole one."""
     with open(fname, "rb") as file:
-        tar = TarStream(file, fname)
+        tar: TarStream | Scan
+        if file.read(_MAGIC_BYTES).startswith(tuple(_COMPRESSIONS)):
+            file.seek(0)
+            tar = TarStream(file, fname)
+            parts: Iterator[Any] = iter(tar)
+        else:
+            # The headers alone take 0.04 s of CPU a GB; with the payloads it is 2 s.
+            tar = Scan(LocalFile(fname), Path(fname).stat().st_size, url=fname)
+            parts = tar.runs()
         try:
-            for _ in tar:
+            for _ in parts:
                 pass
         except (DataError, OSError) as error:
             # OSError: what bz2 says of damaged data.

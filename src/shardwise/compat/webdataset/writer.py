@@ -74,12 +74,10 @@ class TarWriter:
         self._last_fields: set[str] = set()
         if isinstance(fileobj, os.PathLike):
             fileobj = os.fspath(fileobj)
-        pack = _PACKERS.get(self.tarmode(fileobj, compress)[2:], contextlib.nullcontext)
+        pack = _packer(fileobj, compress)
         with contextlib.ExitStack() as stack:
             if isinstance(fileobj, str):
-                fileobj = self.own_fileobj = stack.enter_context(_open_target(fileobj))
-            else:
-                self.own_fileobj = None
+                fileobj = stack.enter_context(_open_target(fileobj))
             self.stream = fileobj
             packed = stack.enter_context(pack(fileobj))
             self.tarstream = stack.enter_context(
@@ -105,7 +103,6 @@ class TarWriter:
         if self._closing is not None:
             closing, self._closing = self._closing, None
             closing.__exit__(type(error) if error else None, error, None)
-            self.own_fileobj = None
 
     def __del__(self) -> None:
         # It was not closed, so it may not be whole.
@@ -184,17 +181,15 @@ class TarWriter:
         # tarfile remembers every member it has written.
         tar.members = []  # type: ignore[attr-defined]
 
-    @staticmethod
-    def tarmode(fileobj: Any, compress: bool | str | None = None) -> str:
-        """The mode for `tarfile.open` that fits a name and a wish."""
-        if compress is False:
-            return "w|"
-        wanted = "gz" if compress is True else compress
-        for ending in _PACKERS:
-            is_named = isinstance(fileobj, str) and fileobj.endswith(ending)
-            if wanted == ending or (wanted is None and is_named):
-                return f"w|{ending}"
-        return "w|"
+
+def _packer(name: Any, compress: bool | str | None) -> Any:
+    """What compresses a tar: what was asked for, or what its name ends in."""
+    asked = "gz" if compress is True else compress
+    for ending, pack in _PACKERS.items():
+        is_named = isinstance(name, str) and name.endswith(ending)
+        if asked == ending or (asked is None and is_named):
+            return pack
+    return contextlib.nullcontext
 
 
 def _open_target(url: str) -> contextlib.AbstractContextManager[Any]:
