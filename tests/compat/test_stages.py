@@ -12,6 +12,7 @@ import torch
 import shardwise.compat.webdataset as wds
 from shardwise.compat.webdataset import filters
 from shardwise.compat.webdataset.handlers import ignore_and_continue, ignore_and_stop
+from shardwise.errors import DataError
 from tests.support.tars import make_shards
 
 
@@ -177,6 +178,11 @@ def test_hand_written_readers_get_members_and_an_end(tmp_path):
     assert list(tariterators.group_by_keys([*named[:6], {}, *named[6:]])) == grouped
     only = tariterators.group_by_keys(members, suffixes={"cls"})
     assert all(set(sample) == {"__key__", "__url__", "cls"} for sample in only)
+    apart = [{"fname": name, "data": b"", "__url__": urls[0]} for name in ("a.x", "b.x", "a.y")]
+    with pytest.raises(DataError, match="stand apart"):
+        list(tariterators.group_by_keys(apart))
+    going_on = tariterators.group_by_keys(apart, handler=wds.ignore_and_continue)
+    assert [sample["__key__"] for sample in going_on] == ["a", "b"]
 
 
 def test_members_are_selected_and_renamed_by_name(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.compat.webdataset import cache, cached_files, handlers
-from shardwise.compat.webdataset.cache import FileCache, LRUCleanup, check_tar_format, download
+from shardwise.compat.webdataset.cache import FileCache, LRUCleanup, check_tar_format
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx
 from tests.support.tars import make_shards, write_tar
@@ -111,27 +111,55 @@ def test_a_download_that_was_killed_is_swept_and_never_read(tmp_path, web):
     with open(fifo, "wb") as stream:
         stream.write(b"half")
         stream.flush()
-        while not list(folder.glob(".download-*")):
+        while not list(folder.glob(".*.tmp")):
             assert process.poll() is None
             time.sleep(0.01)
         process.kill()
         process.wait()
-    (left,) = folder.glob(".download-*")
+    (left,) = folder.glob(".*.tmp")
+    # An empty one might be only just begun, and stays.
+    left.write_bytes(b"half")
     assert visible(folder) == []
     FileCache(folder).get_file(f"{web.url}/000.tar")
-    # It is younger than a minute: it might be one that is only just begun.
-    assert left.exists()
-    os.utime(left, (0, 0))
-    FileCache(folder).get_file(f"{web.url}/001.tar")
     assert not left.exists()
+    assert visible(folder) == ["000.tar"]
 
 
 def test_a_download_under_way_is_not_swept(tmp_path):
-    with cached_files.temporary_file(tmp_path, "a.tar") as file:
-        os.utime(file.name, (0, 0))
+    with (
+        pytest.raises(ZeroDivisionError),
+        cached_files.new_file([tmp_path / "a.tar"], "s3://a") as file,
+    ):
+        file.write(b"half")
+        file.flush()
         cached_files.sweep(tmp_path)
         assert Path(file.name).exists()
+        assert visible(tmp_path) == []
+        raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_name_that_another_url_takes_during_a_download_stays_that_ones(tmp_path):
+    places = cached_files.candidates(tmp_path, "a.tar", "s3://a")
+    others = cached_files.candidates(tmp_path, "a.tar", "s3://b")
+    with cached_files.new_file(places, "s3://a") as file:
+        file.write(b"late")
+        with cached_files.new_file(others, "s3://b") as other:
+            other.write(b"early")
+    assert [place.read_bytes() for place in places] == [b"early", b"late"]
+    assert [cached_files.holds(place, "s3://a") for place in places] == [False, True]
+    assert cached_files.holds(others[0], "s3://b")
+
+
+def test_two_downloads_of_one_url_end_as_one_file(tmp_path):
+    places = cached_files.candidates(tmp_path, "a.tar", "s3://a")
+    with cached_files.new_file(places, "s3://a") as file:
+        file.write(b"whole")
+        with cached_files.new_file(places, "s3://a") as other:
+            other.write(b"whole")
+    assert visible(tmp_path) == ["a.tar"]
+    assert cached_files.holds(places[0], "s3://a")
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_limit_is_kept_and_what_was_used_last_stays(web, tmp_path):
@@ -156,6 +184,15 @@ def test_the_limit_is_kept_and_what_was_used_last_stays(web, tmp_path):
     assert (tmp_path / "foreign").exists()
     # No record of what is gone.
     assert len(list(tmp_path.glob(".*.url"))) == 3
+
+
+def test_the_cache_of_older_versions_reads_remote_shards_once(web, tmp_path):
+    before = web.count()
+    for _ in range(2):
+        shards = [{"url": f"{web.url}/000.tar"}]
+        (sample,) = cache.cached_tarfile_samples(shards, cache_dir=tmp_path)
+        assert sample["txt"][:1] == b"0"
+    assert web.count() - before == 1
 
 
 def test_a_hit_makes_a_file_the_one_used_last(web, tmp_path):
@@ -188,7 +225,7 @@ def test_a_file_that_is_read_is_not_deleted(web, tmp_path):
 
 
 def test_a_full_disk_is_read_past_with_a_warning(web, tmp_path, monkeypatch):
-    def full(url, file, chunk_size=0):
+    def full(url, file):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cache, "_copy", full)
@@ -222,15 +259,20 @@ def test_a_record_holds_no_secret_of_the_url(web, tmp_path):
     assert "hunter2" not in record.read_text()
 
 
-def test_a_download_replaces_its_file_at_once(web, tmp_path):
+def test_a_download_that_fails_leaves_the_file_that_is_there(web, tmp_path):
     path = tmp_path / "a.tar"
-    path.write_bytes(b"old")
-    with pytest.raises(OSError):
-        download(f"{web.url}/missing.tar", str(path))
+    url = f"{web.url}/000.tar"
+    with cached_files.new_file([path], url) as file:
+        file.write(b"old")
+    with pytest.raises(OSError), cached_files.new_file([path], url) as file:
+        cache._copy(f"{web.url}/missing.tar", file)
     assert path.read_bytes() == b"old"
-    download(f"{web.url}/000.tar", str(path))
+    assert cached_files.holds(path, url)
+    with cached_files.new_file([path], url) as file:
+        cache._copy(url, file)
+        assert path.read_bytes() == b"old"
     assert check_tar_format(str(path))
-    assert os.listdir(tmp_path) == ["a.tar"]
+    assert visible(tmp_path) == ["a.tar"]
 
 
 def test_cleaning_by_hand_takes_the_smallest_key_first(tmp_path):
@@ -274,11 +316,11 @@ def test_a_tar_that_is_cut_anywhere_is_no_tar(tmp_path, kind):
 @pytest.mark.parametrize("opener", [gzip.open, bz2.open, lzma.open])
 def test_a_compressed_tar_is_unpacked_to_see_whether_it_is_whole(tmp_path, opener):
     path = tmp_path / "a.tgz"
+    plain = write_tar(tmp_path / "a.tar", [("a.bin", os.urandom(30_000))])
     with opener(path, "wb") as file:
-        file.write(os.urandom(30_000))
+        file.write(Path(plain).read_bytes())
     data = path.read_bytes()
     assert check_tar_format(str(path))
-    assert "compressed data" in cache.magic_filetype(str(path))
     for cut in (len(data) - 1, len(data) // 2, 20):
         path.write_bytes(data[:cut])
         assert not check_tar_format(str(path))

@@ -20,7 +20,6 @@ from shardwise.compat.webdataset.gopen import (
     gopen_schemes,
     reader,
     rewrite_url,
-    set_options,
 )
 from shardwise.errors import MissingShardError
 from tests.support.servers import nginx
@@ -109,9 +108,8 @@ def test_statuses_that_are_no_failure_are_accepted():
     with Pipe("exit 7", mode="r", shell=True, ignore_status=[7]) as stream:
         assert stream.read() == b""
     with Pipe("exit 7", mode="r", shell=True) as stream:
-        assert set_options(stream, ignore_errors=True)
+        stream.ignore_errors = True
         assert stream.read() == b""
-    assert not set_options(sys.stdin, timeout=1)
 
 
 def test_a_reader_that_stops_early_gets_no_error_and_leaves_no_program():

@@ -20,14 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardwise.codecs.documents import msgpack
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import tenbin, utils
-from shardwise.compat.webdataset.images import (
-    IMAGE_EXTENSIONS,
-    ImageHandler,
-    imagehandler,
-    imagespecs,
-)
+from shardwise.compat.webdataset.images import *  # noqa: F403 - its names are this module's
 from shardwise.compat.webdataset.media import torch_audio, torch_video
 from shardwise.shown import shown
 
@@ -57,11 +53,7 @@ def unpickle_loads(data: bytes) -> Any:
 
 
 tenbin_loads = tenbin.decode_buffer
-
-
-def msgpack_loads(data: bytes) -> Any:
-    """Decode a MessagePack document."""
-    return importlib.import_module("msgpack").unpackb(data)
+msgpack_loads = msgpack()
 
 
 def npy_loads(data: bytes) -> np.ndarray[Any, Any]:

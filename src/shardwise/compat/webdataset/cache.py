@@ -20,46 +20,30 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from shardwise.compat.environment import is_on, variable
+from shardwise.compat.environment import variable
 from shardwise.compat.webdataset.cached_files import (
     LRUCleanup,
     candidates,
-    claim,
     holds,
     is_cached,
+    new_file,
     open_locked,
-    sweep,
-    temporary_file,
 )
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.mapping import each_result
-from shardwise.compat.webdataset.tar_stream import (
-    check_tar_format,
-    get_filetype,
-    magic_filetype,
-    why_no_tar,
-)
+from shardwise.compat.webdataset.tar_stream import check_tar_format, why_no_tar
 from shardwise.compat.webdataset.tariterators import expand_samples
-from shardwise.compat.webdataset.utils import obsolete, pipelinefilter
+from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
-from shardwise.storage import atomic_write
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
-default_cache_size = float(variable("WDS_CACHE_SIZE") or 1e18)
-verbose_cache = is_on("WDS_VERBOSE_CACHE")
 
 _NAMED_BY_PATH = ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _CHUNK_BYTES = 1 << 20
 
 
-def islocal(url: str) -> bool:
-    """Whether a URL is a local path or a `file:` URL."""
-    return local_name(url) is not None
-
-
-@obsolete
 def pipe_cleaner(spec: str) -> str:
     """The URL in a `pipe:` command, where there is one; other URLs as they are."""
     if spec.startswith("pipe:"):
@@ -82,20 +66,11 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
     return urllib.parse.quote(url, safe="_+{}*,-")[-128:]
 
 
-def download(url: str, dest: str, chunk_size: int = _CHUNK_BYTES, verbose: bool = False) -> None:
-    """Read a URL into a file, which gets its name when all of it is there."""
-    if verbose:
-        sys.stderr.write(f"# downloading {shown(url)} to {dest}\n")
-    with atomic_write(dest) as file:
-        _copy(url, file, chunk_size)
-
-
-def _copy(url: str, file: IO[bytes], chunk_size: int = _CHUNK_BYTES) -> None:
-    """Read all of a URL into a file, down to the disk."""
+def _copy(url: str, file: IO[bytes]) -> None:
+    """Read all of a URL into a file, so that others can read it there."""
     with gopen(url) as stream:
-        shutil.copyfileobj(stream, file, chunk_size)
+        shutil.copyfileobj(stream, file, _CHUNK_BYTES)
     file.flush()
-    os.fsync(file.fileno())
 
 
 def _each_opened(
@@ -183,19 +158,12 @@ class FileCache:
     def _fetch(self, url: str) -> Path:
         """Download a URL into its file."""
         places = self._places(url)
-        places[0].parent.mkdir(parents=True, exist_ok=True)
-        sweep(places[0].parent)
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
-        with temporary_file(places[0].parent, places[0].name) as file:
+        with new_file(places, url) as file:
             _copy(url, file)
             self._validate(file.name, url)
-            for place in places:
-                if claim(place, url):
-                    return Path(file.name).replace(place)
-        raise FileExistsError(
-            f"{str(places[-1])!r} is in the way of the cache and not one of its files: remove it"
-        )
+        return self._find(url) or places[0]
 
     def _validate(self, fname: str, url: str) -> None:
         if self.validator is None or self.validator(fname):

@@ -1,8 +1,8 @@
 """The files of a cache directory: which are ours, of which URL, and which are in use.
 
 Beside a cached file `name` lies its record `.name.url`, which holds a digest of the URL: a file
-without one belongs to another program and is neither read nor deleted. A download has a name of its
-own, and a lock that ends with its process. A file is locked (shared) while a stream of it is open.
+without one belongs to another program and is neither read nor deleted. A file is locked (shared)
+while a stream of it is open.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import secrets
 import sys
 import time
 import warnings
@@ -21,10 +20,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from shardwise.shown import shown
-
-_TEMPORARY = ".download-"
-# Between its making and its lock, a temporary file must not look like a leftover.
-_LEFTOVER_AGE_S = 60.0
+from shardwise.storage import atomic_write
+from shardwise.storage.atomic import sweep
 
 
 def digest(url: str) -> str:
@@ -40,7 +37,7 @@ def candidates(directory: Path, name: str, url: str) -> list[Path]:
         raise ValueError(
             f"the cache name {name!r} of {shown(url)!r} leads out of the cache directory"
         )
-    if parts[-1] in ("", ".", "..") or parts[-1].startswith(_TEMPORARY):
+    if parts[-1] in ("", ".", ".."):
         return [directory / own]
     return [directory / name, (directory / name).with_name(own)]
 
@@ -84,26 +81,23 @@ def claim(path: Path, url: str) -> bool:
 
 
 @contextlib.contextmanager
-def temporary_file(directory: Path, name: str) -> Iterator[BinaryIO]:
-    """A new file to download into; removed at the end, unless it got another name.
+def new_file(places: list[Path], url: str) -> Iterator[IO[bytes]]:
+    """A file to write, which is the URL's when all of it is there.
 
-    Its name ends like `name`, because some look at that.
+    It gets the first of the names if no other URL has that; the last is this URL's alone. What
+    killed processes left in the directory is removed.
     """
-    path = directory / f"{_TEMPORARY}{secrets.token_hex(8)}-{name[-128:]}"
-    with open(path, "xb") as file:
-        try:
-            _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield file
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def sweep(directory: Path) -> None:
-    """Remove what processes that are gone were downloading."""
-    for path in directory.glob(f"{_TEMPORARY}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
-                remove_unused(path)
+    name, own = places[0], places[-1]
+    own.parent.mkdir(parents=True, exist_ok=True)
+    sweep(own.parent)
+    with atomic_write(own) as file:
+        yield file
+        _record(own).write_text(digest(url))
+    if name != own and claim(name, url):
+        # Another process that fetched the same may have moved it already.
+        with contextlib.suppress(FileNotFoundError):
+            own.replace(name)
+        _record(own).unlink(missing_ok=True)
 
 
 def open_locked(path: Path) -> BinaryIO | None:

@@ -61,11 +61,6 @@ def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return image
 
 
-def bytestr(data: Any) -> bytes:
-    """Bytes as they are; anything else as ASCII text."""
-    return data if isinstance(data, bytes) else str(data).encode("ascii")
-
-
 def torch_dumps(data: Any) -> bytes:
     """Encode by `torch.save`."""
     import torch

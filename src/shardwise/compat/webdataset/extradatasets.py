@@ -1,4 +1,4 @@
-"""A dataset for tests, and epochs, lengths and repetition as objects."""
+"""A dataset for tests, and epochs and lengths as objects."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.utils import PipelineStage
 
 
 @dataclass(eq=False, repr=False)
@@ -22,25 +20,6 @@ class MockDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (self.sample for _ in range(self.length))
-
-
-@dataclass(eq=False, repr=False)
-class repeatedly(IterableDataset[Any], PipelineStage):  # noqa: N801 - WebDataset's name
-    """A dataset again and again, for `nepochs` or `nbatches`."""
-
-    source: Iterable[Any]
-    nepochs: int | None = None
-    nbatches: int | None = None
-    length: int | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.invoke(self.source)
-
-    def invoke(self, source: Iterable[Any]) -> Iterator[Any]:
-        """Repeat a source."""
-        return utils.repeatedly(source, nepochs=self.nepochs, nbatches=self.nbatches)
-
-    run = invoke
 
 
 class with_length(DataPipeline):  # noqa: N801 - WebDataset's name

@@ -6,10 +6,9 @@ of caches (in memory, or in an LMDB database, used once a whole pass is kept) ar
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from shardwise.compat.webdataset.utils import (
     FilterFunction,
     PipelineStage,
     RestCurried,
-    identity,
     pipelinefilter,
 )
 
@@ -47,16 +45,6 @@ def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool =
             return np.stack(b)
         return torch.stack(list(b))
     return list(b)
-
-
-def tuple2dict(sample: Any) -> dict[Any, Any]:
-    """A tuple as a dict by place; a dict as it is."""
-    return sample if isinstance(sample, dict) else dict(enumerate(sample))
-
-
-def dict2tuple(d: Mapping[int, Any]) -> tuple[Any, ...]:
-    """The reverse: a dict by place as a tuple."""
-    return tuple(d[i] for i in range(1 + max(d)))
 
 
 def default_collation_fn(
@@ -241,27 +229,6 @@ batched = pipelinefilter(_batched)
 unbatched = pipelinefilter(_unbatched)
 unlisted = pipelinefilter(_unlisted)
 slice = pipelinefilter(islice)  # noqa: A001 - WebDataset's name
-
-
-def compose2(f: Callable[[Any], Any], g: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """First f, then g."""
-    return lambda x: g(f(x))
-
-
-def compose(*args: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Functions one after the other, the first one first."""
-    return functools.reduce(compose2, args)
-
-
-def pipeline(source: Any, *args: Callable[[Any], Any]) -> Any:
-    """A source with stages behind it."""
-    return compose(*args)(source) if args else source
-
-
-def parse_field_spec(fields: str | list[str]) -> list[list[str]]:
-    """Fields with alternatives: "jpg;png cls" is [["jpg", "png"], ["cls"]]."""
-    names = fields.split() if isinstance(fields, str) else fields
-    return [name.split(";") for name in names]
 
 
 if TYPE_CHECKING:

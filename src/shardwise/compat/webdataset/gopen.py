@@ -38,11 +38,6 @@ _WRITER_GONE = (141, 26)
 _WANTS_PLAIN_GET = re.compile(r"HTTP 4\d\d|Range header|[Cc]ontent.?[Ll]ength")
 
 
-def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:  # noqa: ARG001
-    """Open a local path or a `file:` URL; the operating system's buffer size is taken."""
-    return open(strip_file_scheme(url), mode)
-
-
 def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
     """Run what follows `pipe:` in a shell; the stream is its output, or for "wb" its input."""
     if utils.enforce_security:
@@ -67,12 +62,6 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
     curl += ["--speed-limit", "1", "--speed-time", "60"]
     own = ["--retry", "5", "--retry-delay", "2", url] if mode[0] == "r" else ["-T", "-", url]
     return _program([*curl, *own], url, mode, bufsize)
-
-
-def gopen_gsutil(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
-    """Read or upload by `gsutil`."""
-    command = ["gsutil", "cat", url] if mode[0] == "r" else ["gsutil", "cp", "-", url]
-    return _program(command, url, mode, bufsize)
 
 
 def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
@@ -110,9 +99,6 @@ def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     return gopen_storage(re.sub(r"(?i)^htgs://", "gs://", url), mode, bufsize)
 
 
-gopen_hf = gopen_storage
-
-
 def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
     """Refuse a URL of an unknown scheme."""
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
@@ -120,15 +106,6 @@ def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a han
         f"{shown(url)}: no gopen handler defined; there are {known}, and "
         "webdataset.gopen_schemes[scheme] = function adds one"
     )
-
-
-def set_options(obj: Any, **options: Any) -> bool:
-    """Change `timeout`, `ignore_errors` or `ignore_status` of a `Pipe`; whether it is one."""
-    if isinstance(obj, Pipe):
-        for name, value in options.items():
-            if value is not None:
-                setattr(obj, name, value)
-    return isinstance(obj, Pipe)
 
 
 # The opener of each scheme: `function(url, mode, bufsize, **kw)`. Users may change it.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.tar_stream import DamagedShardError, Member, TarStream
+from shardwise.compat.webdataset.tar_stream import DamagedShardError, Member
 
 _logger = logging.getLogger("shardwise")
 SKIPPED = r"__[^/]*__($|/)"
@@ -32,6 +32,12 @@ def base_plus_ext(path: str) -> tuple[str | None, str | None]:
     if dot <= start:
         return None, None
     return path[:dot], path[dot + 1 :]
+
+
+def _data_key(name: str) -> tuple[str | None, str | None]:
+    """Key and field of a member that is for samples; (None, None) of others."""
+    key, field = (None, None) if is_metadata(name) else base_plus_ext(name)
+    return (key, field) if key and field else (None, None)
 
 
 def is_metadata(name: str, pattern: str | None = SKIPPED) -> bool:
@@ -66,69 +72,47 @@ def chosen(
             yield renamed, payload
 
 
-def refuse_half(sample: dict[str, Any], common: set[str] | None) -> None:
-    """Refuse the last sample of a shard without an end, where it lacks what all others have."""
-    missing = (common or set()) - sample.keys()
-    if missing:
-        raise DamagedShardError(
-            f"the shard has no end, and its last sample lacks {sorted(missing)}, which all others "
-            "have: it was cut short",
-            url=sample["__url__"],
-            key=sample["__key__"],
-        )
-
-
 @dataclass(eq=False, repr=False)
 class ShardSamples:
-    """The samples of one shard, as dicts of bytes; iterated once."""
+    """The samples of one shard, made of its members as they come.
 
-    stream: Any
-    url: str
-    local_path: str | None = None
-    select_files: Callable[[str], Any] | None = None
-    rename_files: Callable[[str], str] | None = None
+    Attributes:
+        about: entries of all samples: `__url__`, and `__local_path__` where there is one.
+        handler: decides whether to go on where members do not fit together.
+        keys: splits a name into key and field; None for `base_plus_ext` without metadata.
+        lcase: whether fields are in lower case.
+        suffixes: the fields that are wanted; None for all.
+        sample: the sample under way.
+        is_stopped: whether the handler said to stop.
+    """
+
+    about: dict[str, Any]
     handler: Callable[[Exception], Any] = reraise_exception
+    keys: Callable[[str], tuple[str | None, str | None]] | None = None
+    lcase: bool = True
+    suffixes: set[str] | None = None
     sample: dict[str, Any] | None = field(default=None, init=False)
     is_stopped: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._about = {"__url__": self.url}
-        if self.local_path is not None:
-            self._about["__local_path__"] = self.local_path
         # The fields of the samples that came out, by key; and the fields that all of them had.
         self._seen: dict[str, tuple[str, ...]] = {}
         self._common: set[str] | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        tar = TarStream(self.stream, self.url)
-        is_plain = self.select_files is None and self.rename_files is None
-        try:
-            for members in tar:
-                named = chosen(members, self.select_files, self.rename_files)
-                yield from self._group(members if is_plain else named)
-                if self.is_stopped:
-                    return
-        except DamagedShardError as error:
-            # Where a member of the next sample is cut, this one is whole.
-            is_known = error.key is not None and self.rename_files is None
-            if self.sample is not None and is_known and error.key != self.sample["__key__"]:
-                yield from self._finished(has_end=True)
-            raise
-        if self.sample is not None:
-            yield from self._finished(has_end=tar.has_end)
-
-    def _group(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
+    def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
-        sample, about = self.sample, self._about
+        sample, about, keys, lcase, suffixes = (
+            self.sample, self.about, self.keys, self.lcase, self.suffixes
+        )  # fmt: skip
         key = None if sample is None else sample["__key__"]
         for name, payload in members:
             base, _, field = name.partition(".")
-            if not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
-                split = (None, None) if is_metadata(name) else base_plus_ext(name)
-                if not split[0] or not split[1]:
+            if keys or not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
+                split = (keys or _data_key)(name)
+                if split[0] is None or split[1] is None:
                     continue
                 base, field = split[0], split[1]
-            field = field.lower()
+            field = field.lower() if lcase else field
             if sample is None or base != key:
                 if sample is not None and self._is_sound(sample):
                     yield sample
@@ -142,32 +126,46 @@ class ShardSamples:
                     yield sample
                     return
                 continue
-            sample[field] = payload
+            if suffixes is None or field in suffixes:
+                sample[field] = payload
 
-    def _finished(self, *, has_end: bool) -> Iterator[dict[str, Any]]:
-        """The last sample, unless the shard was cut inside it."""
-        assert self.sample is not None
+    def finish(self, *, has_end: bool = True) -> Iterator[dict[str, Any]]:
+        """The last sample; of a shard without an end, if it has what all others have."""
+        if self.sample is None:
+            return
+        sample = self.sample
         if not has_end:
-            refuse_half(self.sample, self._common)
+            missing = (self._common or set()) - sample.keys()
+            if missing:
+                raise DamagedShardError(
+                    f"the shard has no end, and its last sample lacks {sorted(missing)}, which all "
+                    "others have: it was cut short",
+                    url=sample["__url__"],
+                    key=sample["__key__"],
+                )
             _logger.warning(
                 "%s has no end (two blocks of zeros): it may have been cut between two samples",
-                self.url,
+                sample["__url__"],
             )
-        sample, self.sample = self.sample, None
+        self.sample = None
         if self._is_sound(sample):
             yield sample
 
+    def may_have(self, key: str | None) -> bool:
+        """Whether a member of this key, or of an unknown one, is of the sample under way."""
+        return self.sample is None or key in (None, self.sample["__key__"])
+
     def _ask(self, reason: str, key: str, field: str | None = None) -> None:
         """Have the handler raise, continue, or stop."""
-        error = DamagedShardError(reason, url=self.url, key=key, field=field)
+        error = DamagedShardError(reason, url=self.about["__url__"], key=key, field=field)
         self.is_stopped = not self.handler(error)
 
     def _is_sound(self, sample: dict[str, Any]) -> bool:
         """Whether a sample is whole, as far as those before it tell."""
         key = sample["__key__"]
-        fields = tuple(sample)[1 + len(self._about) :]
+        fields = tuple(sample)[1 + len(self.about) :]
         before = self._seen.setdefault(key, fields)
-        if before is not fields and not set(before) & set(fields):
+        if before is not fields and fields and not set(before) & set(fields):
             # Two whole samples may share a key; what has no field in common is two parts of one.
             self._ask(
                 f"members of one key stand apart in the shard ({list(before)}, then "

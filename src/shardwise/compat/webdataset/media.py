@@ -13,7 +13,6 @@ import importlib
 import io
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -17,27 +19,24 @@ from shardwise.plan.permute import mix
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
     """An item of each source in turn, until a source has no more."""
-    while sources:
-        for source in sources:
-            try:
-                sample = next(source)
-            except StopIteration:
-                return
-            yield sample
+    for source in cycle(sources):
+        try:
+            sample = next(source)
+        except StopIteration:
+            return
+        yield sample
 
 
 def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
     """An item of each source in turn, until all have no more."""
-    left = list(sources)
-    i = 0
+    left = deque(sources)
     while left:
-        i %= len(left)
+        source = left.popleft()
         try:
-            sample = next(left[i])
+            sample = next(source)
         except StopIteration:
-            del left[i]
             continue
-        i += 1
+        left.append(source)
         yield sample
 
 

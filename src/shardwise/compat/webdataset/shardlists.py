@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -27,7 +26,7 @@ from shardwise.compat.webdataset.readers import (
     split_by_node,
     split_by_worker,
 )
-from shardwise.compat.webdataset.utils import glob_with_braces, is_iterable, pipelinefilter
+from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
 from shardwise.storage.atomic import is_running as check_pid_is_running
@@ -92,7 +91,8 @@ class DirectoryShardList(IterableDataset[Any]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         start = time.monotonic()
         while time.monotonic() - start < self.timeout:
-            found = sorted(glob_with_braces(self.path + self.pattern))
+            patterns = expand_braces(self.path + self.pattern)
+            found = sorted(name for pattern in patterns for name in glob.glob(pattern))
             active = self._take(found) if found else None
             if active is None:
                 if self.poll is None and not found:
@@ -124,24 +124,19 @@ _PASS_SHARDS = 16
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
-def envlookup(m: re.Match[str], *, in_shell: bool = False) -> str:
-    """The value of `WDS_<name>` in the environment for a match of `${name}`.
-
-    With `in_shell` a name without a value stays.
-    """
-    name = "WDS_" + m.group(1)
-    value = variable(name, m[0] if in_shell else None)
-    if value is None:
-        raise ValueError(
-            f"${{{m.group(1)}}} in a URL stands for the environment variable {name}, which is not "
-            "set: set it, or write the value"
-        )
-    return value
-
-
 def envsubst(s: str, *, in_shell: bool = False) -> str:
-    """Put the values of `WDS_<name>` in the place of `${name}`; see `envlookup`."""
-    return re.sub(r"\$\{(\w+)\}", partial(envlookup, in_shell=in_shell), s)
+    """Put the values of `WDS_<name>` in the place of `${name}`; `in_shell` those that are set."""
+
+    def value_of(m: re.Match[str]) -> str:
+        value = variable(f"WDS_{m[1]}", m[0] if in_shell else None)
+        if value is None:
+            raise ValueError(
+                f"{m[0]} in a URL stands for the environment variable WDS_{m[1]}, which is not "
+                "set: set it, or write the value"
+            )
+        return value
+
+    return re.sub(r"\$\{(\w+)\}", value_of, s)
 
 
 def _expand(text: str) -> list[str]:
@@ -167,7 +162,7 @@ def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
     """
     if isinstance(source, str | os.PathLike):
         return [url for part in os.fspath(source).split("::") for url in _expand(part)]
-    if not is_iterable(source):
+    if isinstance(source, bytes) or not isinstance(source, Iterable):
         raise TypeError(f"shards must be a text, a path or a list of these, not {source!r}")
     urls: list[str] = []
     for item in islice(source, max_urls):

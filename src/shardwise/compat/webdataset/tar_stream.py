@@ -25,10 +25,11 @@ from shardwise.storage import LocalFile
 
 Member = tuple[str, bytes]
 
-_COMPRESSIONS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
-    b"\x1f\x8b": ("gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
-    b"BZh": ("bzip2", bz2.BZ2File),
-    b"\xfd7zXZ\0": ("XZ", lzma.LZMAFile),
+# What unpacks a stream, by its first bytes.
+_COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
 }
 _MAGIC_BYTES = 6
 _UNPACK_ERRORS = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
@@ -92,7 +93,7 @@ class Unpacked:
         while 0 < len(start) < _MAGIC_BYTES and (more := stream.read(_MAGIC_BYTES - len(start))):
             start += more
         self._stream: Any = _Rest(start, stream)
-        for magic, (_, unpack) in _COMPRESSIONS.items():
+        for magic, unpack in _COMPRESSIONS.items():
             if start.startswith(magic):
                 self._stream = unpack(self._stream)
 
@@ -125,53 +126,30 @@ class _Rest(io.RawIOBase):
         return start
 
 
-_CHUNK_BYTES = 1 << 20
-
-
-def _compression(fname: str) -> str | None:
-    with open(fname, "rb") as file:
-        head = file.read(_MAGIC_BYTES)
-    names = (name for magic, (name, _) in _COMPRESSIONS.items() if head.startswith(magic))
-    return next(names, None)
-
-
-def magic_filetype(fname: str) -> str:
-    """The kind of a file by its first bytes: a tar, compressed data, or data."""
-    name = _compression(fname)
-    if name is not None:
-        return f"{fname}: {name} compressed data"
-    with open(fname, "rb") as file:
-        is_tar = file.read(512)[257:262] == b"ustar"
-    return f"{fname}: {'POSIX tar archive' if is_tar else 'data'}"
-
-
-get_filetype = magic_filetype
-
-
 def check_tar_format(fname: str) -> bool:
     """Whether a file is a whole tar: every header is sound, every member and the end are there.
 
-    Of a compressed tar, all is unpacked and its checksums are held.
+    A compressed tar is unpacked, and its checksums are held.
     """
     return why_no_tar(fname) is None
 
 
 def why_no_tar(fname: str) -> str | None:
     """What is wrong with a tar; None for a whole one."""
-    if _compression(fname) is None:
-        scan = Scan(LocalFile(fname), Path(fname).stat().st_size, url=fname)
-        try:
-            for _ in scan.runs():
-                pass
-        except DataError as error:
-            return str(error)
-        return None if scan.has_end else "it ends without the blocks of zeros of a tar: cut short"
     with open(fname, "rb") as file:
-        unpacked = Unpacked(file)
+        tar: TarStream | Scan
+        if file.read(_MAGIC_BYTES).startswith(tuple(_COMPRESSIONS)):
+            file.seek(0)
+            tar = TarStream(file, fname)
+            parts: Iterator[Any] = iter(tar)
+        else:
+            # The headers alone take 0.04 s of CPU a GB; with the payloads it is 2 s.
+            tar = Scan(LocalFile(fname), Path(fname).stat().st_size, url=fname)
+            parts = tar.runs()
         try:
-            while unpacked.read(_CHUNK_BYTES):
+            for _ in parts:
                 pass
-        except OSError as error:
-            # What bz2 says of damaged data.
-            unpacked.problem = error
-    return None if unpacked.problem is None else f"damaged or cut short: {unpacked.problem}"
+        except (DataError, OSError) as error:
+            # OSError: what bz2 says of damaged data.
+            return str(error)
+    return None if tar.has_end else "it ends without the blocks of zeros of a tar: cut short"

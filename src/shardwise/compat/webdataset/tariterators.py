@@ -22,7 +22,6 @@ from shardwise.compat.webdataset.grouping import (
     ShardSamples,
     base_plus_ext,
     chosen,
-    refuse_half,
 )
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
@@ -30,10 +29,6 @@ from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 
 Handler = Callable[[Exception], Any]
-meta_prefix = "__"
-meta_suffix = "__"
-trace = False
-
 _logger = logging.getLogger("shardwise")
 
 # Stands between two shards. It has a name without a key, so that code which groups members by
@@ -93,9 +88,7 @@ def tar_file_expander(
 ) -> Iterator[dict[str, Any]]:
     """The files of opened shards, and `eof_value` behind each shard unless that is None."""
     for shard in data:
-        about = {"__url__": shard["url"]}
-        if shard.get("local_path") is not None:
-            about["__local_path__"] = shard["local_path"]
+        about = _origin(shard["url"], shard.get("local_path"))
         try:
             with _closing(shard["stream"]):
                 tar = TarStream(shard["stream"], shard["url"])
@@ -123,55 +116,29 @@ def group_by_keys(
 ) -> Iterator[dict[str, Any]]:
     """Group files that stand together and share a key into samples."""
     wanted = None if suffixes is None else set(suffixes)
-    sample: dict[str, Any] | None = None
-    # The fields that all samples of the shard have.
-    common: set[str] | None = None
+    shard: ShardSamples | None = None
     for found in data:
         try:
-            if not found.get("fname"):
-                last, before, sample, common = sample, common, None, None
+            name = found.get("fname")
+            if shard is not None and (not name or found["__url__"] != shard.about["__url__"]):
+                ended, shard = shard, None
                 cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
-                if last is not None and _is_whole(last, found, before, cut_key):
-                    yield last
+                if not (found.get("__bad__") and ended.may_have(cut_key)):
+                    yield from ended.finish(has_end=found.get("__has_end__", True))
+            if not name:
                 continue
-            key, field = keys(found["fname"])
-            if key is None or field is None:
-                continue
-            field = field.lower() if lcase else field
-            if sample is None or key != sample["__key__"] or found["__url__"] != sample["__url__"]:
-                if sample is not None and valid_sample(sample):
-                    common = sample.keys() & (sample.keys() if common is None else common)
-                    yield sample
-                sample = {"__key__": key, "__url__": found["__url__"]}
-                if found.get("__local_path__") is not None:
-                    sample["__local_path__"] = found["__local_path__"]
-            if field in sample:
-                raise DamagedShardError(  # noqa: TRY301 - for the handler
-                    "the sample has two members for one field",
-                    url=found["__url__"],
-                    key=key,
-                    field=field,
-                )
-            if wanted is None or field in wanted:
-                sample[field] = found["data"]
+            if shard is None:
+                origin = _origin(found["__url__"], found.get("__local_path__"))
+                shard = ShardSamples(origin, handler, keys, lcase, wanted)
+            yield from shard.add([(name, found["data"])])
         except Exception as error:
             if handler(error):
                 continue
             return
-    if sample is not None and valid_sample(sample):
-        yield sample
-
-
-def _is_whole(
-    sample: dict[str, Any], end: dict[str, Any], common: set[str] | None, cut_key: str | None
-) -> bool:
-    """Whether a shard's last sample may come out, by the mark at the shard's end."""
-    is_cut = end.get("__bad__") and cut_key in (None, sample["__key__"])
-    if not valid_sample(sample) or is_cut:
-        return False
-    if not end.get("__has_end__", True):
-        refuse_half(sample, common)
-    return True
+        if shard.is_stopped:
+            return
+    if shard is not None:
+        yield from shard.finish()
 
 
 def expand_samples(
@@ -187,13 +154,11 @@ def expand_samples(
     comes out last, as in WebDataset.
     """
     for shard in shards:
-        path = shard.get("local_path")
-        samples = ShardSamples(
-            shard["stream"], shard["url"], path, select_files, rename_files, handler
-        )
+        samples = ShardSamples(_origin(shard["url"], shard.get("local_path")), handler)
+        tar = TarStream(shard["stream"], shard["url"])
         try:
             with _closing(shard["stream"]) as close_quietly:
-                yield from samples
+                yield from _grouped(tar, samples, select_files, rename_files)
                 if samples.is_stopped:
                     close_quietly()
                     return
@@ -204,6 +169,29 @@ def expand_samples(
                 _logger.warning("the last sample of %s is cut: %s", shard["url"], error)
                 yield samples.sample
             return
+
+
+def _grouped(
+    tar: TarStream,
+    samples: ShardSamples,
+    select_files: Callable[[str], Any] | None,
+    rename_files: Callable[[str], str] | None,
+) -> Iterator[dict[str, Any]]:
+    """The samples of a tar, until its end, damage, or a handler that says to stop."""
+    is_plain = select_files is None and rename_files is None
+    try:
+        for members in tar:
+            yield from samples.add(
+                members if is_plain else chosen(members, select_files, rename_files)
+            )
+            if samples.is_stopped:
+                return
+    except DamagedShardError as error:
+        # Where a member of the next sample is cut, this one is whole.
+        if rename_files is None and not samples.may_have(error.key):
+            yield from samples.finish()
+        raise
+    yield from samples.finish(has_end=tar.has_end)
 
 
 def tarfile_samples(
@@ -217,6 +205,11 @@ def tarfile_samples(
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
+
+
+def _origin(url: str, local_path: str | None) -> dict[str, Any]:
+    """What all members and samples of a shard say of it."""
+    return {"__url__": url} | ({} if local_path is None else {"__local_path__": local_path})
 
 
 def _about(error: Exception, shard: dict[str, Any]) -> Exception:

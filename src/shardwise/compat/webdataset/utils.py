@@ -1,28 +1,18 @@
-"""WebDataset's helpers: the reader, repetition, marks for old names, the security switch.
+"""WebDataset's helpers: the reader, repetition, stages that pickle, the security switch.
 
 Programs assign `enforce_security`, so it is looked at when it counts.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import glob
-import importlib
 import itertools
-import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardwise.compat.environment import is_on
-from shardwise.compat.webdataset.readers import as_seed, find_reader
-from shardwise.plan.permute import mix
-from shardwise.storage.braces import expand_braces
+from shardwise.compat.webdataset.readers import find_reader
 
 # Whether pickles, shells and local files are refused. Programs assign it.
 enforce_security = is_on("WDS_SECURE")
@@ -36,26 +26,6 @@ def refuse_unsafe(what: str) -> None:
         )
 
 
-def glob_with_braces(pattern: str) -> list[str]:
-    """The files that a glob with braces matches."""
-    return [name for part in expand_braces(pattern) for name in glob.glob(part)]  # noqa: PTH207
-
-
-def fnmatch_with_braces(filename: str, pattern: str) -> bool:
-    """Whether a name matches a glob with braces."""
-    return any(fnmatch.fnmatch(filename, part) for part in expand_braces(pattern))
-
-
-def make_seed(*args: Any) -> int:
-    """Mix numbers and other values into a seed of 31 bits, the same in every process."""
-    return mix(*map(as_seed, args)) >> 33
-
-
-def is_iterable(obj: Any) -> bool:
-    """Whether it can be iterated; text and bytes count as one value."""
-    return isinstance(obj, Iterable) and not isinstance(obj, str | bytes)
-
-
 class PipelineStage:
     """A stage of a pipeline as an object: its method `run(source)` returns an iterator."""
 
@@ -67,28 +37,6 @@ class PipelineStage:
 def identity(x: Any) -> Any:
     """The argument itself."""
     return x
-
-
-def safe_eval(s: str, expr: str = "{}") -> Any:
-    """Evaluate `expr` with a name of letters, digits and underscores put in."""
-    if re.fullmatch(r"[A-Za-z0-9_]*", s) is None:
-        raise ValueError(f"safe_eval: {s!r} holds more than letters, digits and underscores")
-    return eval(expr.format(s))  # noqa: S307 - the name is checked, the rest is the caller's
-
-
-def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
-    """The first attribute `sym` of the modules (`.name` for those of this package), or None."""
-    package = __name__.rpartition(".")[0]
-    values = (getattr(importlib.import_module(name, package), sym, None) for name in modules)
-    return next((value for value in values if value is not None), None)
-
-
-def repeatedly0(
-    loader: Iterable[Any], nepochs: int = sys.maxsize, nbatches: int = sys.maxsize
-) -> Iterator[Any]:
-    """Iterate `nepochs` times, and take at most `nbatches` items each time."""
-    for _ in range(nepochs):
-        yield from itertools.islice(loader, nbatches)
 
 
 def guess_batchsize(batch: Any) -> int:
@@ -134,56 +82,6 @@ def pytorch_worker_seed(group: Any = None) -> int:
     """A number that no other reader has."""
     rank, _, worker, num_workers = pytorch_worker_info(group)
     return rank * max(1000, num_workers) + worker
-
-
-def _marked(function: Callable[..., Any], on_call: Callable[[str], None]) -> Callable[..., Any]:
-    """A function that first calls another one with its name."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kw: Any) -> Any:
-        on_call(function.__name__)
-        return function(*args, **kw)
-
-    return call
-
-
-def deprecated(arg: Any = None) -> Any:
-    """Mark a function: calls give a DeprecationWarning. With or without a reason in brackets."""
-    if not callable(arg):
-        return lambda function: _marked(function, functools.partial(_warn, reason=arg))
-    return _marked(arg, _warn)
-
-
-def _warn(name: str, reason: str | None = None) -> None:
-    because = "" if reason is None else f": {reason}"
-    warnings.warn(f"{name} is deprecated{because}", DeprecationWarning, stacklevel=3)
-
-
-class ObsoleteException(Exception):  # noqa: N818 - WebDataset's name
-    """Something that is gone; `ALLOW_OBSOLETE=1` in the environment permits it."""
-
-
-def obsolete(func: Callable[..., Any] | None = None, *, reason: str | None = None) -> Any:
-    """Mark a function as gone: calls raise `ObsoleteException` unless `ALLOW_OBSOLETE=1` is set."""
-    if func is None:
-        return functools.partial(obsolete, reason=reason)
-
-    def refuse(name: str) -> None:
-        if not is_on("ALLOW_OBSOLETE"):
-            because = "" if reason is None else f" ({reason})"
-            raise ObsoleteException(
-                f"{name} is obsolete{because}; set ALLOW_OBSOLETE=1 to use it still"
-            )
-
-    return _marked(func, refuse)
-
-
-def compute_sample_weights(n_w_pairs: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
-    """Weights of samples from (number of samples, weight) of their sets; the largest is 1."""
-    pairs = np.array(list(n_w_pairs), dtype=np.float64)
-    weighted = pairs[:, 0] * pairs[:, 1]
-    scaled: NDArray[np.float64] = weighted / weighted.max()
-    return scaled
 
 
 class FilterFunction:

@@ -74,12 +74,10 @@ class TarWriter:
         self._last_fields: set[str] = set()
         if isinstance(fileobj, os.PathLike):
             fileobj = os.fspath(fileobj)
-        pack = _PACKERS.get(self.tarmode(fileobj, compress)[2:], contextlib.nullcontext)
+        pack = _packer(fileobj, compress)
         with contextlib.ExitStack() as stack:
             if isinstance(fileobj, str):
-                fileobj = self.own_fileobj = stack.enter_context(_open_target(fileobj))
-            else:
-                self.own_fileobj = None
+                fileobj = stack.enter_context(_open_target(fileobj))
             self.stream = fileobj
             packed = stack.enter_context(pack(fileobj))
             self.tarstream = stack.enter_context(
@@ -105,7 +103,6 @@ class TarWriter:
         if self._closing is not None:
             closing, self._closing = self._closing, None
             closing.__exit__(type(error) if error else None, error, None)
-            self.own_fileobj = None
 
     def __del__(self) -> None:
         # It was not closed, so it may not be whole.
@@ -184,17 +181,15 @@ class TarWriter:
         # tarfile remembers every member it has written.
         tar.members = []  # type: ignore[attr-defined]
 
-    @staticmethod
-    def tarmode(fileobj: Any, compress: bool | str | None = None) -> str:
-        """The mode for `tarfile.open` that fits a name and a wish."""
-        if compress is False:
-            return "w|"
-        wanted = "gz" if compress is True else compress
-        for ending in _PACKERS:
-            is_named = isinstance(fileobj, str) and fileobj.endswith(ending)
-            if wanted == ending or (wanted is None and is_named):
-                return f"w|{ending}"
-        return "w|"
+
+def _packer(name: Any, compress: bool | str | None) -> Any:
+    """What compresses a tar: what was asked for, or what its name ends in."""
+    asked = "gz" if compress is True else compress
+    for ending, pack in _PACKERS.items():
+        is_named = isinstance(name, str) and name.endswith(ending)
+        if asked == ending or (asked is None and is_named):
+            return pack
+    return contextlib.nullcontext
 
 
 def _open_target(url: str) -> contextlib.AbstractContextManager[Any]:
@@ -254,7 +249,7 @@ class ShardWriter:
         self.total = self.count = self.size = 0
         self.fname: str | None = None
         self.tarstream: TarWriter | None = None
-        self._opened: Any = None
+        self._closing = contextlib.ExitStack()
         self.next_stream()
 
     def next_stream(self) -> None:
@@ -273,8 +268,12 @@ class ShardWriter:
         self.shard += 1
         target: Any = self.fname
         if self.opener is not None:
-            target = self._opened = self.opener(self.fname)
-        self.tarstream = TarWriter(target, **self.kw)
+            target = self.opener(self.fname)
+            # Until it is closed, a store may not have it; what is in memory only is kept for
+            # whoever made it.
+            if not isinstance(target, io.BytesIO):
+                self._closing.callback(target.close)
+        self.tarstream = self._closing.enter_context(TarWriter(target, **self.kw))
         self.count = 0
         self.size = 0
 
@@ -291,19 +290,11 @@ class ShardWriter:
         """End the shard under way; `close` does it, too."""
         if self.tarstream is None:
             return
-        tarstream, self.tarstream = self.tarstream, None
-        tarstream.close()
-        self._close_opened()
+        self.tarstream = None
+        self._closing.close()
         if callable(self.post):
             assert self.fname is not None
             self.post(self.fname)
-
-    def _close_opened(self) -> None:
-        """Close what the opener opened: until then a store may not have it."""
-        opened, self._opened = self._opened, None
-        # A stream in memory stays open: the caller reads it.
-        if opened is not None and not isinstance(opened, io.BytesIO):
-            opened.close()
 
     def close(self) -> None:
         """End the last shard."""
@@ -315,7 +306,6 @@ class ShardWriter:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
-        elif self.tarstream is not None:
-            tarstream, self.tarstream = self.tarstream, None
-            tarstream.abort(error)
-            self._close_opened()
+        else:
+            self.tarstream = None
+            self._closing.__exit__(type(error), error, error.__traceback__)

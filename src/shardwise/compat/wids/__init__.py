@@ -14,6 +14,7 @@ Names are imported when they are first used: the command `widsindex` needs no to
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,22 +37,12 @@ __all__ = [
 # The version whose API this is.
 __version__ = "0.1.11"
 
-# wids' own modules, under their names.
-MODULES = (
-    "wids",
-    "wids_cleanup",
-    "wids_decode",
-    "wids_dl",
-    "wids_index",
-    "wids_lru",
-    "wids_mmtar",
-    "wids_specs",
-    "wids_tar",
-)
+# wids' own modules are there under their names.
+_MODULES = frozenset(module.name for module in iter_modules(__path__))
 
 
 def __getattr__(name: str) -> Any:
-    if name in MODULES:
+    if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -62,4 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *MODULES})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -13,9 +13,12 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from hashlib import md5
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,17 +33,12 @@ from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
 
 
-def compute_file_md5sum(fname: str | Path | BinaryIO, chunksize: int = 1 << 20) -> str:
-    """The MD5 of a file or open stream as 32 hex digits; a stream is read from its beginning."""
-    if isinstance(fname, str | Path):
-        with open(fname, "rb") as file:
-            return compute_file_md5sum(file, chunksize)
-    fname.seek(0)
-    # Against accidents, not against attacks.
-    digest = hashlib.md5(usedforsecurity=False)
-    while chunk := fname.read(chunksize):
-        digest.update(chunk)
-    return digest.hexdigest()
+def compute_file_md5sum(fname: Any) -> str:
+    """The MD5 of a path or open stream as 32 hex digits; a stream is read from its beginning."""
+    with open(fname, "rb") if isinstance(fname, str | Path) else nullcontext(fname) as file:
+        file.seek(0)
+        # Against accidents, not against attacks.
+        return hashlib.file_digest(file, partial(md5, usedforsecurity=False)).hexdigest()
 
 
 def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
