@@ -1,4 +1,4 @@
-"""Arguments that are no numbers or no paths, refused by name before they get far."""
+"""Arguments of a wrong type, refused by name before they get far."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from numbers import Real
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["check_number", "directory_text", "path_text"]
+import numpy as np
+
+__all__ = ["check_flag", "check_function", "check_number", "directory_text", "path_text"]
 
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -26,6 +28,26 @@ def check_number(name: str, value: Any, *, least: float | None = None) -> None:
     if not (number > 0 if least is None else number >= least):
         bound = "above 0" if least is None else f"{least:g} or more"
         raise ValueError(f"{name}={value}: it must be {bound}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is no bool: of "False", a str that is not empty, Python makes True.
+
+    Raises:
+        TypeError: it is neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r:.80}: use True or False")
+
+
+def check_function(name: str, value: Any) -> None:
+    """Refuse what is neither a function nor None.
+
+    Raises:
+        TypeError: it can't be called.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(f"{name}={value!r:.80}: use a function, or None")
 
 
 def path_text(name: str, value: Any) -> str:

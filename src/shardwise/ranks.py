@@ -172,12 +172,13 @@ def _from_arguments(rank: int | None, world_size: int | None, group: Any) -> Ran
             f"rank={rank}, world_size={world_size} and group={group!r}: "
             "give either rank and world_size, or group"
         )
+    no_integers = TypeError(f"rank={rank!r}, world_size={world_size!r}: both must be integers")
+    if isinstance(rank, bool) or isinstance(world_size, bool):
+        raise no_integers
     try:
         rank, world_size = operator.index(rank), operator.index(world_size)
     except TypeError as error:
-        raise TypeError(
-            f"rank={rank!r}, world_size={world_size!r}: both must be integers"
-        ) from error
+        raise no_integers from error
     if not 0 <= rank < world_size:
         raise ValueError(
             f"rank={rank} with world_size={world_size}: rank must lie in [0, world_size)"

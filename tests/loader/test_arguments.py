@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import datasets
 import numpy as np
@@ -186,6 +187,13 @@ def test_torchs_names_mean_the_same(torchs, ours):
             assert one == other
 
 
+def test_torchs_defaults_are_taken():
+    torchs = inspect.signature(torch.utils.data.DataLoader).parameters
+    defaults = {p.name: p.default for p in torchs.values() if p.default is not p.empty}
+    assert defaults["timeout"] == 0
+    assert ids(make(**defaults, num_threads=None)) == ids(make(batch_size=1))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -354,10 +362,41 @@ def test_torchs_own_loader_takes_the_same_samplers(kind):
     assert [i for batch in loader for i in batch["cls"].tolist()] == list(range(39, -1, -1))
 
 
-@pytest.mark.parametrize("name", ["timeout", "decode_timeout", "num_workers", "num_threads"])
-def test_a_text_where_a_number_belongs_is_refused_by_name(name):
-    with pytest.raises(TypeError, match=f"{name}.*'3'"):
-        make(None, 8, **{name: "3"})
+NUMBERS = [
+    "batch_size", "decode_timeout", "epoch_size", "num_threads", "num_workers", "prefetch_bytes",
+    "prefetch_factor", "rank", "seed", "timeout", "world_size",
+]  # fmt: skip
+OTHERS = [
+    "as_tuple", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last", "executor",
+    "group", "on_error", "output", "persistent_workers", "pin_memory", "ragged", "remainder",
+    "sampler", "shuffle",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["3", [3], True], ids=repr)
+def test_what_is_no_number_is_refused_by_name_and_value(name, value):
+    with pytest.raises(TypeError, match=f"{name}.*{re.escape(repr(value))}"):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_number_where_something_else_belongs_is_refused_by_name(name):
+    others = {"group": {"rank": None, "world_size": None}, "device": {"output": "torch"}}
+    message = f"{name}(=3.5|=float| must be .*, not a float)"
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(**{name: 3.5, **others.get(name, {})})
+
+
+def test_every_argument_that_has_a_type_is_tried_with_another():
+    accepted = {name for name, argument in TORCH_ARGUMENTS.items() if argument.accepted}
+    named = set(inspect.signature(sw.DataLoader).parameters) | set(TORCH_ARGUMENTS)
+    assert {*NUMBERS, *OTHERS} == named - accepted - {"dataset", "torch_names"}
+
+
+def test_a_set_of_names_is_refused_since_ranks_have_it_in_other_orders():
+    with pytest.raises(TypeError, match=r"as_tuple=\{'cls'\}: give a sequence"):
+        make(as_tuple={"cls"})
 
 
 @pytest.mark.parametrize("name", ["timeout", "decode_timeout"])

@@ -315,7 +315,7 @@ def test_a_world_size_without_a_rank_is_refused(monkeypatch):
         ({"output": "jax"}, "output"),
         ({"num_workers": -1}, "num_workers"),
         ({"prefetch_factor": 0}, "prefetch_factor"),
-        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
         ({"on_error": "warn"}, "on_error"),
         ({"epoch_size": 0}, "epoch_size"),
         ({"rank": 2, "world_size": 2}, "rank"),

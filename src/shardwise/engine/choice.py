@@ -10,8 +10,6 @@ from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Literal, Protocol, get_args, runtime_checkable
 
-import numpy as np
-
 from shardwise.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
@@ -64,8 +62,8 @@ class ExecutorOptions:
     decode_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.prefetch_factor < 1:
-            raise ValueError(f"prefetch_factor={self.prefetch_factor}: use 1 or more")
+        for name in ("prefetch_factor", "prefetch_bytes"):
+            whole(name, getattr(self, name), least=1)
         for name, never in (
             ("timeout", "wait for ever"),
             ("decode_timeout", "let decoders take any time"),
@@ -82,9 +80,6 @@ class ExecutorOptions:
                 raise ValueError(f"{name}={value!s:.80}: use seconds above 0, or None to {never}")
             # A sum with a numpy float of 32 bits is one, too, which nothing can wait for.
             object.__setattr__(self, name, seconds)
-        num_bytes = self.prefetch_bytes
-        if not isinstance(num_bytes, int | np.integer) or num_bytes < 1:
-            raise ValueError(f"prefetch_bytes={num_bytes!r:.80}: use a whole number from 1 on")
         for name in ("num_workers", "num_threads"):
             value = getattr(self, name)
             if value is not None and whole(name, value) < 0:

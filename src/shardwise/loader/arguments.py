@@ -67,7 +67,7 @@ def checked_names(
     """The names of `as_tuple`, held against what a batch will have where that is known.
 
     Raises:
-        TypeError: one str, where a sequence of them is meant.
+        TypeError: no sequence of names: one str, or a set, whose order differs among ranks.
         ValueError: a batch will have no such entry; or `ragged` with a collate of the user's.
     """
     if collate is not None and ragged != "list":
@@ -77,8 +77,9 @@ def checked_names(
         )
     if as_tuple is None:
         return None
-    if isinstance(as_tuple, str):
-        raise TypeError(f"as_tuple={as_tuple!r}: give a sequence of names, such as ({as_tuple!r},)")
+    if isinstance(as_tuple, str | bytes) or not isinstance(as_tuple, Sequence):
+        one = as_tuple if isinstance(as_tuple, str) else "cls"
+        raise TypeError(f"as_tuple={as_tuple!r:.80}: give a sequence of names, such as ({one!r},)")
     names = tuple(as_tuple)
     if not names:
         raise ValueError("as_tuple=() would be batches of nothing: name a field or more")

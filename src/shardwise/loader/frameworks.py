@@ -26,6 +26,8 @@ __all__ = [
 _ASKED_TO_REBUILD = {"worker_init_fn": AttributeError, "generator": FrameworkError}
 # Where Ray's prepare_data_loader, and what it puts around a loader, are defined.
 _RAY = "ray.train.torch.train_loop_utils"
+# Composer's Trainer, and the two of its functions, innermost first, that iterate what it trains on.
+_COMPOSER, _COMPOSERS_PASS = "composer.trainer.trainer", ["_iter_dataloader", "_train_loop"]
 # The one place where Lightning asks for a sampler to turn the shuffle off.
 _OVERFIT = "_resolve_overfit_batches"
 
@@ -70,8 +72,11 @@ def batches_for_frameworks(
         is_known: whether a framework saves its position.
 
     Raises:
-        FrameworkError: what Ray's `prepare_data_loader` made of a loader iterates it.
+        FrameworkError: what Ray's `prepare_data_loader` made of a loader iterates it; or Composer
+            trains on it without keeping its state.
     """
+    if _COMPOSER in sys.modules:
+        _check_composer()
     if _RAY in sys.modules and any(module == _RAY for module, _ in callers()):
         raise FrameworkError(
             "Ray's prepare_data_loader takes a batch ahead of the program, so that a state would "
@@ -83,6 +88,23 @@ def batches_for_frameworks(
     from shardwise.integrations.accelerate import active_batches
 
     return active_batches(batches, rest, is_known=is_known)
+
+
+def _check_composer() -> None:
+    """Refuse to be trained on by Composer where nothing keeps the position.
+
+    Raises:
+        FrameworkError: a resume would begin with another epoch, or leave batches out.
+    """
+    frames = [frame for module, frame in callers() if module == _COMPOSER][:2]
+    if [frame.f_code.co_name for frame in frames] != _COMPOSERS_PASS:
+        return
+    if "train" not in frames[0].f_locals["self"].state.dataset_resumption:
+        raise FrameworkError(
+            "Composer sets no epoch of this loader and does not save its position, so that a "
+            "resume would train on other samples: give its Trainer callbacks=[LoaderState(loader)] "
+            "of shardwise.integrations.composer"
+        )
 
 
 def no_such_attribute(kind: type, name: str) -> NoReturn:

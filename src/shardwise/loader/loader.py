@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from shardwise.arguments import check_flag
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
@@ -61,7 +62,7 @@ class DataLoader(StatefulLoader):
         dataset: a `Dataset`; or whatever has a length and items (a list, a torch dataset, one of
             Hugging Face's), which is wrapped by `sw.wrap`.
         batch_size: samples a rank in each batch.
-        shuffle: False, True (the way that suits the source), "full" or "window".
+        shuffle: False or None, True (the way that suits the source), "full" or "window".
         seed: makes another order, and other randomness in transforms.
         sampler: an order of your own, in place of shuffle, seed and epoch_size: any object of the
             `shardwise.plan.Sampler` protocol. Its `seed`, if it has one, keys transforms.
@@ -97,7 +98,7 @@ class DataLoader(StatefulLoader):
             "replace" puts another sample there, the same one in every run.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
-        timeout: seconds to wait for one batch before `StallError`; None waits for ever.
+        timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample.
             Then its worker process is stopped, and the sample is a damaged one for `on_error`,
             with a `DecodeTimeoutError` that names url, key and field, and the frames of a clip. It
@@ -123,6 +124,7 @@ class DataLoader(StatefulLoader):
 
     Raises:
         ValueError: an option is not usable; the message has its value and what to use instead.
+        TypeError: an option is of another type; the message has its name, value and type.
         RankError: rank and world size can't be told for certain.
 
     The order depends on the data, `seed`, `shuffle`, `epoch_size` and the epoch alone. One thread
@@ -139,7 +141,7 @@ class DataLoader(StatefulLoader):
         self,
         dataset: Dataset | Any,
         batch_size: int = 64,
-        shuffle: Shuffle = False,
+        shuffle: Shuffle | None = False,
         *,
         seed: int = 0,
         sampler: Sampler | None = None,
@@ -169,7 +171,11 @@ class DataLoader(StatefulLoader):
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
         )
+        check_flag("pin_memory", pin_memory)
         self.dataset = as_dataset(dataset)
+        # What torch's own defaults mean.
+        shuffle = False if shuffle is None else shuffle
+        timeout = None if timeout == 0 else timeout
         options = self._options = PlanOptions(
             batch_size=batch_size,
             shuffle=shuffle,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypedDict
 
+from shardwise.arguments import check_flag, check_function
 from shardwise.plan import Remainder
 
 __all__ = ["TORCH_ARGUMENTS", "TorchArgument", "TorchArguments", "translate"]
@@ -95,7 +96,8 @@ def translate(
         options: the names of the loader's own arguments.
 
     Raises:
-        TypeError: there is no such argument; the message has similar names.
+        TypeError: there is no such argument; the message has similar names. Or a value is of
+            another type than torch's.
         ValueError: a value that has no meaning here, or that contradicts the loader's own argument.
     """
     for name, value in arguments.items():
@@ -108,6 +110,8 @@ def translate(
             raise ValueError(
                 f"DataLoader({name}={value!r:.80}): use {argument.ours} instead. {argument.why}"
             )
+        if name in ("drop_last", "persistent_workers") and value is not None:
+            check_flag(name, value)
     if (drop_last := arguments.get("drop_last")) is not None:
         if remainder is not None and bool(drop_last) != (remainder == "drop"):
             raise ValueError(
@@ -118,6 +122,7 @@ def translate(
     if (collate_fn := arguments.get("collate_fn")) is not None:
         if collate is not None:
             raise ValueError("collate= and collate_fn= are the same argument: leave one out")
+        check_function("collate_fn", collate_fn)
         collate = collate_fn
     return remainder, collate
 

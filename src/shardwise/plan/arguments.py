@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from typing import SupportsIndex
 
 import numpy as np
@@ -12,15 +13,17 @@ __all__ = ["as_positions", "whole"]
 
 
 def whole(name: str, value: SupportsIndex, *, least: int | None = None) -> int:
-    """Return `value` as an int; numpy integers are fine, floats and strings are a TypeError.
+    """Return `value` as an int; numpy integers are fine.
 
     Raises:
+        TypeError: it is a float, a str or a bool, which may be meant for another argument.
         ValueError: it is below `least`.
     """
-    try:
+    number = None
+    with suppress(TypeError):
         number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
     if least is not None and number < least:
         raise ValueError(f"{name}={number} must be at least {least}")
     return number

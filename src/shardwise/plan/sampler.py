@@ -183,7 +183,7 @@ def make_sampler(
         shape = {} if window_shape is None else window_shape._asdict()
         sampler = WindowSampler(shard_sizes, seed=seed, **shape)
     else:
-        raise ValueError(f"shuffle={shuffle!r} must be False, 'full' or 'window'")
+        raise ValueError(f"shuffle={shuffle!r} must be False, True, 'full' or 'window'")
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)
 
 

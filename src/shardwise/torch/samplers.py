@@ -15,6 +15,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
+from shardwise.arguments import check_flag
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
@@ -74,6 +75,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         group: Any = None,
         coverage: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_flag("drop_last", drop_last)
         self._ranks = CurrentRanks(rank, num_replicas, group=group)
         ranks = self._ranks.now()
         # torch's constructor only sets attributes, which frameworks read.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import check_function
 from shardwise.collate import collate_owned, join, named
 from shardwise.columns import Layout
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
@@ -56,6 +57,7 @@ class BatchBuilder:
         self.seed = seed
         padding = collate if isinstance(collate, Padding) else None
         self.collate = collate if padding is None else None
+        check_function("collate", self.collate)
         self.as_tuple = as_tuple
         self.ragged = RaggedFields("pad" if padding else ragged, dataset.describe, padding)
         self.on_error = on_error
