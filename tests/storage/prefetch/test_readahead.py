@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 from shardwise.errors import StorageError
-from shardwise.storage.prefetch.readahead import BLOCK_BYTES, Readable, ReadAhead
+from shardwise.storage.prefetch.readahead import BLOCK_BYTES, ReadAhead
+from shardwise.storage.prefetch.sequential import Readable
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange
