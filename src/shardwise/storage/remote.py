@@ -21,13 +21,18 @@ from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.memory import Fetch
 from shardwise.storage.prefetch.readahead import ReadAhead
 from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest
-from shardwise.storage.remote_reads import RemoteReads
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.gather import gather_or_cancel
-from shardwise.storage.requests.ranges import ByteRange, RangeRequest, coalesce
-from shardwise.storage.requests.received import ReceivedBytes, copy_received, received_for
+from shardwise.storage.requests.event_loop import gather_or_cancel
+from shardwise.storage.requests.ranges import (
+    ByteRange,
+    RangeRequest,
+    ReceivedBytes,
+    coalesce,
+    copy_received,
+    received_for,
+)
 
 __all__ = ["RemoteFile", "receive"]
 

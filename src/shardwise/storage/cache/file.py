@@ -18,8 +18,7 @@ from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
 from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest
-from shardwise.storage.remote_reads import RemoteReads
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 

@@ -15,8 +15,7 @@ from shardwise.storage.prefetch.memory import Block, BlockMemory, Fetch
 from shardwise.storage.prefetch.pattern import Reading
 from shardwise.storage.prefetch.sequential import FileState, Readable, SequentialPrefetch
 from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.ranges import ByteRange
-from shardwise.storage.requests.received import ReceivedBytes
+from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
 
 __all__ = ["BLOCK_BYTES", "WINDOW_BLOCK_BYTES", "ReadAhead"]
 
