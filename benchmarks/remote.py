@@ -57,6 +57,7 @@ ROWS = (
     ("far", "ours_open", None, None),
     ("limited", "obstore_whole", None, None),
     ("limited", "ours", "obstore_whole", None),
+    ("limited", "fill_cache", None, None),
     ("near", "ours_local", None, None),
     ("near", "ours_cached", "ours_local", 0.9),
     ("near", "ours_once", None, None),

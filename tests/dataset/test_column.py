@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import shardwise as sw
@@ -264,3 +266,38 @@ print(sw.tar({str(shards)!r}).column("size", size, progress=False).sum())
     assert run_code(program, "kill").returncode == -9
     assert not kept(shards)
     assert printed_by(program) == str(2 * NUM)
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+import shardwise as sw
+def slow(sample):
+    Path(sys.argv[2], sample["__key__"]).touch()
+    time.sleep(600)
+if __name__ == "__main__":
+    sw.tar(sys.argv[1]).column("slow", slow, num_workers=2, progress=False)
+"""
+
+
+def test_a_killed_program_leaves_no_process_of_a_column(shards, tmp_path):
+    script, begun = tmp_path / "slow.py", tmp_path / "begun"
+    script.write_text(SLOW)
+    begun.mkdir()
+    command = [sys.executable, str(script), str(shards), str(begun)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(begun.iterdir()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        workers = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+        process.wait(60)
+    assert workers
+    _, alive = psutil.wait_procs(workers, 60)
+    for each in alive:
+        each.kill()
+    assert not alive

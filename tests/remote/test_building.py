@@ -14,8 +14,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.storage import StorageOptions
+from shardwise.storage.read import read_whole
 from shardwise.storage.remote import RemoteFile
-from shardwise.storage.whole_file import read_whole
 from tests.building.program import run
 from tests.support.servers import S3Server
 

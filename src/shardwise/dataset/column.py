@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,8 @@ from numpy.typing import NDArray
 from shardwise.cores import usable_cores
 from shardwise.dataset.column_reader import ColumnReader, ColumnSamples
 from shardwise.dataset.kept_arrays import KeptArrays
-from shardwise.errors import DataError, WorkerError, message_of
+from shardwise.errors import DataError, message_of
+from shardwise.parallel import in_processes, in_threads
 from shardwise.progress_bar import progress as progress_bar
 from shardwise.sources.protocol import Source, traits_of
 
@@ -99,17 +98,13 @@ def _computed(
     if num_workers:
         _refuse_unpicklable(reader)
         run = -(-num_samples // (num_workers * _TASKS_EACH * step) or -1) * step
-        tasks = _runs(num_samples, max(step, run))
-        pool: Executor = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"))
-        try:
-            with _closing(pool):
-                for parts in pool.map(reader.read_parts, tasks, [step] * len(tasks)):
-                    yield from parts
-        except BrokenProcessPool:
-            raise WorkerError(
-                f"column({reader.name!r}): a process died, maybe for lack of memory; use less than "
-                f"num_workers={num_workers}"
-            ) from None
+        died = (
+            f"column({reader.name!r}): a process died, maybe for lack of memory; use less than "
+            f"num_workers={num_workers}"
+        )
+        read, tasks = partial(reader.read_parts, step=step), _runs(num_samples, max(step, run))
+        for parts in in_processes(read, tasks, num_workers, if_one_dies=died):
+            yield from parts
         return
     tasks = _runs(num_samples, step)
     is_remote = traits_of(reader.samples.source).random_reads_are_requests
@@ -117,18 +112,7 @@ def _computed(
     if threads <= 1:
         yield from map(reader.read, tasks)
         return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="shardwise-column")
-    with _closing(pool):
-        yield from pool.map(reader.read, tasks)
-
-
-@contextmanager
-def _closing(pool: Executor) -> Iterator[None]:
-    """End a pool; tasks that wait are not begun after an error."""
-    try:
-        yield
-    finally:
-        pool.shutdown(cancel_futures=True)
+    yield from in_threads(reader.read, tasks, threads)
 
 
 @contextmanager

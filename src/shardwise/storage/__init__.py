@@ -13,12 +13,11 @@ from shardwise.storage.local import LocalFile
 from shardwise.storage.open import is_local, local_path, open_file, takes_many_ranges
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.read import read_files, read_payloads
+from shardwise.storage.read import read_files, read_payloads, read_whole
 from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
 from shardwise.storage.requests.event_loop import give_up_reads
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.url_patterns import expand
-from shardwise.storage.whole_file import read_whole
 
 __all__ = [
     "IO_COUNTS",

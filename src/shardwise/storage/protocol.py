@@ -6,12 +6,13 @@ are never mixed where the store has ETags.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.requests.ranges import ByteRange, byte_ranges
 
-__all__ = ["File", "FileStat", "ReadRequest"]
+__all__ = ["File", "FileStat", "ReadRequest", "RemoteReads"]
 
 
 class ReadRequest(NamedTuple):
@@ -112,3 +113,31 @@ class File(Protocol):
     def close(self) -> None:
         """Release descriptors and prefetched blocks; the next read opens the file again."""
         ...
+
+
+class RemoteReads(ABC):
+    """A file whose `read_many` does all the reading; see `File` for what its methods raise."""
+
+    __slots__ = ()
+
+    @staticmethod
+    @abstractmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        """Fill a buffer with ranges of several files; see `File.read_many`."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read exactly `length` bytes at `offset`."""
+        buffer = bytearray(max(0, length))
+        self.read_spans([offset], [length], memoryview(buffer), 0)
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a writable contiguous buffer with the bytes at `offset`."""
+        view = memoryview(buffer).cast("B")
+        self.read_spans([offset], [len(view)], view, 0)
+
+    def read_spans(
+        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
+    ) -> None:
+        """Fill a buffer with several ranges; all requests for them are in flight at once."""
+        self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)

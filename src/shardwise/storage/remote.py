@@ -18,14 +18,21 @@ from shardwise.errors import StorageError
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pinned_object import PinnedObject
-from shardwise.storage.prefetch.readahead import Readable, ReadAhead
-from shardwise.storage.protocol import File, FileStat, ReadRequest
-from shardwise.storage.remote_reads import RemoteReads
+from shardwise.storage.prefetch.memory import Fetch
+from shardwise.storage.prefetch.readahead import ReadAhead
+from shardwise.storage.prefetch.sequential import Readable
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.gather import gather_or_cancel
-from shardwise.storage.requests.ranges import ByteRange, RangeRequest, coalesce
-from shardwise.storage.requests.received import ReceivedBytes, copy_received, received_for
+from shardwise.storage.requests.event_loop import gather_or_cancel
+from shardwise.storage.requests.ranges import (
+    ByteRange,
+    RangeRequest,
+    ReceivedBytes,
+    coalesce,
+    copy_received,
+    received_for,
+)
 
 __all__ = ["RemoteFile", "receive"]
 
@@ -172,11 +179,11 @@ class RemoteFile(RemoteReads):
     def _version_name(self, version: FileStat) -> str:
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
-    def _readable(self, version: FileStat) -> Readable:
+    def _readable(self, version: FileStat) -> Readable[Fetch]:
         # Prefetch requests hold this: they must not keep a file alive that has no reader.
         weak = weakref.ref(self)
 
-        def next_file() -> Readable | None:
+        def next_file() -> Readable[Fetch] | None:
             file = weak()
             return None if file is None else file._next_readable()
 
@@ -184,7 +191,7 @@ class RemoteFile(RemoteReads):
             self._version_name(version), version.num_bytes, self._object.stream, next_file
         )
 
-    def _next_readable(self) -> Readable | None:
+    def _next_readable(self) -> Readable[Fetch] | None:
         file = self.next_file()
         if not isinstance(file, RemoteFile) or file._object.stat is None:
             return None

@@ -21,10 +21,8 @@ from shardwise.storage.cache import cache as cache_module
 from shardwise.storage.cache import file as file_module
 from shardwise.storage.cache.block_lock import BlockLock
 from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.sequential import NextFiles, SequentialDetector
 from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.open import open_file
-from shardwise.storage.requests.ranges import ByteRange
 from tests.support.remote_shards import put_shards
 from tests.support.servers import S3Server
 
@@ -69,6 +67,10 @@ def blocks_of(source: Streamed, folder: Path, numbers: range) -> tuple[CachedFil
     return file, [file._block(file._known(), number, []) for number in numbers]
 
 
+def ignored(num_bytes: int, head_s: float) -> None:
+    """Nobody measures the rate here."""
+
+
 def published(folder: Path) -> list[int]:
     names = (path.stem for path in (folder / "cache" / FOLDER / "blocks").iterdir())
     return sorted(int(name[-8:], 16) for name in names)
@@ -81,7 +83,7 @@ def test_pieces_of_any_length_make_whole_blocks(tmp_path_factory, pieces, first)
     folder = tmp_path_factory.mktemp("stream")
     source = Streamed(DATA, pieces)
     file, blocks = blocks_of(source, folder, range(first, 10))
-    stream_blocks(blocks)
+    stream_blocks(blocks, ignored)
     assert source.streams == [(first * BLOCK, len(DATA))]
     assert published(folder) == list(range(first, 10))
     assert file.read(first * BLOCK, len(DATA) - first * BLOCK) == DATA[first * BLOCK :]
@@ -94,12 +96,12 @@ def test_pieces_of_any_length_make_whole_blocks(tmp_path_factory, pieces, first)
 def test_a_stream_that_breaks_leaves_the_blocks_that_were_whole(tmp_path):
     source = Streamed(DATA, [70_000], stop_at=3 * BLOCK + 100)
     file, blocks = blocks_of(source, tmp_path, range(10))
-    stream_blocks(blocks)
+    stream_blocks(blocks, ignored)
     assert published(tmp_path) == [0, 1, 2]
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
     source.stop_at = len(DATA)
     # The locks are free again.
-    stream_blocks(blocks)
+    stream_blocks(blocks, ignored)
     assert published(tmp_path) == list(range(10))
     assert file.read(0, len(DATA)) == DATA
 
@@ -109,7 +111,7 @@ def test_blocks_that_others_fetch_are_left_out(tmp_path):
     _, blocks = blocks_of(source, tmp_path, range(10))
     lock = blocks[4].cache.lock_block(blocks[4].name, blocks[4].info)
     assert isinstance(lock, BlockLock)
-    stream_blocks(blocks)
+    stream_blocks(blocks, ignored)
     assert source.streams == [(0, 4 * BLOCK), (5 * BLOCK, len(DATA))]
     assert published(tmp_path) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     blocks[4].cache.abandon(lock)
@@ -127,7 +129,7 @@ def test_a_disk_that_refuses_a_write_costs_that_block_only(tmp_path, monkeypatch
         write_at(fd, data, offset)
 
     monkeypatch.setattr(cache_module, "write_at", refuse_once)
-    stream_blocks(blocks)
+    stream_blocks(blocks, ignored)
     assert published(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
@@ -140,6 +142,7 @@ def test_a_sequential_epoch_fills_the_cache_by_long_requests(s3: S3Server, tmp_p
     options = StorageOptions(config=s3.config, cache=settings)
     files = [open_file(s3.url(name), options=options) for name in names]
     for file, after in pairwise(files):
+        after.open()  # as an index pins it
         file.next_file = lambda after=after: after
     for file, whole in zip(files, data, strict=True):
         for at in range(0, 6_000_000, 400_000):
@@ -153,64 +156,6 @@ def test_a_sequential_epoch_fills_the_cache_by_long_requests(s3: S3Server, tmp_p
     assert len(again) == len(gets)
 
 
-def read_on(detector: SequentialDetector, num_bytes: int, step: int) -> list[range]:
-    found = []
-    for at in range(0, num_bytes, step):
-        numbers = detector.note([ByteRange(at, at + step, 0)], had_to_wait=True)
-        if numbers:
-            found.append(numbers)
-    return found
-
-
-def test_blocks_ahead_are_asked_for_once_and_many_at_a_time():
-    mib = 1 << 20
-    detector = SequentialDetector(4 * mib, 1024 * mib, 10_000)
-    ranges = read_on(detector, 1024 * mib, mib)
-    numbers = [number for each in ranges for number in each]
-    assert numbers == sorted(set(numbers))
-    assert set(range(3, 256)) <= set(numbers)
-    assert all(len(each) >= 16 for each in ranges if 100 < each.start < each.stop < 256)
-
-
-def test_what_is_ahead_takes_a_quarter_of_a_small_cache():
-    mib = 1 << 20
-    detector = SequentialDetector(4 * mib, 1024 * mib, 32)
-    for at in range(0, 512 * mib, mib):
-        numbers = detector.note([ByteRange(at, at + mib, 0)], had_to_wait=True)
-        assert not numbers or numbers.stop <= at // (4 * mib) + 9
-
-
-def test_the_next_files_are_asked_for_before_the_end_of_this_one():
-    mib = 1 << 20
-    first = SequentialDetector(4 * mib, 64 * mib, 10_000)
-    followers: list[SequentialDetector] = []
-    begun: list[list[int]] = [[], [], []]
-    for at in range(0, 64 * mib, mib):
-        first.note([ByteRange(at, at + mib, 0)], had_to_wait=True)
-        for number in range(3):
-            if first.num_left and number == len(followers):
-                followers.append(SequentialDetector(4 * mib, 64 * mib, 10_000, after=first))
-            if first.num_left:
-                begun[number] += followers[number].follow(first)
-    assert begun[0] == list(range(16))
-    assert len(begun[1]) >= 8
-    assert begun[1] == list(range(len(begun[1])))
-    # The follower goes on where it was left, from its first read on.
-    numbers = followers[0].note([ByteRange(0, mib, 0)], had_to_wait=False)
-    assert list(numbers) == []
-
-
-def test_two_wrong_guesses_end_guessing_until_one_is_right():
-    files = NextFiles()
-    assert files.guess("b")
-    files.note_begun("x")
-    assert files.guess("y")
-    files.note_begun("z")
-    assert not files.guess("c")
-    files.note_begun("c")
-    assert files.guess("d")
-
-
 def test_a_loader_in_sequence_has_its_next_shards_fetched_ahead(s3, tmp_path, monkeypatch):
     urls = put_shards(s3, "ahead-of", [80] * 3, num_bytes=60_000)
     build_indexes(urls, options=StorageOptions(config=s3.config))
@@ -218,17 +163,22 @@ def test_a_loader_in_sequence_has_its_next_shards_fetched_ahead(s3, tmp_path, mo
     monkeypatch.setattr(
         file_module,
         "stream_blocks",
-        lambda blocks: guessed.append(blocks[0].file.url) or stream_blocks(blocks),
+        lambda blocks, arrived: (
+            guessed.append(blocks[0].file.url) or stream_blocks(blocks, arrived)
+        ),
     )
     settings = sw.CacheSettings(tmp_path / "cache", block_bytes=64 << 10)
     data = sw.tar(urls, cache=settings, storage=s3.config)
     with sw.DataLoader(
         data, batch_size=16, rank=0, world_size=1, executor="inline", output="numpy"
     ) as loader:
-        num = sum(len(batch["bin"]) for batch in loader)
-    for helper in threading.enumerate():
-        if helper.name == "shardwise-cache":
-            helper.join(60)
+        num = 0
+        for batch in loader:
+            num += len(batch["bin"])
+            # A reader that is slower than the store.
+            for helper in threading.enumerate():
+                if helper.name == "shardwise-cache":
+                    helper.join(60)
     assert num == 240
     assert set(guessed) >= set(urls[1:])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from shardwise.arguments import path_text
 from shardwise.errors import DataError, MissingShardError
+from shardwise.parallel import in_threads
 from shardwise.shown import base_name
 from shardwise.sources.tokens.litdata import open_litdata
 from shardwise.sources.tokens.megatron import open_megatron
@@ -64,8 +64,8 @@ def open_token_files(
     if len(urls) == 1:
         files = opened(urls[0])
     else:
-        with ThreadPoolExecutor(min(_THREADS, len(urls))) as pool:
-            files = [file for each in pool.map(opened, urls) for file in each]
+        every = in_threads(opened, urls, _THREADS)
+        files = [file for each in every for file in each]
     if not files:
         raise DataError("no chunk of tokens is in it", url=urls[0])
     for file in files[1:]:

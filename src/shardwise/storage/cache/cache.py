@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from shardwise.storage.cache.block_format import (
     BlockInfo,
+    block_name,
     chunk_digests,
     digest_values,
     space_of,
@@ -34,12 +35,11 @@ from shardwise.storage.cache.block_lock import (
 )
 from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
-from shardwise.storage.cache.fetch_threads import FetchThreads
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
-from shardwise.storage.cache.sequential import NextFiles
 from shardwise.storage.cache.usage import Usage, UsageFile
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
+from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
@@ -76,11 +76,14 @@ class Cache:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition()
-        self.fetch_threads = FetchThreads()
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
-        self.next_files = NextFiles()
+        self.read_ahead = CacheReadAhead(
+            lambda version, number: self.holds(block_name(version, number)),
+            block_bytes=self.settings.block_bytes,
+            most_blocks=self._limit // self.settings.block_bytes,
+        )
         self._eviction = Eviction(self._blocks, self._parts)
         self._usage_file: UsageFile | None = None
         self.bypass = Bypass(self.settings.directory)
@@ -224,11 +227,6 @@ class Cache:
             os.close(lock.fd)
         with self._changed:
             self._changed.notify_all()
-
-    @property
-    def most_blocks(self) -> int:
-        """How many blocks the limit has room for."""
-        return self._limit // self.settings.block_bytes
 
     def wait(self, seconds: float) -> None:
         """Wait until this process publishes or abandons a block, or the time is over."""

@@ -7,7 +7,6 @@ A file that is read in sequence has its next blocks fetched before they are aske
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from shardwise.shown import shown
@@ -15,18 +14,15 @@ from shardwise.storage.cache.block_format import BlockInfo, block_name, version_
 from shardwise.storage.cache.cache import Cache
 from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct
 from shardwise.storage.cache.open_block import Outcome
-from shardwise.storage.cache.sequential import SequentialDetector
 from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.protocol import File, FileStat, ReadRequest
-from shardwise.storage.remote_reads import RemoteReads
+from shardwise.storage.prefetch.into_cache import FetchBlocks
+from shardwise.storage.prefetch.sequential import Readable
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
 __all__ = ["CachedFile", "cache_of"]
-
-# 32 MiB with blocks of 4 MiB: a request costs a store about 4 ms of CPU, however long it is.
-_REQUEST_BLOCKS = 8
 
 
 def cache_of(settings: CacheSettings) -> Cache:
@@ -66,7 +62,7 @@ class CachedFile(RemoteReads):
         next_file: gives the file that is likely to be read after this one, if any.
     """
 
-    __slots__ = ("_cache", "_detector", "_file", "_version", "next_file", "url")
+    __slots__ = ("_cache", "_file", "_is_noted", "_version", "next_file", "url")
 
     # A cached block is a local file.
     gap_bytes = 16 << 10
@@ -77,7 +73,8 @@ class CachedFile(RemoteReads):
         self._file = file
         self._cache = cache
         self._version: _Version | None = None
-        self._detector: SequentialDetector | None = None
+        # Whether reads that lack no block are noted: since a miss, while it helps.
+        self._is_noted = False
         self.next_file: Callable[[], File | None] = _no_next_file
 
     def __repr__(self) -> str:
@@ -137,8 +134,10 @@ class CachedFile(RemoteReads):
             for number, parts in by_block.items()
             if cache.read(block_name(version.id, number), parts, view) is not Outcome.READ
         ]
-        if by_block and (missing or self._detector is not None):
-            self._prefetch(version, ranges, had_to_wait=bool(missing))
+        if by_block and (missing or self._is_noted):
+            self._is_noted = cache.read_ahead.note(
+                self._readable(version), ranges, had_to_wait=bool(missing)
+            )
         return len(by_block) - len(missing), missing
 
     def forget(self, offset: int, length: int) -> bool:
@@ -190,54 +189,19 @@ class CachedFile(RemoteReads):
         name = block_name(version.id, number)
         return MissingBlock(self._file, self._cache, info, name, ranges)
 
-    def _prefetch(
-        self, version: _Version, ranges: Sequence[ByteRange], *, had_to_wait: bool
-    ) -> None:
-        """Note a read; fetch the blocks behind it if the file is read in sequence."""
-        detector = self._detector
-        if detector is None:
-            size = self._cache.settings.block_bytes
-            detector = self._detector = SequentialDetector(
-                size, version.num_bytes, self._cache.most_blocks
-            )
-        numbers = detector.note(ranges, had_to_wait=had_to_wait)
-        if detector.has_begun:
-            self._cache.next_files.note_begun(self.url)
-        self._fetch_ahead(version, detector, numbers)
-        file: CachedFile | None = self
-        while detector.num_left and file is not None:
-            file = file._follow(detector)
-        if detector.is_over:
-            self._detector = None
+    def _readable(self, version: _Version) -> Readable[FetchBlocks]:
+        def fetch(numbers: Sequence[int], arrived: Callable[[int, float], None]) -> bool:
+            return stream_blocks([self._block(version, n, []) for n in numbers], arrived)
 
-    def _follow(self, before: SequentialDetector) -> CachedFile | None:
-        """Fetch ahead the beginning of the file that is likely to be read next, and return it."""
+        return Readable(version.id, version.num_bytes, fetch, self._next_readable)
+
+    def _next_readable(self) -> Readable[FetchBlocks] | None:
         file = self.next_file()
-        if not isinstance(file, CachedFile) or not file._known().id:
+        if not isinstance(file, CachedFile) or file._version is None or not file._version.id:
             return None
-        if not self._cache.next_files.guess(file.url):
-            return None
-        version = file._known()
-        if file._detector is None:
-            size = self._cache.settings.block_bytes
-            file._detector = SequentialDetector(
-                size, version.num_bytes, self._cache.most_blocks, after=before
-            )
-        file._fetch_ahead(version, file._detector, file._detector.follow(before))
-        return file
-
-    def _fetch_ahead(self, version: _Version, detector: SequentialDetector, numbers: range) -> None:
-        """Fetch blocks before they are asked for, several by a request."""
-        for first in range(numbers.start, numbers.stop, _REQUEST_BLOCKS):
-            missing = []
-            for number in range(first, min(first + _REQUEST_BLOCKS, numbers.stop)):
-                block = self._block(version, number, [])
-                is_cached = self._cache.holds(block.name)
-                detector.count(is_cached=is_cached)
-                if not is_cached:
-                    missing.append(block)
-            if missing:
-                self._cache.fetch_threads.start(partial(stream_blocks, missing))
+        # Its beginning may be fetched ahead, so that its first reads lack nothing.
+        file._is_noted = True
+        return file._readable(file._version)
 
 
 def _no_next_file() -> None:

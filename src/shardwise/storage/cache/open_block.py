@@ -8,6 +8,7 @@ locks of a process that dies.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import fcntl
 import os
@@ -16,7 +17,6 @@ import time
 from collections.abc import Sequence
 
 from shardwise.storage.cache.block_format import CHUNK_BYTES, BlockInfo, digest, parse_trailer
-from shardwise.storage.cache.last_used import set_last_used
 from shardwise.storage.requests.ranges import ByteRange
 
 __all__ = ["OpenBlock", "Outcome"]
@@ -217,3 +217,23 @@ class OpenBlock:
             self._readers -= 1
             if not self._readers:
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+
+# `os.utime` sets both times of a file, and the time of its last change tells whether somebody wrote
+# into a block: `futimens` leaves that one alone. The value is Linux's.
+_UTIME_OMIT = (1 << 30) - 2
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+_LIBC = ctypes.CDLL(None)
+_TIMES = _Timespec * 2
+
+
+def set_last_used(fd: int, now_ns: int) -> bool:
+    """Set the access time of an open file; False if that is not allowed."""
+    seconds, nanoseconds = divmod(now_ns, 10**9)
+    times = _TIMES(_Timespec(seconds, nanoseconds), _Timespec(0, _UTIME_OMIT))
+    return bool(_LIBC.futimens(ctypes.c_int(fd), times) == 0)

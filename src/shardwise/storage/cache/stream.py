@@ -7,7 +7,8 @@ waiting, so that two processes that fetch the same file share the blocks and not
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from shardwise.errors import DataError, StorageError
 from shardwise.storage.cache.block_format import CHUNK_BYTES, chunk_digests, digest
@@ -19,47 +20,60 @@ from shardwise.storage.requests.counts import IO_COUNTS
 __all__ = ["stream_blocks"]
 
 
-def stream_blocks(blocks: Sequence[MissingBlock]) -> None:
+def stream_blocks(blocks: Sequence[MissingBlock], arrived: Callable[[int, float], None]) -> bool:
     """Fetch blocks of one file before they are asked for, in ascending order.
 
-    Blocks that others fetch, or that the cache has no room for, are left out. An error ends it: the
-    reader that needs the block meets it itself.
+    Blocks that others fetch are left out. An error ends it: the reader that needs the block meets
+    it itself.
+
+    Args:
+        blocks: the blocks.
+        arrived: called for each that is whole, with its bytes, and the seconds from the request to
+            the first of them.
+
+    Returns:
+        Whether it came to the end: False where the cache has no more room, or after an error.
     """
     run: list[_Part] = []
+    has_room = True
     try:
         for block in blocks:
             if run and run[-1].stop != block.info.offset:
-                _stream(run)
+                _stream(run, arrived)
                 run = []
             lock = block.cache.lock_block(block.name, block.info)
             if isinstance(lock, BlockLock):
                 run.append(_Part(block, lock))
             elif lock is LockDenied.FULL:
+                has_room = False
                 break
         if run:
-            _stream(run)
+            _stream(run, arrived)
     except (DataError, StorageError):
-        return
+        return False
     finally:
         for part in run:
             part.cache.abandon(part.lock)
+    return has_room
 
 
-def _stream(run: list[_Part]) -> None:
+def _stream(run: list[_Part], arrived: Callable[[int, float], None]) -> None:
     """Distribute the bytes of one request over the blocks, and publish each that is whole."""
+    began, head_s = time.monotonic(), 0.0
     IO_COUNTS.add(misses=len(run))
     at, end = run[0].lock.info.offset, run[-1].stop
     waiting = iter(run)
     part = next(waiting)
     for piece in _pieces(run[0].block, at, end):
-        data = piece
+        data, head_s = piece, head_s or time.monotonic() - began
         while data:
             taken = data[: part.stop - at]
             part.add(taken)
             at += len(taken)
             data = data[len(taken) :]
-            if at == part.stop and at < end:
-                part = next(waiting)
+            if at == part.stop:
+                arrived(part.lock.info.num_bytes, head_s)
+                part = next(waiting, part)
 
 
 def _pieces(block: MissingBlock, start: int, stop: int) -> Iterator[memoryview]:

@@ -54,15 +54,21 @@ class AdaptiveConcurrency:
     Args:
         max_bytes: bounds `ahead_bytes`.
         max_requests: bounds `num_requests`.
+        num_requests: to begin with.
         clock: gives seconds.
     """
 
     def __init__(
-        self, max_bytes: int, max_requests: int, *, clock: Callable[[], float] = time.monotonic
+        self,
+        max_bytes: int,
+        max_requests: int,
+        *,
+        num_requests: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_bytes = max_bytes
         self._max_requests = max_requests
-        self._num_requests = 1
+        self._num_requests = num_requests
         self._clock = clock
         # Seconds to the first byte: the least of them is the round trip.
         self._heads: deque[float] = deque(maxlen=_HEADS)

@@ -15,8 +15,7 @@ from itertools import pairwise
 
 from shardwise.errors import StorageError
 from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.ranges import ByteRange
-from shardwise.storage.requests.received import ReceivedBytes
+from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
 
 __all__ = ["Block", "BlockMemory", "Fetch", "Key"]
 

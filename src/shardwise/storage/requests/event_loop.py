@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from shardwise.errors import StorageError
 from shardwise.storage.requests.obstore_exit import ObstoreCalls
 
-__all__ = ["Runtime", "give_up_reads", "is_cut_off", "runtime"]
+__all__ = ["Runtime", "gather_or_cancel", "give_up_reads", "is_cut_off", "runtime"]
 
 T = TypeVar("T")
 
@@ -227,3 +227,21 @@ def give_up_reads(thread: int) -> None:
 def is_cut_off() -> bool:
     """Whether this is a forked child that can't use obstore because its parent has used it."""
     return _Process.obstore_pid not in (None, os.getpid())
+
+
+async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; the first failure cancels the others, then is raised by itself.
+
+    asyncio.TaskGroup would raise an exception group, which readers of single files don't expect.
+    """
+    all_of_them = list(coroutines)
+    if len(all_of_them) < 2:
+        return [await each for each in all_of_them]
+    tasks = [asyncio.ensure_future(each) for each in all_of_them]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,11 +1,25 @@
-"""Byte ranges of a file, and the requests that read them: near ranges joined, long ones cut."""
+"""Byte ranges of a file, the requests that read them (near ranges joined, long ones cut), replies.
+
+Received bytes are left where the reply put them until the reading thread copies them: the event
+loop's thread is not slowed by copies, and never writes into a reader's buffer.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["ByteRange", "RangeRequest", "byte_ranges", "coalesce"]
+__all__ = [
+    "ByteRange",
+    "RangeRequest",
+    "ReceivedBytes",
+    "byte_ranges",
+    "coalesce",
+    "copy_received",
+    "payloads_of",
+    "received_for",
+]
 
 
 class ByteRange(NamedTuple):
@@ -94,3 +108,59 @@ def _cut(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
         length = -(-(each.stop - each.start) // num_parts)
         for start in range(each.start, each.stop, length):
             yield each.cut(start, min(start + length, each.stop))
+
+
+class ReceivedBytes(NamedTuple):
+    """Bytes that belong at `begin` in the reader's buffer."""
+
+    begin: int
+    data: memoryview
+
+
+def received_for(request: RangeRequest, data: memoryview) -> list[ReceivedBytes]:
+    """The bytes of each range of a request, from the bytes of all of it."""
+    return [
+        ReceivedBytes(begin, data[start - request.start : stop - request.start])
+        for start, stop, begin in request.ranges
+    ]
+
+
+def copy_received(received: Iterable[ReceivedBytes], buffer: memoryview) -> None:
+    """Copy received bytes to where they belong in a writable contiguous buffer."""
+    view = memoryview(buffer).cast("B")
+    for begin, data in received:
+        view[begin : begin + len(data)] = data
+
+
+def payloads_of(
+    received: Sequence[ReceivedBytes], starts: Sequence[int], lengths: Sequence[int]
+) -> list[bytes | None]:
+    """Parts of the buffer that received bytes would fill, each copied once.
+
+    Args:
+        received: in any order; together they cover the parts.
+        starts: where each part begins in the buffer.
+        lengths: bytes of each; negative for None.
+
+    >>> received = [ReceivedBytes(3, memoryview(b"def")), ReceivedBytes(0, memoryview(b"abc"))]
+    >>> payloads_of(received, [0, 1, 5, 0], [3, 4, 0, -1])
+    [b'abc', b'bcde', b'', None]
+    """
+    ordered = sorted(received)
+    begins = [each.begin for each in ordered]
+    payloads: list[bytes | None] = []
+    for start, length in zip(starts, lengths, strict=True):
+        if length <= 0:
+            payloads.append(None if length else b"")
+            continue
+        at = bisect_right(begins, start) - 1
+        begin, data = ordered[at]
+        stop = start + length
+        if stop <= begin + len(data):
+            payloads.append(bytes(data[start - begin : stop - begin]))
+            continue
+        parts = []
+        for begin, data in ordered[at : bisect_right(begins, stop - 1)]:
+            parts.append(data[max(0, start - begin) : stop - begin])
+        payloads.append(b"".join(parts))
+    return payloads

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.parallel import in_threads
 from shardwise.plan import WindowShape
 from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest, Shard
@@ -166,9 +166,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         StorageError: one could not be read.
         ValueError: a value of `fill=` does not fit.
     """
-    threads = min(_OPEN_THREADS, len(urls))
-    with ThreadPoolExecutor(threads, thread_name_prefix="shardwise-footers") as executor:
-        infos = list(executor.map(lambda url: open_table(url, pool).info(), urls))
+    infos = list(in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS))
     dirs = {p.name: p for p in partitions_of(urls)}
     fields = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
     schema = pa.schema(list(fields.types.items()))

@@ -19,9 +19,9 @@ import numpy as np
 from shardwise.arguments import directory_text
 from shardwise.cores import usable_cores
 from shardwise.errors import ShardwiseError, StaleIndexError, StorageError
+from shardwise.parallel import in_processes, in_threads
 from shardwise.shown import base_name, shown
 from shardwise.sources.tar.index.acceptance import described, require_end
-from shardwise.sources.tar.index.build_workers import in_processes, in_threads
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
@@ -41,6 +41,10 @@ _logger = logging.getLogger("shardwise")
 _PARALLEL_BYTES = 1 << 30
 # Threads, not processes: indexing a remote shard waits for replies, and hardly computes.
 _REMOTE_THREADS = 16
+_DIED = (
+    "an indexing process died; what is done is kept, so run it again. A script that calls this "
+    "needs `if __name__ == '__main__':` around it, and jobs=1 works without processes"
+)
 
 
 @dataclass(frozen=True)
@@ -211,9 +215,10 @@ def build_indexes(
         _choose_jobs(shards, store, are_local=are_local) if jobs is None else jobs, len(shards)
     )
     finished: Iterable[BuildResult] = map(refresh, shards)
-    if jobs > 1:
-        run = in_processes if are_local else in_threads
-        finished = run(refresh, shards, jobs)
+    if jobs > 1 and are_local:
+        finished = in_processes(refresh, shards, jobs, if_one_dies=_DIED, is_ordered=False)
+    elif jobs > 1:
+        finished = in_threads(refresh, shards, jobs, is_ordered=False)
     results: dict[str, BuildResult] = {}
     for result in finished:
         results[result.url] = result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import mmap
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.parallel import in_threads
 from shardwise.shown import base_name, in_command, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.acceptance import described, require_end, unfinished
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
-from shardwise.sources.tar.index.opened import REMOTE_THREADS, in_threads
+from shardwise.sources.tar.index.opened import REMOTE_THREADS
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
 from shardwise.storage import (
@@ -154,7 +156,8 @@ class ListedShards:
             for shard in range(len(self.urls)):
                 self.stat(shard)
         else:
-            in_threads(self.stat, range(len(self.urls)), REMOTE_THREADS)
+            shards = range(len(self.urls))
+            deque(in_threads(self.stat, shards, REMOTE_THREADS), maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
         """Hold a shard against its entry; `stat` does that once.

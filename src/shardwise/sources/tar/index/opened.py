@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from shardwise.cores import usable_cores
 from shardwise.errors import DataError
+from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import ShardNames
@@ -27,9 +27,7 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.storage import FileStat, is_local
 
-__all__ = ["REMOTE_THREADS", "OpenedShards", "in_threads", "open_shards"]
-
-T = TypeVar("T")
+__all__ = ["REMOTE_THREADS", "OpenedShards", "open_shards"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -206,18 +204,6 @@ def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) ->
     yield from in_threads(open_range, pieces, num_threads)
 
 
-def in_threads(work: Callable[[Any], T], items: Sequence[Any], num_threads: int) -> list[T]:
-    """Call a function with each item, in threads; the first error ends it."""
-    if not items:
-        return []
-    pool = ThreadPoolExecutor(min(num_threads, len(items)), thread_name_prefix="shardwise-open")
-    try:
-        return list(pool.map(work, items))
-    finally:
-        # An error cancels the shards that have not begun, instead of waiting for them.
-        pool.shutdown(cancel_futures=True)
-
-
 def _build(
     urls: Sequence[str], num_shards: int, store: IndexStore, num_threads: int
 ) -> list[_Opened]:
@@ -241,7 +227,7 @@ def _build(
             return header, stat, index
         return header, stat, None
 
-    opened = in_threads(build, urls, num_threads)
+    opened = list(in_threads(build, urls, num_threads))
     if errors:
         _logger.warning(
             "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
