@@ -194,9 +194,9 @@ def test_a_daemon_thread_that_iterates_when_the_program_ends_is_told_so(tmp_path
             timeout=120,
         )
         assert done.returncode == 0, done.stderr
-        # The thread may also be gone before it sees anything.
-        last = done.stderr.strip().rpartition("\n")[2]
-        assert not last or "the loader was closed while it was iterated" in last, done.stderr
+        # The thread may end in the middle of its traceback.
+        assert "worker process" not in done.stderr, done.stderr
+        assert "Bad file descriptor" not in done.stderr, done.stderr
 
 
 def test_after_a_worker_died_the_loader_can_go_on_from_its_state():
