@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,7 @@ def test_a_line_that_is_none_is_named_with_its_place(tmp_path: Path, line: str, 
         {"order": "full"},
         {"run": 3},
         {"began": "now"},
+        {"began": math.nan},
         {"batch_size": 0},
     ],
 )

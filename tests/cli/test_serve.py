@@ -59,6 +59,13 @@ def test_arguments_that_mean_nothing_are_refused(arguments: list[str], message: 
     assert message in result.stderr
 
 
+def test_a_function_that_needs_arguments_is_refused_with_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "data.py"
+    path.write_text("def train(split, *, size, seed=0, **more):\n    raise AssertionError\n")
+    result = run("serve", f"{path}:train", "--port", "0", exit_code=2)
+    assert f"{path}:train needs split, size: it is called without arguments" in result.stderr
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     path = write_dataset(tmp_path, size=3)
     with BatchServers(path, 1) as servers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,29 @@ def test_a_directory_that_can_not_be_written_is_refused_where_the_loader_is_made
         loader(coverage=tmp_path / "file")
     with pytest.raises(ValueError, match="local directory"):
         loader(coverage="s3://bucket/coverage")
+
+
+def test_a_line_that_found_the_disk_full_is_written_whole_by_the_next_state(
+    tmp_path: Path,
+) -> None:
+    it = loader(coverage=tmp_path)
+    batches = iter(it)
+    next(batches)
+    it.state_dict()
+    next(batches)
+    [path] = tmp_path.glob("*.jsonl")
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(sw.StorageError, match="coverage="):
+                it.state_dict()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    for _ in batches:
+        pass
+    assert "every one of 101 samples exactly once" in run("certify", tmp_path).stdout
 
 
 def test_a_directory_that_goes_away_is_an_error_and_no_silent_gap(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
+from shardwise.serving import server
+from shardwise.serving.addresses import host_and_port
 from shardwise.serving.executor import ServiceExecutor
+from shardwise.serving.frames import _PREFIX
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpTransport
 from shardwise.serving.token import read_token
@@ -362,6 +365,30 @@ def _received(sock: socket.socket) -> bytes:
         return sock.recv(4_096)
     except ConnectionError:
         return b""
+
+
+def test_a_peer_that_sends_a_byte_now_and_then_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_GREETINGS_END_S", 0.5)
+    with (
+        serving(dataset()) as servers,
+        socket.create_connection(host_and_port(servers[0].address)) as sock,
+    ):
+        sock.settimeout(0.05)
+        sock.sendall(_PREFIX.pack(b"SWB1", 1, 0, 60_000, 0, 0))
+
+        def is_over() -> bool:
+            try:
+                sock.sendall(b"[")
+                return not sock.recv(1)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        wait_for(is_over)
+        check_epoch(dataset(), sw.service(servers[0].address))
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ucx"])

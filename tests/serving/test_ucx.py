@@ -57,8 +57,9 @@ def connected() -> Iterator[Pair]:
 
 
 @pytest.fixture(autouse=True, params=["ucx", "ucx-between-machines"])
-def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     use_transport(request.param, monkeypatch)
+    return str(request.param)
 
 
 def test_bytes_arrive_as_they_were_sent_and_large_ones_by_ucx(
@@ -152,6 +153,41 @@ def test_a_time_limit_ends_a_wait() -> None:
         pair.client.limit(0.05)
         with pytest.raises(TimeoutError):
             pair.client.receive_into(memoryview(bytearray(1)))
+
+
+_GONE = """
+import os, random, threading, time
+from shardwise.serving.ucx_worker import UcxWorker
+
+sender = UcxWorker()
+for number in range(300):
+    client = UcxWorker()
+    address, moment = client.address, time.perf_counter() + random.Random(number).random() * 2e-3
+
+    def close():
+        while time.perf_counter() < moment:
+            pass
+        client.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    try:
+        endpoint = sender.endpoint(address, handles_errors=True)
+    except OSError:
+        endpoint = None
+    thread.join()
+    if endpoint is not None:
+        sender.close_endpoint(endpoint)
+sender.close()
+"""
+
+
+def test_a_client_that_goes_while_the_server_connects_to_it_ends_no_server(transport: str) -> None:
+    if transport != "ucx-between-machines":
+        pytest.skip("within a machine there is no connection to make")
+    command = [sys.executable, "-c", _GONE]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
 
 
 _FORK = """

@@ -12,6 +12,7 @@ import click
 from shardwise.cli.data import open_data
 from shardwise.cli.epoch_verdict import EpochVerdict, NameSamples, verdict_of
 from shardwise.cli.legs import PlacedLine, legs_of, read_coverage
+from shardwise.cli.line_checks import mixed_lines, repeated_positions, runs_at_once
 from shardwise.cli.lineage import lineage_of, without_undone
 from shardwise.cli.options import common_options, shard_options, usage_errors
 from shardwise.cli.output import (
@@ -71,9 +72,12 @@ def certify(
                 f"{plural(len(lines), 'line')}, the first of which is {lines[0].place}, of other "
                 f"data: the fingerprint is {some.fingerprint}, the data's {fingerprint}"
             )
+        for verdict in verdicts:
+            verdict.faults += repeated_positions(counting, verdict.used)
+        faults += runs_at_once(lines)
         num_undone = len(lines) - sum(len(verdict.used) for verdict in verdicts)
         orders.append((some, verdicts, num_undone))
-    faults += _gaps_between_orders(found.lines)
+    faults += mixed_lines(found.lines)
     is_ok = not faults and not any(v.faults for _, verdicts, _ in orders for v in verdicts)
     if as_json:
         described = [
@@ -105,19 +109,6 @@ def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
         order = json.dumps(line.order, sort_keys=True)
         orders[(line.fingerprint, line.num_samples, order)].append(placed)
     return sorted(orders.values(), key=len, reverse=True)
-
-
-def _gaps_between_orders(lines: list[PlacedLine]) -> list[str]:
-    """Files with lines of more than one data or order: a loader writes of one alone."""
-    orders: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for placed in lines:
-        order = json.dumps(placed.line.order, sort_keys=True)
-        orders[placed.file].add((placed.line.fingerprint, order))
-    return [
-        f"{file} has lines of {len(kinds)} different data or orders: a loader writes of one alone"
-        for file, kinds in sorted(orders.items())
-        if len(kinds) > 1
-    ]
 
 
 def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -44,7 +45,8 @@ def open_python(url: str) -> Dataset:
     The module is imported, as a program in the working directory would.
 
     Raises:
-        click.UsageError: there is no such module or name, or it is no dataset.
+        click.UsageError: there is no such module or name, it is no dataset, or it is a function
+            that needs arguments.
     """
     from shardwise.dataset import Dataset
 
@@ -54,6 +56,25 @@ def open_python(url: str) -> Dataset:
             f"{url} is {value!r:.80}: name a shardwise.Dataset, or a function that returns one"
         )
     return value
+
+
+def _require_no_arguments(function: Callable[..., Any], url: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function of C may have none
+        return
+    kinds = inspect.Parameter
+    needed = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.default is kinds.empty
+        and parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+    if needed:
+        raise click.UsageError(
+            f"{url} needs {', '.join(needed)}: it is called without arguments; give them defaults, "
+            "or name a function without any that calls it"
+        )
 
 
 def python_value(url: str) -> Any:
@@ -70,7 +91,10 @@ def python_value(url: str) -> Any:
         if not hasattr(module, name):
             raise click.UsageError(f"{url}: {module_name} has no {name!r}")
         value = getattr(module, name)
-        return value() if callable(value) else value
+        if not callable(value):
+            return value
+        _require_no_arguments(value, url)
+        return value()
 
 
 @contextmanager

@@ -17,7 +17,15 @@ from shardwise.cli.output import plural
 from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
 
-__all__ = ["CoverageLines", "Leg", "PlacedLine", "RankPass", "legs_of", "read_coverage"]
+__all__ = [
+    "CoverageLines",
+    "Leg",
+    "PlacedLine",
+    "RankPass",
+    "legs_of",
+    "ranks_text",
+    "read_coverage",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +198,16 @@ class Leg:
             and placed.line.last <= position
         ]
 
-    def has_gap(self, rank: int) -> bool:
-        """Whether a rank has lines behind positions of which it has none."""
+    def gaps(self) -> list[int]:
+        """The ranks that have lines behind positions of which they have none."""
+        return [rank for rank in sorted(self.passes) if self._has_gap(rank)]
+
+    def is_torn(self) -> bool:
+        """Whether ranks lack lines that no kill explains: others ended the epoch, or have gaps."""
+        end = self.line.num_samples
+        return bool(self.gaps()) or (self.furthest() == end and bool(self.lacking(end)))
+
+    def _has_gap(self, rank: int) -> bool:
         reached = max(self.ends(rank), default=self.line.begin)
         return any(p.line.last > reached for each in self.passes[rank] for p in each.lines)
 
@@ -221,3 +237,9 @@ def legs_of(lines: Iterable[PlacedLine]) -> list[Leg]:
         for of_rank in ranks.values():
             of_rank.sort(key=lambda each: each.began, reverse=True)
     return sorted((Leg(dict(r)) for r in legs.values()), key=lambda x: x.began[1], reverse=True)
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """Ranks in words: the first eight."""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shardwise.cli.legs import Leg, PlacedLine
+from shardwise.cli.legs import Leg, PlacedLine, ranks_text
 
 __all__ = ["Stretch", "lineage_of", "without_undone"]
 
@@ -77,11 +77,11 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
     num_samples = of_epoch[0].line.num_samples
     # Where the training went on with the next epoch, this one was ended.
     whole = [leg for leg in of_epoch if not leg.lacking(num_samples)]
-    begun = [leg for leg in of_epoch if leg.reached() > leg.line.begin]
+    begun = [leg for leg in of_epoch if leg.reached() > leg.line.begin or leg.is_torn()]
     leg = (whole if later is not None and whole else begun or of_epoch)[0]
     reached, furthest = leg.reached(), leg.furthest()
     stretch = Stretch(leg, leg.line.begin, reached)
-    if later is not None and reached < num_samples:
+    if later is not None and furthest < num_samples:
         stretch.faults.append(
             f"it was left at position {reached} of {num_samples}, and the training went on with "
             f"epoch {later.line.epoch}"
@@ -91,11 +91,11 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
         # Some ranks have ended the epoch: those of the others' lines are missing.
         stretch.last = furthest
         stretch.faults += _lacks(leg, lacking, furthest)
-    elif gaps := [rank for rank in sorted(leg.passes) if leg.has_gap(rank)]:
+    elif gaps := leg.gaps():
         stretch.faults += _lacks(leg, gaps, furthest)
     elif lacking:
         stretch.notes.append(
-            f"run {leg.run} has lines up to position {furthest}, but not of {_ranks(lacking)}: "
+            f"run {leg.run} has lines up to position {furthest}, but not of {ranks_text(lacking)}: "
             f"counted up to {reached}, which all ranks have"
         )
     skipped = [other for other in of_epoch[: of_epoch.index(leg)] if later is None]
@@ -150,7 +150,7 @@ def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
             text += f", and none that ends at {position}"
         faults.append(f"run {leg.run}, rank {rank} of {leg.line.world_size} {text}")
     if len(ranks) > 8:
-        faults.append(f"run {leg.run}: neither do those of {_ranks(ranks[8:])}")
+        faults.append(f"run {leg.run}: neither do those of {ranks_text(ranks[8:])}")
     return faults
 
 
@@ -163,11 +163,6 @@ def _next(leg: Leg, rank: int, position: int) -> str:
     return f", then from {line.first} to {line.last}"
 
 
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"
-
-
 def without_undone(
     orders: Sequence[Sequence[PlacedLine]],
 ) -> tuple[list[list[PlacedLine]], frozenset[str]]:
@@ -175,7 +170,7 @@ def without_undone(
 
     Also the pasts at which one order goes on from another.
     """
-    ends = [_ends_of_all_ranks(lines) for lines in orders]
+    ends = [_ends_of_allranks_text(lines) for lines in orders]
     joined: set[str] = set()
     kept = [list(lines) for lines in orders]
     for number, own in enumerate(ends):
@@ -198,7 +193,7 @@ def without_undone(
     return kept, frozenset(joined)
 
 
-def _ends_of_all_ranks(lines: Sequence[PlacedLine]) -> set[str]:
+def _ends_of_allranks_text(lines: Sequence[PlacedLine]) -> set[str]:
     ranks: dict[tuple[str, int], set[int]] = defaultdict(set)
     for placed in lines:
         line = placed.line

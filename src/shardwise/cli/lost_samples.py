@@ -43,14 +43,17 @@ class SampleNames:
         if sampler is None:
             kind = str(line.order.get("sampler"))
             return [f"    which samples can't be told: an order {kind!r} can't be made anew"]
-        plan = Plan(
-            len(data),
-            batch_size=line.batch_size,
-            world_size=line.world_size,
-            remainder=line.remainder,  # type: ignore[arg-type] # the plan checks it
-            sampler=sampler,
-            start=line.begin,
-        )
+        try:
+            plan = Plan(
+                len(data),
+                batch_size=line.batch_size,
+                world_size=line.world_size,
+                remainder=line.remainder,  # type: ignore[arg-type] # the plan checks it
+                sampler=sampler,
+                start=line.begin,
+            )
+        except ValueError as error:
+            return [f"    which samples can't be told: {error}"]
         size = plan.global_batch_size
         first, last = (line.first - line.begin) // size, -((line.begin - line.last) // size)
         steps = range(first, min(last, plan.num_steps))

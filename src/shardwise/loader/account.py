@@ -132,11 +132,8 @@ class PassAccount:
         # Positions, not batches: an end without a batch may leave out what is left of the epoch.
         if self._noted_end >= self.end:
             return None
-        total = self.total()
-        counted, self._noted = total - self._noted, total
+        counted = self.total() - self._noted
         planned = self.planned(self._num_noted)
-        first, self._noted_end = self._noted_end, self.end
-        self._num_noted = current.num_batches
         return CoverageLine(
             run=run,
             is_shared=is_shared,
@@ -148,7 +145,7 @@ class PassAccount:
             number=self.number,
             epoch=current.epoch,
             begin=current.start,
-            first=first,
+            first=self._noted_end,
             last=self.end,
             num_samples=plan.num_samples,
             is_end=current.is_whole,
@@ -166,6 +163,11 @@ class PassAccount:
             expected=self.expected,
             is_whole=self.is_data_once,
         )
+
+    def noted(self, line: CoverageLine) -> None:
+        """The line is written: the next one begins behind it."""
+        self._noted += line.counted
+        self._num_noted, self._noted_end = self.current.num_batches, line.last
 
 
 class Account:
@@ -207,6 +209,12 @@ class Account:
             line = newest.line(run, is_shared=is_shared, is_given=is_given)
             if line is not None:
                 self._file.append(line)
+                newest.noted(line)
+
+    def go_back(self) -> None:
+        """A state is loaded, perhaps an older one: what comes is in another file than what was."""
+        if self._file is not None:
+            self._file.end_run()
 
     def certificate(
         self, ranks: Callable[[], tuple[int, int]], *, epoch: int, is_given: bool = False

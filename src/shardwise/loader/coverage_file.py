@@ -63,17 +63,26 @@ class CoverageFile:
             self._run = (shared or own, shared is not None)
         return self._run
 
+    def end_run(self) -> None:
+        """Let the next line begin another file, as of another run."""
+        if self._descriptor is not None and self._pid == os.getpid():
+            os.close(self._descriptor)
+        self._leave()
+
     def append(self, line: CoverageLine) -> None:
         """Write a line.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: it could not be written; the file is as it was.
         """
         data = line.to_text().encode()
         try:
             if self._descriptor is None:
                 self._descriptor = self._opened(line)
             written = os.write(self._descriptor, data)
+            if written < len(data):
+                # A part of a line would spoil the next one.
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
         except OSError as error:
             raise _not_writable(self.directory, error) from error
         if written < len(data):
@@ -91,8 +100,7 @@ class CoverageFile:
                 number += 1
 
     def __del__(self) -> None:
-        if self._descriptor is not None and self._pid == os.getpid():
-            os.close(self._descriptor)
+        self.end_run()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process is another run, with a file of its own."""

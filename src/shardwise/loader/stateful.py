@@ -122,6 +122,7 @@ class StatefulLoader(RankedPlan):
         self._plan = plan
         self._tell_order_size(plan)
         self._position.move(loaded.epoch, loaded.position)
+        self._account.go_back()
 
     def certificate(self) -> dict[str, Any]:
         """What was handed out in the newest pass, held against the plan: a proof, or what differs.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +147,8 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     elif kind == "int":
         if _is_count(value):
             return value
+    elif kind == "float" and not (isinstance(value, float) and math.isfinite(value)):
+        pass
     elif isinstance(value, {"str": str, "bool": bool, "float": float}.get(kind, dict)):
         return value
     raise ValueError(f"its {name} is {value!r:.60}")

@@ -38,6 +38,8 @@ _logger = logging.getLogger("shardwise")
 
 # A client says who it is within this time; a port scanner says nothing.
 _GREETING_S = 10.0
+# All of a greeting: a peer that sends a byte now and then is no client.
+_GREETINGS_END_S = 30.0
 _MAX_CONNECTIONS = 1_024
 # Requests under way on one connection: as many as threads, and two that wait.
 _MAX_CREDITS = 64
@@ -160,11 +162,15 @@ class BatchServer:
         """Serve one connection to its end."""
         outbox: SimpleQueue[tuple[int, Answer] | None] = SimpleQueue()
         is_client = False
+        too_late = threading.Timer(_GREETINGS_END_S, connection.close)
+        too_late.daemon = True
+        too_late.start()
         try:
             connection.limit(_GREETING_S)
             chosen: list[_Job] = []
 
             def choose(admission: Admission) -> int:
+                too_late.cancel()
                 chosen.append(self._job_of(admission))
                 return self._credits
 
@@ -182,6 +188,7 @@ class BatchServer:
         except (FrameError, EOFError, OSError) as error:
             _logger.debug("a connection ended: %s", error)
         finally:
+            too_late.cancel()
             outbox.put(None)
             connection.close()
             with self._lock:

@@ -64,7 +64,11 @@ class UcxWorker:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._buffers: dict[Any, Any] = {}
-        config = {} if transports is None else {"TLS": transports}
+        # UCX 1.21 frees an endpoint that it still uses, and ends the process, where its connect()
+        # waits and the other end goes between that and the first bytes.
+        config = {"TCP_CONN_NB": "y"}
+        if transports is not None:
+            config["TLS"] = transports
         features = (self._api.Feature.TAG, self._api.Feature.WAKEUP)
         try:
             context = self._api.UCXContext(config, features)

@@ -149,6 +149,10 @@ class OrderAccount:
         """Write a line of what the program has got since the last one."""
         self._account.note(self._pass)
 
+    def go_back(self) -> None:
+        """See `Account.go_back`."""
+        self._account.go_back()
+
     def certificate(
         self, num_batches: int | None, ranks: Callable[[], tuple[int, int]], *, epoch: int
     ) -> dict[str, Any]:

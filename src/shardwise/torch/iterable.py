@@ -269,6 +269,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         loaded = self._read(state)
         self._move(loaded.epoch, loaded.position)
         self._pass = None
+        self._account.go_back()
 
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and cursor travel (I10); a copy has yielded nothing."""

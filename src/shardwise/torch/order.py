@@ -110,6 +110,7 @@ class SamplerState:
         loaded = order_of(self._dataset, plan.sampler).read(state)
         self._plan = plan
         self._move(Cursor.at(loaded))
+        self._account.go_back()
 
     def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
         """The state after some steps of the pass under way, by default those yielded.

@@ -164,6 +164,41 @@ def test_a_loop_whose_loader_is_closed_in_it_ends_with_an_error_that_says_so():
         assert next(iter(made))["__index__"].tolist() == list(range(8))
 
 
+_LEFT = """
+import threading
+import shardwise as sw
+from tests.engine.processes.test_executor import loader, squares
+
+def run():
+    for _ in loader(squares(10**6), batch_size=8):
+        has_begun.set()
+
+if __name__ == "__main__":
+    has_begun = threading.Event()
+    threading.Thread(target=run, daemon=True).start()
+    assert has_begun.wait(60)
+"""
+
+
+def test_a_daemon_thread_that_iterates_when_the_program_ends_is_told_so(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(_LEFT)
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, program],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        # The thread may end in the middle of its traceback.
+        assert "worker process" not in done.stderr, done.stderr
+        assert "Bad file descriptor" not in done.stderr, done.stderr
+
+
 def test_after_a_worker_died_the_loader_can_go_on_from_its_state():
     with loader(squares(400), batch_size=8) as made:
         batches = iter(made)

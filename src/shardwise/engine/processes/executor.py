@@ -90,9 +90,11 @@ class ProcessExecutor:
         except DecodeTimeoutError:
             # Its worker was replaced: waiting for the end of one that starts would delay the error.
             raise
-        except (WorkerError, StallError):
+        except (LookupError, OSError, ValueError, WorkerError, StallError) as error:
+            # Closed by another thread, or by the end of a program whose daemon thread iterates.
+            session.require_usable()
             # A process is gone or stuck: the next run starts new ones.
-            if self._session is session:
+            if isinstance(error, (WorkerError, StallError)) and self._session is session:
                 self.close()
             raise
         finally:

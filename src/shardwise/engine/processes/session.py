@@ -59,7 +59,9 @@ class Session:
                 "starts workers of its own"
             )
         if not self._end.alive:
-            raise RuntimeError("the loader was closed while it was iterated")
+            raise RuntimeError(
+                "the loader was closed while it was iterated, or the program has ended"
+            ) from None
 
     def learn(self, batch: Batch) -> None:
         """See in the first batch which columns can lie in the memory of the next ones."""
