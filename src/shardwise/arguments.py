@@ -8,8 +8,6 @@ from numbers import Real
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
 __all__ = ["check_flag", "check_function", "check_number", "directory_text", "path_text"]
 
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -36,6 +34,9 @@ def check_flag(name: str, value: Any) -> None:
     Raises:
         TypeError: it is neither True nor False.
     """
+    # Not at the top: `shardwise --help` shows without importing NumPy.
+    import numpy as np
+
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}={value!r:.80}: use True or False")
 
