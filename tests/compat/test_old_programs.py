@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from itertools import islice
+from operator import itemgetter
+from pathlib import Path
 
 import pytest
+import torch
 
 import shardwise.compat.webdataset as wds
 from shardwise.errors import MissingShardError
@@ -41,3 +45,31 @@ def test_resampled_shards_take_the_worker_seed_where_it_was(tmp_path):
     first, again, other = map(urls_of, old)
     assert first == again == urls_of(new)
     assert first != other
+
+
+class OwnShards(torch.utils.data.IterableDataset):
+    """Shards that are objects, as Cosmos-Predict2's."""
+
+    def __init__(self, paths):
+        self.urls = [Path(path) for path in paths]
+
+    def __iter__(self):
+        return ({"url": url} for url in self.urls)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_shards_that_are_a_programs_own_objects_have_a_state(tmp_path, num_workers):
+    paths = make_shards(tmp_path, SIZES[:3])
+
+    def loader():
+        stages = OwnShards(paths), wds.tarfile_to_samples(), wds.map(itemgetter("__key__"))
+        return wds.WebLoader(wds.DataPipeline(*stages), batch_size=None, num_workers=num_workers)
+
+    first = loader()
+    keys = list(first)
+    iterator = iter(first)
+    begun = list(islice(iterator, 4))
+    again = loader()
+    again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert begun + list(again) == keys
+    assert len(keys) == sum(SIZES[:3])
