@@ -61,7 +61,10 @@ def test_a_line_of_json_ends_at_a_line_feed_only(tmp_path, character):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('{"path": "0.txt", "x": ' + "[" * 5000 + "]" * 5000 + "}", "line 1 is nested too deep"),
+        (
+            '{"path": "0.txt", "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "line 1 is nested too deep",
+        ),
         ('{"path": "a\\u0000b.jpg"}', "row 0 has the path .*, which holds a NUL"),
         ('{"path": "\\ud800.jpg"}', "row 0 has the path .*, which holds a lone surrogate"),
     ],

@@ -48,7 +48,7 @@ def demux(data: bytes | memoryview, limits: Limits) -> Demuxed:
     check_end(data)
     whole = bytes(data)
     try:
-        with av.open(io.BytesIO(whole), "r", metadata_errors="replace") as container:
+        with _opened(whole, av) as container:
             streams = [
                 s
                 for s in container.streams
@@ -167,9 +167,15 @@ def _skipped(packet: Any) -> tuple[int, int]:
     return begin, end
 
 
+def _opened(data: bytes, av: Any) -> Any:
+    """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be asked for."""
+    options = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+    return av.open(io.BytesIO(data), "r", **options)
+
+
 def _rotation_of(data: bytes, av: Any) -> int:
     """Degrees counterclockwise: FFmpeg tells them with the first picture only."""
-    with av.open(io.BytesIO(data), "r", metadata_errors="replace") as container:
+    with _opened(data, av) as container:
         try:
             frame = next(container.decode(video=0), None)
         except av.error.FFmpegError:

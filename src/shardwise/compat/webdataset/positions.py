@@ -185,11 +185,15 @@ class Places:
 
 
 def fingerprint(stages: list[Any]) -> str | None:
-    """A digest of the list of shards, where the pipeline begins with a list."""
+    """A digest of the list of shards, where the pipeline begins with a list.
+
+    Of shards that are objects of the program's own, only the types.
+    """
     urls = getattr(stages[0], "urls", None) if stages else None
     if not isinstance(urls, list):
         return None
-    return hashlib.sha256(json.dumps(urls).encode()).hexdigest()[:16]
+    text = json.dumps(urls, default=lambda url: type(url).__qualname__)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def drawing(stages: Any) -> Iterator[Any]:

@@ -27,6 +27,7 @@ from shardwise.compat.webdataset.readers import (
     split_by_worker,
 )
 from shardwise.compat.webdataset.utils import pipelinefilter
+from shardwise.errors import MissingShardError
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
 from shardwise.storage.atomic import is_running as check_pid_is_running
@@ -150,7 +151,13 @@ def _expand(text: str) -> list[str]:
         return [text]
     if scheme_of(text):
         return expand_braces(text)
-    return expand([text], suffixes=_SUFFIXES)
+    try:
+        return expand([text], suffixes=_SUFFIXES)
+    except MissingShardError:
+        # A program's own notation, as 4M's for shards that are read together: `[rgb,depth]/0.tar`.
+        if "[" not in text or "*" in text or "?" in text:
+            raise
+        return expand_braces(text)
 
 
 def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
@@ -226,7 +233,8 @@ class ResampledShards(IterableDataset[Any]):
         urls: see `expand_urls`; the first `max_urls` shards are used.
         nshards: shards that each reader gets.
         seed: a seed; 0 stands for none, unless `deterministic` is set.
-        worker_seed: a function that gives each reader a number; readers then do not share.
+        worker_seed: a function that gives each reader a number; readers then do not share. In the
+            place of `seed`, with `deterministic` behind it, it is read as WebDataset 0.2.86 does.
         deterministic: the same order in every run.
         empty_check: raise if the list is empty.
     """
@@ -240,6 +248,8 @@ class ResampledShards(IterableDataset[Any]):
     empty_check: InitVar[bool] = True
 
     def __post_init__(self, max_urls: int, empty_check: bool) -> None:
+        if callable(self.seed):
+            self.seed, self.worker_seed, self.deterministic = 0, self.seed, bool(self.worker_seed)
         self.urls = expand_source(self.urls, max_urls)
         if empty_check and not self.urls:
             raise ValueError("no shards: the list is empty (empty_check=False permits that)")
