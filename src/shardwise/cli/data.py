@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -19,10 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.errors import ShardwiseError
+from shardwise.storage import is_local, local_path, read_whole
+
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
+    from shardwise.sources.protocol import Source
 
-__all__ = ["is_python", "kind_of", "open_data", "open_python", "python_object", "require_tar"]
+__all__ = [
+    "files_of",
+    "is_python",
+    "kind_of",
+    "open_data",
+    "open_python",
+    "python_object",
+    "require_tar",
+]
 
 # No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
 _NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -94,18 +105,22 @@ def _imported(name: str, url: str) -> ModuleType:
 
 
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
-_LISTS = (".csv", ".jsonl")
+_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_MAGIC = frozenset("*[{")
 _TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
 def kind_of(urls: Sequence[str]) -> str:
     """What the URLS are: the function of shardwise that opens them, or "python".
 
-    By their names, but for the local `index.json` of MDS and LitData, which is read.
+    By their names, but for the `index.json` of MDS and LitData, which is read. A local directory is
+    listed; in a store a name without a suffix, or with a slash at its end, costs one request.
     """
-    if is_python(urls[0]):
+    url = urls[0]
+    if is_python(url):
         return "python"
-    first = urls[0].rstrip("/").lower()
+    named = url.partition("?")[0] if "://" in url else url
+    first = named.rstrip("/").lower()
     if first.endswith(".lance"):
         return "lance"
     if first.endswith(_TABLES):
@@ -114,16 +129,23 @@ def kind_of(urls: Sequence[str]) -> str:
         return "files"
     if first.endswith(_TFRECORDS):
         return "tfrecord"
-    if first.endswith("index.json"):
-        return _kind_of_index(Path(urls[0])) or "tar"
-    return _kind_of_directory(Path(urls[0])) if os.path.isdir(urls[0]) else "tar"  # noqa: PTH112
+    if is_local(url) and Path(local_path(url)).is_dir():
+        return _kind_of_directory(Path(local_path(url)))
+    may_be_directory = "://" in url and not _MAGIC.intersection(named)
+    may_be_directory &= named.endswith("/") or "." not in first.rpartition("/")[2]
+    if first.endswith("index.json") or may_be_directory:
+        return _kind_of_index(url) or "tar"
+    return "tar"
 
 
-def _kind_of_index(path: Path) -> str | None:
-    """Whose `index.json` a local file is, if it is one."""
+def _kind_of_index(url: str) -> str | None:
+    """Whose `index.json` a file, or that of a directory, is; None if there is none."""
+    from shardwise.sources.records.index_json import index_urls
+
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = json.loads(read_whole(index_urls(url)[0]))
+    except (ShardwiseError, ValueError, RecursionError):
+        # What can't be read is told where it is opened.
         return None
     if not isinstance(document, dict):
         return None
@@ -141,7 +163,7 @@ def _kind_of_directory(path: Path) -> str:
         return "tar"
     if (path / "_versions").is_dir():
         return "lance"
-    if (kind := _kind_of_index(path / "index.json")) is not None:
+    if (kind := _kind_of_index(str(path))) is not None:
         return kind
     if suffixes.intersection(_TFRECORDS):
         return "tfrecord"
@@ -202,3 +224,11 @@ def open_data(
         "lance": sw.lance, "litdata": sw.litdata, "files": sw.files,
     }  # fmt: skip
     return one[kind](urls[0])
+
+
+def files_of(urls: Sequence[str], data: Dataset) -> dict[str, Source]:
+    """The files of Parquet or TFRecord URLS, each opened by itself; {} of other data."""
+    if kind_of(urls) not in ("parquet", "tfrecord"):
+        return {}
+    source: Any = data.source
+    return {url: open_data([url]).source for url in source.urls}
