@@ -31,6 +31,26 @@ _NAMES = (
     "ds = ds.select('jpg', 'cls')",
     "ds = ds.map(lambda sample: {'image': sample['jpg'], 'label': sample['cls']})",
 )
+_FIELDS = (
+    "fields are chosen by select()",
+    "names = ds.fields",
+    "ds = ds.select('jpg', 'cls')",
+)
+_TENSORS = (
+    "the loader makes tensors, or arrays",
+    "loader = sw.DataLoader(ds, batch_size=64)",
+    "loader = sw.DataLoader(ds, batch_size=64, output='numpy')",
+)
+_DECODERS = (
+    "functions of single fields are decoders",
+    "ds = ds.select('jpg', 'cls')",
+    "ds = ds.decode(jpg=sw.image(size=224), cls=int)",
+)
+_STATE = (
+    "the position is the loader's",
+    "state = loader.state_dict()",
+    "loader.load_state_dict(state)",
+)
 METHODS: dict[str, tuple[str, str, str]] = {
     "shuffle": _ORDER,
     "batch": _BATCHES,
@@ -57,10 +77,28 @@ METHODS: dict[str, tuple[str, str, str]] = {
     "resampled": _LENGTH,
     "rename": _NAMES,
     "rename_keys": _NAMES,
-    "map_dict": (
-        "functions of single fields are decoders",
-        "ds = ds.select('jpg', 'cls')",
-        "ds = ds.decode(jpg=sw.image(size=224), cls=int)",
+    "rename_column": _NAMES,
+    "rename_columns": _NAMES,
+    "map_dict": _DECODERS,
+    "cast_column": _DECODERS,
+    "column_names": _FIELDS,
+    "select_columns": _FIELDS,
+    "remove_columns": _FIELDS,
+    "with_format": _TENSORS,
+    "set_format": _TENSORS,
+    "to_iterable_dataset": _ORDER,
+    "iter": _BATCHES,
+    "set_epoch": (
+        "the loader counts epochs by itself",
+        _LOADER,
+        "loader.set_epoch(3)",
+    ),
+    "state_dict": _STATE,
+    "load_state_dict": _STATE,
+    "train_test_split": (
+        "the parts of a split are subsets, here by a mask",
+        "is_test = np.random.default_rng(seed=0).random(len(ds)) < 0.1",
+        "train, test = ds.filter(~is_test), ds.filter(is_test)",
     ),
     "map_tuple": (
         "a sample is a dict until the loader makes a tuple of it",

@@ -101,13 +101,25 @@ def test_other_formats_are_shown_and_verified(tmp_path, name):
     path = sorted(each for each in data.iterdir() if each.suffix not in (".json", ".tfi"))[0]
     content = bytearray(path.read_bytes())
     path.write_bytes(content[: len(content) // 2])
-    if name == "tfrecord":
-        # Its records are listed by a scan, which fails as a whole.
-        assert "was it cut" in run("verify", data, exit_code=1).stderr
-        return
     found = document("verify", data, exit_code=1)
     assert (found["num_problems"], found["problems"][0]["url"]) == (1, str(path))
     assert 0 < found["num_samples"] < 11
+
+
+def test_a_damaged_footer_does_not_end_the_verification_of_other_files(tmp_path):
+    data = write_data(tmp_path, "parquet directory")
+    shutil.copy(data / "0.parquet", data / "1.parquet")
+    with (data / "0.parquet").open("r+b") as file:
+        file.truncate(100)
+    found = document("verify", data, exit_code=1)
+    assert (found["num_shards"], found["num_samples"], found["num_problems"]) == (2, 40, 1)
+    assert found["problems"][0]["url"] == str(data / "0.parquet")
+    # Files that are sound, each by itself, and not alike: the problem is the dataset's.
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(
+        pyarrow.table({"other": [1]}), data / "0.parquet"
+    )
+    assert "other" in run("verify", data, exit_code=1).stderr
 
 
 def test_an_index_json_by_itself_is_opened_and_tokens_say_what_to_name(tmp_path):

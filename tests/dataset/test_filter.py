@@ -52,8 +52,18 @@ def test_ranks_have_equal_steps_and_every_kept_sample_once():
 
 def test_a_filter_of_a_subset_sees_its_samples_by_key():
     data = Dataset(source()).subset([5, 3, 1299])
-    kept = data.filter(lambda c: [key > "key-00004" for key in c["__key__"]], columns=[])
-    assert [s["__key__"] for s in kept] == ["key-00005", "key-01299"]
+    for columns in ([], ["__key__"]):
+        kept = data.filter(lambda c: [key > "key-00004" for key in c["__key__"]], columns=columns)
+        assert [s["__key__"] for s in kept] == ["key-00005", "key-01299"]
+
+
+def test_texts_are_a_list_as_in_a_batch_and_a_comparison_of_it_is_refused_with_the_way():
+    data = Dataset(source()).decode(txt=str)
+    one = data[7]["txt"]
+    kept = data.filter(lambda c: [text == one for text in c["txt"]], columns=["txt"])
+    assert [s["__key__"] for s in kept] == ["key-00007"]
+    with pytest.raises(TypeError, match=r"texts, which are a list"):
+        data.filter(lambda c: c["txt"] == one, columns=["txt"])
 
 
 @pytest.mark.parametrize(

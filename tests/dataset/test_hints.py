@@ -7,6 +7,7 @@ import pickle
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -17,12 +18,12 @@ PICTURES = sw.wrap([{"jpg": n, "cls": n} for n in range(200)])
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_of_webdataset_is_answered_with_lines_that_run(name):
+def test_a_method_of_other_libraries_is_answered_with_lines_that_run(name):
     with pytest.raises(AttributeError, match=rf"no {name}\(\)") as caught:
         getattr(PICTURES, name)
     _, *lines = str(caught.value).splitlines()
     assert len(lines) == 2
-    names = {"sw": sw, "ds": PICTURES.decode(jpg=int)}
+    names = {"np": np, "sw": sw, "ds": PICTURES.decode(jpg=int)}
     names["loader"] = sw.DataLoader(PICTURES, batch_size=64, rank=0, world_size=1)
     for line in lines:
         exec(
@@ -39,6 +40,7 @@ def test_a_method_of_webdataset_is_answered_with_lines_that_run(name):
             r"ds\.decode\(jpg=sw\.image\('rgb', size=224\), cls=int\)",
         ),
         (lambda: PICTURES + PICTURES, r"ds = sw\.concat\(\[a, b\]\)"),
+        (lambda: PICTURES["cls"], r"ds\.column\('cls'\)"),
         (lambda: sw.Dataset("x.tar"), r"use sw\.tar\('x\.tar'\)"),
         (lambda: sw.Dataset(Path("t.parquet")), r"use sw\.parquet\('t\.parquet'\)"),
         (lambda: sw.Dataset([1, 2]), r"use sw\.wrap\(\.\.\.\)"),
@@ -47,6 +49,12 @@ def test_a_method_of_webdataset_is_answered_with_lines_that_run(name):
 def test_calls_of_another_form_are_answered_with_the_right_one(call, message):
     with pytest.raises(TypeError, match=message):
         call()
+
+
+@pytest.mark.parametrize("numbers", [range(5), np.arange(5), [1, 2]])
+def test_samples_that_are_selected_as_hugging_face_does_are_told_of_subset(numbers):
+    with pytest.raises(ValueError, match=r"are 'jpg', 'cls'; samples are .* ds\.subset\(numbers\)"):
+        PICTURES.select(numbers)
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.commands import document, spawn
+from tests.support.commands import document, run, spawn
 from tests.support.remote_shards import numbered_tar, put_shards, replace_object
 
 
@@ -59,3 +61,28 @@ def test_a_refused_key_is_told_without_the_key(s3):
     assert process.returncode == 1
     assert b"403" in error
     assert b"not/the/right" not in output + error
+
+
+@pytest.mark.parametrize("name", ["mds", "litdata"])
+def test_a_directory_of_another_format_is_told_by_its_index_json(s3, name):
+    data = Path(__file__).parents[1] / "sources" / "foreign" / "data" / name
+    for path in data.iterdir():
+        s3.put(f"formats/{name}/{path.name}", path.read_bytes())
+    directory = s3.url(f"formats/{name}")
+    for url in (directory, f"{directory}/", f"{directory}/index.json"):
+        assert document("info", url)["num_samples"] == 11
+    assert document("verify", directory)["num_samples"] == 11
+    assert document("plan", directory, "--world-size", 2, "--batch-size", 2)["num_samples"] == 11
+    said = " ".join(run("doctor", directory, exit_code=2).stderr.split())
+    assert f"looks like what shardwise.{name} opens" in said
+
+
+def test_a_directory_without_its_slash_is_told_of_it(s3):
+    put_shards(s3, "slash", [2])
+    assert "written with a slash at its end" in run("info", s3.url("slash"), exit_code=1).stderr
+
+
+def test_arrow_files_in_a_store_are_told_to_be_copied(s3):
+    pytest.importorskip("pyarrow")
+    url = s3.put("arrow/a.arrow", b"ARROW1")
+    assert "must lie on this machine: copy it" in run("info", url, exit_code=1).stderr

@@ -195,3 +195,15 @@ def test_globs_directories_and_lists_name_remote_shards(s3):
         assert len(sw.tar(pattern, storage=s3.config)) == count, pattern
     with pytest.raises(sw.DataError, match="a file of this machine"):
         sw.tar(s3.url("listed/bad.json"), storage=s3.config)
+
+
+def test_names_as_long_as_a_file_system_takes_have_an_index_in_a_directory(tmp_path):
+    # 251 bytes: with the suffix, and more with a digest, the index's name would be too long.
+    names = [f"{'a' * 246}.tar", f"{'é' * 123}.tar"]
+    for name in names:
+        (tmp_path / name).write_bytes(numbered_tar(0, 3, 100))
+        for _ in range(2):
+            assert len(sw.tar(tmp_path / name, index=tmp_path / "index")) == 3
+    assert len(list((tmp_path / "index").glob("*.swi"))) == 2
+    short = Path(index_path("s3://bucket/000.tar", str(tmp_path)))
+    assert short.name.startswith("000.tar-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.options import StorageOptions
 
 
@@ -46,3 +47,9 @@ def test_other_types_are_refused(given):
         StorageOptions.of(given)
     with pytest.raises(TypeError):
         StorageOptions(config=given)
+
+
+def test_a_cache_in_a_store_is_refused_and_a_file_url_is_its_path(tmp_path):
+    with pytest.raises(ValueError, match="a cache is a directory of this machine"):
+        CacheSettings("s3://bucket/cache")
+    assert CacheSettings(f"file://{tmp_path}/a%20b").directory == f"{tmp_path}/a b"

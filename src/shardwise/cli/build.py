@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from shardwise.cli.data import is_python, open_data, python_value, require_tar
+from shardwise.cli.data import open_data, require_tar
 from shardwise.cli.options import common_options, usage_errors
 from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
+from shardwise.cli.python_names import is_python, python_value
 
 __all__ = ["build", "convert", "reshard"]
 

@@ -6,152 +6,40 @@ well. The library is imported when data are opened.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import json
-import os
-import re
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.errors import ShardwiseError, message_of
-from shardwise.shown import shown_in
+from shardwise.cli.python_names import is_python, open_python
+from shardwise.errors import ShardwiseError
+from shardwise.storage import is_local, local_path, read_whole
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
+    from shardwise.sources.protocol import Source
 
-__all__ = ["is_python", "kind_of", "open_data", "open_python", "python_value", "require_tar"]
-
-# No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
-_NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")
-
-
-def is_python(url: str) -> bool:
-    """Whether it names an object of a Python module or file."""
-    return _NAME.fullmatch(url) is not None and not Path(url).exists()
-
-
-def open_python(url: str) -> Dataset:
-    """The dataset of this name, or what the function of this name returns.
-
-    The module is imported, as a program in the working directory would.
-
-    Raises:
-        click.UsageError: there is no such module or name, it is no dataset, or it is a function
-            that needs arguments.
-    """
-    from shardwise.dataset import Dataset
-
-    value = python_value(url)
-    if not isinstance(value, Dataset):
-        raise click.UsageError(
-            f"{url} is {value!r:.80}: name a shardwise.Dataset, or a function that returns one"
-        )
-    return value
-
-
-def _require_no_arguments(function: Callable[..., Any], url: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # a function of C may have none
-        return
-    kinds = inspect.Parameter
-    needed = [
-        parameter.name
-        for parameter in signature.parameters.values()
-        if parameter.default is kinds.empty
-        and parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
-    ]
-    if needed:
-        raise click.UsageError(
-            f"{url} needs {', '.join(needed)}: it is called without arguments; give them defaults, "
-            "or name a function without any that calls it"
-        )
-
-
-def python_value(url: str) -> Any:
-    """The object of this name, or what the function of this name returns; its module is imported.
-
-    Raises:
-        click.UsageError: there is no such module or name, or its code raised.
-    """
-    match = _NAME.fullmatch(url)
-    assert match is not None
-    module_name, name = match["module"], match["name"]
-    with _users_code(url):
-        module = _imported(module_name, url)
-        if not hasattr(module, name):
-            raise click.UsageError(f"{url}: {module_name} has no {name!r}")
-        value = getattr(module, name)
-        if not callable(value):
-            return value
-        _require_no_arguments(value, url)
-        return value()
-
-
-@contextmanager
-def _users_code(url: str) -> Iterator[None]:
-    """Turn what the user's code raises into one line; errors of the library pass."""
-    try:
-        yield
-    except (click.ClickException, ShardwiseError, OSError):
-        raise
-    except Exception as error:
-        # A SyntaxError's message has the place; its traceback ends in the import.
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, SyntaxError) else f" ({last.filename}, line {last.lineno})"
-        reason = f"{type(error).__name__}: {message_of(error)}{place}"
-        raise click.UsageError(
-            shown_in(f"{url} raised {reason}; --traceback shows its frames")
-        ) from error
-
-
-def _imported(name: str, url: str) -> ModuleType:
-    if not name.endswith(".py"):
-        # The console script has its own directory first in the path, not the working directory.
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise
-            raise click.UsageError(f"{url}: there is no module {name!r} here") from None
-        finally:
-            sys.path.remove(str(Path.cwd()))
-    path = Path(name)
-    if not path.is_file():
-        raise click.UsageError(f"{url}: there is no file {name!r}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # So that what it defines can be pickled.
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
+__all__ = ["files_of", "kind_of", "open_data", "require_tar"]
 
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
 _LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_MAGIC = frozenset("*[{")
 _TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
 def kind_of(urls: Sequence[str]) -> str:
     """What the URLS are: the function of shardwise that opens them, or "python".
 
-    By their names, but for the local `index.json` of MDS and LitData, which is read.
+    By their names, but for the `index.json` of MDS and LitData, which is read. A local directory is
+    listed; in a store a name without a suffix, or with a slash at its end, costs one request.
     """
-    if is_python(urls[0]):
+    url = urls[0]
+    if is_python(url):
         return "python"
-    first = urls[0].rstrip("/").lower()
+    named = url.partition("?")[0] if "://" in url else url
+    first = named.rstrip("/").lower()
     if first.endswith(".lance"):
         return "lance"
     if first.endswith(_TABLES):
@@ -160,16 +48,23 @@ def kind_of(urls: Sequence[str]) -> str:
         return "files"
     if first.endswith(_TFRECORDS):
         return "tfrecord"
-    if first.endswith("index.json"):
-        return _kind_of_index(Path(urls[0])) or "tar"
-    return _kind_of_directory(Path(urls[0])) if os.path.isdir(urls[0]) else "tar"  # noqa: PTH112
+    if is_local(url) and Path(local_path(url)).is_dir():
+        return _kind_of_directory(Path(local_path(url)))
+    may_be_directory = "://" in url and not _MAGIC.intersection(named)
+    may_be_directory &= named.endswith("/") or "." not in first.rpartition("/")[2]
+    if first.endswith("index.json") or may_be_directory:
+        return _kind_of_index(url) or "tar"
+    return "tar"
 
 
-def _kind_of_index(path: Path) -> str | None:
-    """Whose `index.json` a local file is, if it is one."""
+def _kind_of_index(url: str) -> str | None:
+    """Whose `index.json` a file, or that of a directory, is; None if there is none."""
+    from shardwise.sources.records.index_json import index_urls
+
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = json.loads(read_whole(index_urls(url)[0]))
+    except (ShardwiseError, ValueError, RecursionError):
+        # What can't be read is told where it is opened.
         return None
     if not isinstance(document, dict):
         return None
@@ -187,7 +82,7 @@ def _kind_of_directory(path: Path) -> str:
         return "tar"
     if (path / "_versions").is_dir():
         return "lance"
-    if (kind := _kind_of_index(path / "index.json")) is not None:
+    if (kind := _kind_of_index(str(path))) is not None:
         return kind
     if suffixes.intersection(_TFRECORDS):
         return "tfrecord"
@@ -248,3 +143,11 @@ def open_data(
         "lance": sw.lance, "litdata": sw.litdata, "files": sw.files,
     }  # fmt: skip
     return one[kind](urls[0])
+
+
+def files_of(urls: Sequence[str], data: Dataset) -> dict[str, Source]:
+    """The files of Parquet or TFRecord URLS, each opened by itself; {} of other data."""
+    if kind_of(urls) not in ("parquet", "tfrecord"):
+        return {}
+    source: Any = data.source
+    return {url: open_data([url]).source for url in source.urls}

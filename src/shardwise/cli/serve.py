@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from shardwise.cli.data import is_python, open_python
 from shardwise.cli.options import common_options, usage_errors
 from shardwise.cli.output import write_document, write_line
+from shardwise.cli.python_names import is_python, open_python
 
 __all__ = ["serve"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.data import kind_of, open_data
+from shardwise.cli.data import files_of, kind_of, open_data
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
 from shardwise.cli.shards import describe_problem, list_shards, write_problem, wrong_entries
-from shardwise.cli.verify_samples import verify_samples
-from shardwise.errors import ShardwiseError
+from shardwise.cli.verify_samples import SampleReport, verify_files, verify_samples
+from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.manifest import Shard
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.check.verify import verify_shard
@@ -50,7 +50,7 @@ def verify(
             raise click.UsageError("--media is for tar shards")
         with usage_errors():
             data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        _verify_samples(data, as_json=as_json)
+        _verify_samples(urls, data, as_json=as_json)
         return
     with usage_errors():
         shards = list_shards(urls)
@@ -88,10 +88,9 @@ def verify(
     _finish(document, problems, as_json=as_json)
 
 
-def _verify_samples(data: Dataset, *, as_json: bool) -> None:
+def _verify_samples(urls: Sequence[str], data: Dataset, *, as_json: bool) -> None:
     begin = time.perf_counter()
-    with progress("verifying", data.source.manifest.num_samples) as show_done:
-        report = verify_samples(data.source, show_done)
+    report = _read_all(urls, data)
     seconds = time.perf_counter() - begin
     document = {
         "num_shards": report.num_shards,
@@ -100,6 +99,22 @@ def _verify_samples(data: Dataset, *, as_json: bool) -> None:
         **_found(report.num_bytes, seconds, report.problems, len(report.problems)),
     }
     _finish(document, report.problems, as_json=as_json)
+
+
+def _read_all(urls: Sequence[str], data: Dataset) -> SampleReport:
+    source = data.source
+    try:
+        num_samples = source.manifest.num_samples
+    except DataError:
+        # A footer, or a scan, that fails ends the opening of all: which files are sound?
+        files = files_of(urls, data)
+        with progress("verifying", len(files)) as show_done:
+            report = verify_files(files, show_done)
+        if not report.problems:
+            raise
+        return report
+    with progress("verifying", num_samples) as show_done:
+        return verify_samples(source, show_done)
 
 
 def _found(

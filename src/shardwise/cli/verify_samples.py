@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from shardwise.sources.manifest import Shard
 from shardwise.sources.protocol import Source
 from shardwise.sources.tar.check.problems import Problem, problem_of
 
-__all__ = ["SampleReport", "verify_samples"]
+__all__ = ["SampleReport", "verify_files", "verify_samples"]
 
 # A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
 _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
@@ -60,6 +60,26 @@ def verify_samples(source: Source, progress: Callable[[float], None]) -> SampleR
             report.problems.append(problem_of(error, shard.url))
         begin = end
         progress(end)
+    return report
+
+
+def verify_files(sources: Mapping[str, Source], progress: Callable[[float], None]) -> SampleReport:
+    """Read all samples of files that are opened one by one, so that each is judged by itself.
+
+    Args:
+        sources: by the file's URL.
+        progress: is told the files that are done.
+    """
+    report = SampleReport(len(sources))
+    for done, (url, source) in enumerate(sources.items(), 1):
+        try:
+            part = verify_samples(source, lambda _done: None)
+        except ShardwiseError as error:
+            part = SampleReport(1, problems=[problem_of(error, url)])
+        report.num_samples += part.num_samples
+        report.num_bytes += part.num_bytes
+        report.problems += part.problems
+        progress(done)
     return report
 
 

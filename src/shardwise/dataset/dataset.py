@@ -225,9 +225,10 @@ class Dataset(IndexedSamples):
 
         Args:
             where: one boolean a sample; or a function of columns, which gets a dict of some
-                samples' values, decoded and stacked as in a batch, with "__key__", and returns one
-                boolean for each. It is called for 512 samples at a time, in each process that
-                makes the dataset, and must return the same in all of them.
+                samples' values, decoded and stacked as in a batch, with "__key__": numbers are
+                arrays, keys and texts lists. It returns one boolean for each, is called for 512
+                samples at a time, in each process that makes the dataset, and must return the same
+                in all of them.
             columns: the fields that the function gets; others are not read. A mapping of names to
                 arrays `[samples]`, such as what `column` gives, is taken as it is.
 
@@ -253,8 +254,10 @@ class Dataset(IndexedSamples):
             if isinstance(columns, Mapping):
                 read = partial(rows_of, checked_columns(columns, len(self)))
             else:
-                self._transforms.check("filter", columns, self.fields)
-                selected = self.select(*columns)
+                # Batches have the key, whatever is selected.
+                names = [name for name in columns if name != "__key__"]
+                self._transforms.check("filter", names, self.fields)
+                selected = self.select(*names)
                 read = lambda ids: collate(selected.load(ids))  # noqa: E731 - one line
             mask = filter_mask(where, read, len(self))
         else:

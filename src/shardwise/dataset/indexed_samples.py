@@ -42,6 +42,11 @@ class IndexedSamples(LoadedSamples):
         if type(index) is not int:
             if isinstance(index, slice):
                 return self.__getitems__(range(*index.indices(len(self))))
+            if isinstance(index, str):
+                raise TypeError(
+                    f"ds[{index!r:.60}]: samples are looked up by number; one field of all samples "
+                    f"is ds.column({index!r:.60}), one of a sample ds[0][{index!r:.60}]"
+                )
             if hasattr(index, "__len__") and getattr(index, "ndim", None) != 0:
                 return self.__getitems__(index)
             if isinstance(index, bool):

@@ -126,7 +126,8 @@ def filter_mask(
         if kept.dtype != np.bool_ or kept.shape != rows.shape:
             raise TypeError(
                 f"filter(): the function returned {kept.dtype} of shape {list(kept.shape)} for "
-                f"{len(rows)} samples: return one boolean each, such as columns['cls'] > 3"
+                f"{len(rows)} samples: return one boolean each, such as columns['cls'] > 3, or of "
+                "texts, which are a list, [text != '' for text in columns['txt']]"
             )
         mask[rows] = kept
     return mask

@@ -123,7 +123,8 @@ class Transforms:
                 f"{method}() after map(): it is about fields as they are stored, so call it before"
             )
         for name in names:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 there = ", ".join(map(repr, known)) or "none"
                 kind = "fields" if self.selected is None else "selected fields"
-                raise ValueError(f"{method}(): no field {name!r}: the {kind} are {there}")
+                hint = "" if isinstance(name, str) else "; samples are chosen by ds.subset(numbers)"
+                raise ValueError(f"{method}(): no field {name!r:.80}: the {kind} are {there}{hint}")

@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from shardwise.arguments import check_number, path_text
+from shardwise.shown import shown
+from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 __all__ = ["CacheSettings"]
 
@@ -53,8 +55,13 @@ class CacheSettings:
         directory = path_text("directory", self.directory)
         if not directory:
             raise ValueError(f"directory={self.directory!r}: it must be a path")
+        if scheme_of(directory) not in ("", "file"):
+            raise ValueError(
+                f"directory={shown(directory)!r}: a cache is a directory of this machine"
+            )
         for name in ("max_bytes", "block_bytes", "wait_s"):
             check_number(name, getattr(self, name))
+        directory = strip_file_scheme(directory)
         path = os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100, PTH111
         object.__setattr__(self, "directory", path)
         block_bytes = self.block_bytes

@@ -1,14 +1,34 @@
-"""The directory of a user for files that programs can make again.
+"""The directory of a user for files that programs can make again, and the names of such files.
 
 Besides credential discovery, the only module of this package that reads the environment.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
-__all__ = ["user_cache_dir"]
+from shardwise.shown import base_name
+
+__all__ = ["name_beside", "user_cache_dir"]
+
+# File systems take 255 bytes a name, of which digest, version and suffix need some 40.
+_MAX_NAME_BYTES = 200
+
+
+def name_beside(url: str, whole: str) -> str:
+    """The name, without a suffix, of a file that is made of the file at a URL.
+
+    Its base name, cut to 200 bytes, and 12 hex digits of `whole`, so that `train/000.tar` and
+    `val/000.tar` do not meet.
+    """
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = base_name(url)
+    encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) > _MAX_NAME_BYTES:
+        name = encoded[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+    return f"{name}-{digest}"
 
 
 def user_cache_dir() -> Path:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.storage.requests.failures import from_obstore, kind_of_status
+from shardwise.errors import MissingShardError
+from shardwise.storage.requests.failures import (
+    AttemptError,
+    from_obstore,
+    kind_of_status,
+    library_error,
+)
 
 BODY = (
     "<Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>"
@@ -69,3 +75,45 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again():
 def test_servers_without_ranges_are_named_as_such():
     assert "Range" in from_obstore(OSError("Generic\n source: NotPartial")).cause
     assert from_obstore(OSError("Generic\n source: NotPartial")).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ('Could not parse path: Error parsing Path "a\nb": SECRET', "takes no such name"),
+        (
+            "Error performing GET https://h/SECRET - HTTP error: error following redirect",
+            "redirects",
+        ),
+        ("Generic HTTP error: Content-Length Header missing from response", "Content-Length"),
+    ],
+)
+def test_what_no_other_attempt_can_mend_is_refused_at_once(text, cause):
+    failed = from_obstore(OSError(text))
+    assert cause in failed.cause
+    assert "SECRET" not in failed.cause
+    assert failed.kind == "refused"
+
+
+def test_of_azures_message_the_first_line_is_told():
+    body = "<Code>Gone</Code><Message>It is gone.\nRequestId:1\nTime:2</Message>"
+    failed = from_obstore(OSError(f"Server returned non-2xx status code: 404 Not Found: {body}"))
+    assert failed.cause == "HTTP 404 Not Found: Gone: It is gone."
+
+
+@pytest.mark.parametrize(
+    ("url", "has_hint"),
+    [("s3://b/train", True), ("s3://b/train/", False), ("s3://b/train.tar", False)],
+)
+def test_a_name_that_may_be_a_directory_is_told_how_one_is_written(url, has_hint):
+    error = library_error(AttemptError("HTTP 404", "missing"), url, verb="read")
+    assert isinstance(error, MissingShardError)
+    assert ("written with a slash at its end" in str(error)) == has_hint
+
+
+def test_a_signed_url_that_is_refused_may_have_expired():
+    failed = AttemptError("HTTP 403", "denied")
+    said = str(library_error(failed, "https://h/a.tar?sig=SECRET", verb="read"))
+    assert "may have expired" in said
+    assert "SECRET" not in said
+    assert "expired" not in str(library_error(failed, "s3://b/a?.tar", verb="read"))

@@ -73,3 +73,16 @@ def test_a_text_in_place_of_settings_is_not_repeated():
     with pytest.raises(TypeError, match="storage= is a str: give") as caught:
         StorageOptions.of("CANARY")
     assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        ({}, "no account: set AZURE_STORAGE_ACCOUNT_NAME"),
+        ({"azure_storage_account_name": "a", "azure_storage_account_key": "***"}, "no base64"),
+    ],
+)
+def test_what_azures_settings_lack_is_named(config, cause, monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StorageError, match=cause):
+        open_file("az://container/a.tar", options=StorageOptions.of(config)).stat()

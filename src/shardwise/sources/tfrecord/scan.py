@@ -8,7 +8,6 @@ length and the time or ETag of the file that it was made from, and counts for no
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import zlib
@@ -18,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.shown import base_name
 from shardwise.sources.tfrecord.crc32c import masked_crc32c
 from shardwise.storage import File, FileStat, atomic_write, is_local, local_path
-from shardwise.storage.user_dirs import user_cache_dir
+from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
 __all__ = ["FRAME_BYTES", "find_records"]
 
@@ -136,8 +134,7 @@ def _index_path(url: str, index_dir: str | None) -> Path:
         return Path(f"{local_path(url)}.tfi")
     folder = user_cache_dir() / "tfrecord" if index_dir is None else Path(local_path(index_dir))
     whole = str(Path(local_path(url)).absolute()) if is_local(url) else url.partition("?")[0]
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    return folder / f"{base_name(url)}-{digest}.tfi"
+    return folder / f"{name_beside(url, whole)}.tfi"
 
 
 def _load(path: Path, stat: FileStat) -> NDArray[np.int64] | None:

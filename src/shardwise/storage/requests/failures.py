@@ -30,7 +30,8 @@ Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b ?([A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{1,200})")
+# The first line: Azure puts the request's number and time on others.
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
 # Metadata servers of Amazon, Azure and Google, which give instances their credentials.
 _METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
@@ -58,8 +59,12 @@ class AttemptError(Exception):
 
 def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:
     """The library's error for a failed attempt that is not retried."""
+    path, query, _ = url.partition("?")
     if failed.kind == "missing":
-        return MissingShardError(f"no such file: {failed.cause}", url=url)
+        name = path.rpartition("/")[2]
+        hint = "; a directory of a store is written with a slash at its end"
+        hint = hint if name and "." not in name else ""
+        return MissingShardError(f"no such file: {failed.cause}{hint}", url=url)
     if failed.kind == "changed":
         return StaleIndexError(
             f"the file was replaced while it was in use: {failed.cause}; index it anew, and begin "
@@ -71,6 +76,8 @@ def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "")
     advice = ""
     if failed.kind == "denied":
         advice = ": check the credentials, and what they allow"
+        if query and path.startswith("http"):
+            advice += "; the signature of a URL may have expired, so make such URLs anew"
     return StorageError(f"can't {verb} {url!r}: {failed.cause}{tries}{advice}")
 
 
@@ -157,6 +164,14 @@ _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ),
     ("StartTooLarge", "the range begins after the end", "ended"),
     ("InvalidPathError", "the store takes no such name", "refused"),
+    ("Error parsing Path", "the store takes no such name", "refused"),
+    ("error following redirect", "the server's redirects do not end, or lead nowhere", "refused"),
+    (
+        "Content-Length Header missing",
+        "the server does not say how long the file is (Content-Length): it makes or compresses its "
+        "answers while it sends them; serve the files as they are",
+        "refused",
+    ),
 )
 
 

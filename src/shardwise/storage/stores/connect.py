@@ -284,9 +284,20 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on")
 
 
+# By what obstore's text holds, which may repeat values and is not shown.
+_SETTING_SIGNS = {
+    "Account must be specified": "no account: set AZURE_STORAGE_ACCOUNT_NAME, or "
+    "azure_storage_account_name in storage=",
+    "Invalid Access Key": "the key is no base64",
+    "Unable to open service account file": "the file of the service account can't be opened",
+}
+
+
 def _setting_error(root: str, config: dict[str, Any], error: Exception) -> str:
     """The error for wrong settings, by their names only."""
     names = ", ".join(config) or "none"
     wrong = next((name for name in config if f"'{name}'" in str(error)), None)
+    known = (cause for sign, cause in _SETTING_SIGNS.items() if sign in str(error))
     reason = f"{wrong!r} is no setting that it knows" if wrong else type(error).__name__
+    reason = next(known, reason)
     return f"can't reach {root!r}: {reason} (settings given: {names})"

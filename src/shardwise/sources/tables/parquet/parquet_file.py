@@ -81,7 +81,9 @@ class ParquetFile:
         except DataError:
             raise
         except _BROKEN as error:
-            raise DataError(f"its footer is damaged: {error}", url=self._file.url) from error
+            raise DataError(
+                f"its footer is damaged: {str(error).strip()}", url=self._file.url
+            ) from error
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows = [group.num_rows for group in groups]
         if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
@@ -204,7 +206,7 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
     try:
         return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
     except _BROKEN as error:
-        raise DataError(f"its footer is damaged: {error}", url=file.url) from error
+        raise DataError(f"its footer is damaged: {str(error).strip()}", url=file.url) from error
 
 
 def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.errors import DataError, StorageError
 from shardwise.parallel import in_threads
 from shardwise.plan import WindowShape
 from shardwise.shown import base_name
@@ -44,6 +44,11 @@ class ArrowFile:
     """
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
+        if file.is_remote:
+            raise StorageError(
+                f"{file.url!r} is an Arrow file, which is mapped and so must lie on this machine: "
+                "copy it, or write Parquet files, which are read where they lie"
+            )
         self._path = local_path(file.url)
         self._file = file
         self._stat = file.stat() if stat is None else stat

@@ -6,7 +6,6 @@ again, and refuses another content than the one that was opened.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import mmap
 from collections import deque
@@ -19,7 +18,7 @@ import numpy as np
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.parallel import in_threads
-from shardwise.shown import base_name, in_command, shown, without_query
+from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.acceptance import described, require_end, unfinished
 from shardwise.sources.tar.index.build import index_for
@@ -38,7 +37,7 @@ from shardwise.storage import (
     local_path,
     read_whole,
 )
-from shardwise.storage.user_dirs import user_cache_dir
+from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
 __all__ = ["ListedShards", "is_manifest_file", "manifest_files"]
 
@@ -236,9 +235,8 @@ class ListedShards:
 
     def _copy(self, version: str) -> str:
         """Where this machine has a copy of one version of a remote file."""
-        digest = hashlib.sha256(without_query(self.url).encode()).hexdigest()[:12]
-        folder = user_cache_dir() / "manifests"
-        return str(folder / f"{base_name(self.url)}-{digest}-{version}.swm")
+        name = name_beside(self.url, without_query(self.url))
+        return str(user_cache_dir() / "manifests" / f"{name}-{version}.swm")
 
     def _keep(self, data: bytes, version: str) -> None:
         """Write the copy that other processes of this machine map, and remove older ones."""

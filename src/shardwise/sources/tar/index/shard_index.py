@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.shown import base_name, in_command
+from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import spread
 from shardwise.sources.tar.index.index_file import IndexHeader, encode, map_columns
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
+from shardwise.storage.user_dirs import name_beside
 
 __all__ = ["Keys", "ShardIndex", "index_path", "keys_of_one_length", "missing_mark"]
 
@@ -50,8 +51,7 @@ def index_path(url: str, index_dir: str | None = None) -> str:
         return f"{path}.swi{mark}{query}"
     named = path if path.endswith(".tar") else url
     whole = str(Path(url).absolute()) if is_local(url) else named
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    name = f"{base_name(url)}-{digest}.swi"
+    name = f"{name_beside(url, whole)}.swi"
     if is_local(index_dir):
         return str(Path(local_path(index_dir)) / name)
     return f"{index_dir.rstrip('/')}/{name}"
