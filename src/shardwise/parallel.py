@@ -76,7 +76,12 @@ def _results(
     try:
         with starting:
             futures = [pool.submit(work, item) for item in items]
-        for future in futures if is_ordered else as_completed(futures):
+        if is_ordered:
+            # A future keeps its result: those of a column would be in memory until the last one.
+            futures.reverse()
+            while futures:
+                yield futures.pop().result()
+        for future in as_completed(futures):
             yield future.result()
     finally:
         # An error cancels the calls that have not begun, instead of waiting for them.

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from shardwise.storage.cache import cache as store
 from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
 from shardwise.storage.cache.block_lock import BlockLock, LockDenied, holds_bytes
 from shardwise.storage.cache.cache import FOLDER
+from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.requests.ranges import ByteRange
 from tests.support.counted_file import CountedFile
@@ -303,6 +305,41 @@ def test_a_file_read_in_sequence_is_fetched_ahead_once(make: Make, tmp_path: Pat
     assert 4_000_000 < fetched <= 4_000_000 + 49 * BLOCK
 
 
+def test_reads_that_lack_nothing_cost_no_prefetching(make: Make, monkeypatch) -> None:
+    make().read(0, SIZE)
+    noted = []
+    monkeypatch.setattr(CacheReadAhead, "note", lambda *_, **__: noted.append(1))
+    file, after = make(), make("train/001.tar")
+    file.next_file = lambda: after
+    for at in range(0, SIZE, 10_000):
+        assert file.read(at, 10_000) == DATA[at : at + 10_000]
+    assert not noted
+    file._cache.drop(block_name(file._known().id, 2))
+    file.read(0, SIZE)
+    assert noted
+
+
+def test_a_file_whose_beginning_was_fetched_ahead_has_its_rest_fetched_too(make: Make) -> None:
+    data = random.Random(3).randbytes(8_000_000)
+    files = [make(f"long{number}", data, max_bytes=100_000_000) for number in range(2)]
+    files[1].open()  # as an index pins it
+    files[0].next_file = lambda: files[1]
+
+    def read_on(file: CachedFile, begin: int, end: int) -> int:
+        """Blocks that a reader lacks who is slower than the store."""
+        lacked = 0
+        for at in range(begin, end, 500_000):
+            before = IO_COUNTS.snapshot()
+            assert file.read(at, 500_000) == data[at : at + 500_000]
+            lacked += IO_COUNTS.snapshot()["waits"] - before["waits"]
+            while helpers := [t for t in threading.enumerate() if t.name == "shardwise-cache"]:
+                helpers[0].join(60)
+        return lacked
+
+    read_on(files[0], 0, len(data))
+    assert read_on(files[1], 0, len(data)) == 0
+
+
 def test_least_recently_used_blocks_go_first(make: Make, tmp_path: Path) -> None:
     room = (16_384 + 3 * (BLOCK + 4096 + 128)) * 16 // 15 + 1
     options = {"max_bytes": room, "block_bytes": BLOCK}
@@ -415,9 +452,14 @@ def test_a_pickle_holds_no_files(make: Make) -> None:
 def test_a_forked_child_reads_on(make: Make) -> None:
     file = make()
     assert file.read(0, 10) == DATA[:10]
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if file.read(0, SIZE) == DATA else 1)
+    cache = file._cache
+    # As if other threads were at work: nobody releases these locks in the child.
+    with cache._lock, cache.read_ahead._lock, cache._changed:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)
+            os._exit(0 if file.read(0, SIZE) == DATA else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert file.read(0, SIZE) == DATA
     assert set(file._file.reads().values()) == {1}

@@ -5,12 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.prefetch.sequential import Readable
 from shardwise.storage.requests.ranges import ByteRange
 
 MIB = 1 << 20
 BLOCK = 4 * MIB
+
+
+def join_all() -> None:
+    """One request begins the next one: wait until none is in flight."""
+    while threads := [t for t in threading.enumerate() if t.name == "shardwise-cache"]:
+        threads[0].join(60)
+        assert not threads[0].is_alive()
 
 
 class Files:
@@ -55,10 +64,7 @@ class Files:
         self.held.add(block)
         part = ByteRange(start, start + length, 0)
         is_noted = self.ahead.note(self.readable(number), [part], had_to_wait=had_to_wait)
-        # One request begins the next one: until none is in flight.
-        while threads := [t for t in threading.enumerate() if t.name == "shardwise-cache"]:
-            threads[0].join(60)
-            assert not threads[0].is_alive()
+        join_all()
         return is_noted
 
     def read_on(self, number: int = 0, *, stop: int | None = None) -> None:
@@ -162,7 +168,62 @@ def test_a_request_that_fails_is_followed_by_none_until_the_next_read() -> None:
         before = len(files.asked)
         part = ByteRange(at, at + MIB, 0)
         files.ahead.note(source._replace(fetch=fail), [part], had_to_wait=True)
-        while threads := [t for t in threading.enumerate() if t.name == "shardwise-cache"]:
-            threads[0].join(60)
+        join_all()
         assert len(files.asked) - before <= 2
     assert files.asked
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_many_files_read_in_turn_share_sixteen_threads(is_whole: bool) -> None:
+    files, may_end = Files(), threading.Event()
+    asked: list[str] = []
+
+    def readable(number: int) -> Readable:
+        def fetch(numbers: Sequence[int], arrived: Callable[[int, float], None]) -> bool:
+            asked.append(str(number))
+            return may_end.wait(60) and is_whole
+
+        return Readable(str(number), files.num_bytes, fetch)
+
+    try:
+        for at in range(0, 100 * MIB, BLOCK):
+            for number in range(32):
+                part = ByteRange(at, at + BLOCK, 0)
+                files.ahead.note(readable(number), [part], had_to_wait=True)
+        assert len(asked) == 16
+    finally:
+        may_end.set()
+        join_all()
+    # Each that ended has begun another one, unless it failed.
+    assert (len(asked) > 16) is is_whole
+
+
+def test_a_thread_that_can_not_begin_costs_its_request_only(monkeypatch) -> None:
+    files = Files()
+    files.read_on(stop=20 * MIB)
+    before, tries = len(files.asked), []
+
+    def refuse(thread: threading.Thread) -> None:
+        tries.append(thread)
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for at in range(20 * MIB, 100 * MIB, MIB):
+            files.read(0, at)
+    assert len(tries) > 16
+    assert len(files.asked) == before
+    files.read_on(stop=120 * MIB)
+    assert files.asked[-1][1].stop > 30
+
+
+def test_the_next_file_is_looked_for_near_the_end_only() -> None:
+    files, looked = Files(), []
+    source = files.readable(0)
+    source = source._replace(next_file=lambda: looked.append(1))
+    for at in range(0, files.num_bytes, MIB):
+        files.ahead.note(source, [ByteRange(at, at + MIB, 0)], had_to_wait=False)
+        join_all()
+        if at < files.num_bytes - 200 * MIB:
+            assert not looked
+    assert looked

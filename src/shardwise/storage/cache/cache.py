@@ -73,7 +73,6 @@ class Cache:
         self._start()
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
@@ -88,6 +87,8 @@ class Cache:
         self._usage_file: UsageFile | None = None
         self.bypass = Bypass(self.settings.directory)
         self._hits = 0
+        # Last: another thread of a forked child must not use a lock that was held at the fork.
+        self._pid = os.getpid()
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
         """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.

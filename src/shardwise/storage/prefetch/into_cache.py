@@ -20,7 +20,8 @@ FetchBlocks = Callable[[Sequence[int], Callable[[int, float], None]], bool]
 
 # 192 MiB with blocks of 4 MiB.
 _MAX_BLOCKS_AHEAD = 48
-# Each takes a thread. It begins with 5 of 32 MiB: writing to disk hides more than their cost.
+# Each takes a thread; of all files. It begins with 5 of 32 MiB: writing to disk hides more than
+# their cost.
 _FIRST_REQUESTS, _MAX_REQUESTS = 5, 16
 # What is fetched ahead must not evict what was fetched ahead before.
 _SHARE_AHEAD = 4
@@ -44,6 +45,7 @@ class CacheReadAhead(SequentialPrefetch[FetchBlocks]):
         concurrency = AdaptiveConcurrency(most_ahead, _MAX_REQUESTS, num_requests=_FIRST_REQUESTS)
         super().__init__(concurrency, block_bytes)
         self._holds = holds
+        self._num_threads = 0
         self._lock = threading.Lock()
 
     def note(
@@ -86,13 +88,22 @@ class CacheReadAhead(SequentialPrefetch[FetchBlocks]):
         begin: int,  # noqa: ARG002 - blocks on disk are whole
         is_needed: bool = False,  # noqa: ARG002
     ) -> int:
+        if self._num_threads >= _MAX_REQUESTS:
+            return 0
         file = self._file(source.name)
+        # A daemon: prefetching must not delay the interpreter's exit.
+        thread = threading.Thread(
+            target=self._fetch, args=(source, file, numbers), name="shardwise-cache", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter is ending, or the process may have no more threads: readers fetch
+            # what they lack.
+            return 0
+        self._num_threads += 1
         file.in_flight += 1
         file.next_number, file.num_idle = numbers.stop, 0
-        # A daemon: prefetching must not delay the interpreter's exit.
-        threading.Thread(
-            target=self._fetch, args=(source, file, numbers), name="shardwise-cache", daemon=True
-        ).start()
         return len(numbers)
 
     def _fetch(self, source: Readable[FetchBlocks], file: FileState, numbers: range) -> None:
@@ -105,4 +116,5 @@ class CacheReadAhead(SequentialPrefetch[FetchBlocks]):
             is_whole = source.fetch(numbers, arrived)
         finally:
             with self._lock:
+                self._num_threads -= 1
                 self._ended(source, file, is_whole=is_whole)

@@ -172,8 +172,8 @@ class SequentialPrefetch(ABC, Generic[F]):
             ahead: bytes from there on.
         """
         yield from self._missing_of(source, position, position + ahead)
-        left, after = position + ahead - source.num_bytes, source.next_file()
-        while left > 0 and after is not None:
+        left, last = position + ahead - source.num_bytes, source
+        while left > 0 and (after := last.next_file()) is not None:
             known = self._files.get(after.name)
             if known is None or known.is_ended:
                 known = self._begin(after.name)
@@ -184,7 +184,7 @@ class SequentialPrefetch(ABC, Generic[F]):
             if self._guesses.are_wrong:
                 return
             yield from self._missing_of(after, 0, left)
-            left, after = left - after.num_bytes, after.next_file()
+            left, last = left - after.num_bytes, after
 
     def _missing_of(
         self, source: Readable[F], begin: int, end: int
