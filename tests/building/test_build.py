@@ -28,10 +28,12 @@ def keep_even(sample: dict[str, object]) -> bool:
     return int(sample["cls"]) % 2 == 0
 
 
-def build(directory: Path, source: object = None, **options: object) -> dict[str, object]:
+def build(
+    directory: Path, source: object = None, suffix: str = ".tar", **options: object
+) -> dict[str, object]:
     options = {"samples_per_shard": 8, "num_workers": 0, **options}
     source = items(50) if source is None else source
-    return sw.build(source, directory / "{shard:02d}.tar", **options)
+    return sw.build(source, directory / f"{{shard:02d}}{suffix}", **options)
 
 
 def test_shards_hold_runs_of_the_order_and_a_filter_moves_no_sample_to_another_shard(tmp_path):
@@ -113,11 +115,27 @@ def test_what_is_there_is_kept_and_what_is_gone_is_made_again(tmp_path):
     before = shards_of(tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.tar")}
     (tmp_path / "03.tar").unlink()
+    (tmp_path / "05.tar.swi").unlink()
     build(tmp_path)
     assert shards_of(tmp_path) == before
     changed = {path.name for path, time in times.items() if path.stat().st_mtime_ns != time}
-    assert changed == {"03.tar"}
+    assert changed == {"03.tar", "05.tar"}
     assert numbers_of(tmp_path) == list(range(50))
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".parquet"])
+def test_a_shard_that_was_cut_is_named_with_both_sizes(tmp_path, suffix):
+    build(tmp_path, suffix=suffix)
+    shard = tmp_path / f"03{suffix}"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-100])
+    text = rf"03{suffix}' has {len(whole) - 100} bytes, and the build wrote {len(whole)}: remove it"
+    with pytest.raises(sw.StateError, match=text):
+        build(tmp_path, suffix=suffix)
+    shard.unlink()
+    for _ in range(2):
+        build(tmp_path, suffix=suffix)
+        assert shard.read_bytes() == whole
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,15 @@ def test_a_program_that_ends_in_the_middle_of_a_pass_prints_nothing(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_workers_give_objects_of_the_programs_own_classes():
+    done = run(sys.executable, str(PROGRAMS / "own_classes.py"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "a batch from a worker process holds an object of 'Inner': define that at the top of the "
+        "program or in a module, or choose threads with num_workers=0\n"
+    )
+
+
 @pytest.mark.parametrize(("options", "output"), [("size=64m", "torch"), ("size=64m,ro", "numpy")])
 def test_large_batches_of_processes_need_no_room_in_dev_shm(options, output):
     own = ["unshare", "--mount", "sh", "-c"]

@@ -185,6 +185,14 @@ def test_broken_connections_lose_and_double_nothing(authority: Authority) -> Non
         assert proxy.num_broken > 0
 
 
+def test_an_expired_certificate_asks_for_a_new_one(tmp_path: Path, authority: Authority) -> None:
+    old = authority.certificate("server", valid_hours=-1)
+    with serving(old) as address:
+        text = refused(sw.service(address, tls_ca=authority.ca))
+    assert "certificate has expired; make a new certificate" in text
+    assert "tls_ca=" not in text
+
+
 def test_who_is_not_trusted_is_told_why(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,6 +209,7 @@ def test_who_is_not_trusted_is_told_why(
     with serving(authority.certificate("elsewhere", "b.example")) as address:
         text = refused(sw.service(address, tls_ca=authority.ca))
         assert "IP address mismatch, certificate is not valid for '127.0.0.1'" in text
+        assert "use a name of the certificate's subjectAltName" in text
     caplog.clear()
     with serving(cert, ca=authority.ca) as address:
         for mine in (None, other.certificate("stranger")):

@@ -28,12 +28,13 @@ class Authority:
         self.ca = folder / f"{name}-ca.pem"
         self.ca.write_bytes(_pem(self._certificate))
 
-    def certificate(self, owner: str, *hosts: str, password: bytes | None = None) -> Path:
+    def certificate(
+        self, owner: str, *hosts: str, password: bytes | None = None, valid_hours: int = 24
+    ) -> Path:
         """The file of a new certificate and its key; by default of 127.0.0.1 and localhost."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _signed(
-            owner, key, self._name, self._key, list(hosts or ("127.0.0.1", "localhost"))
-        )
+        names = list(hosts or ("127.0.0.1", "localhost"))
+        certificate = _signed(owner, key, self._name, self._key, names, valid_hours=valid_hours)
         cipher: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password is not None:
             cipher = serialization.BestAvailableEncryption(password)
@@ -55,6 +56,8 @@ def _signed(
     issuer: str,
     issuer_key: ec.EllipticCurvePrivateKey,
     hosts: list[str],
+    *,
+    valid_hours: int = 24,
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     builder = (
@@ -64,7 +67,7 @@ def _signed(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(hours=valid_hours))
         .add_extension(x509.BasicConstraints(ca=not hosts, path_length=None), critical=True)
         # Python 3.13 refuses certificates without these, as RFC 5280 says.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

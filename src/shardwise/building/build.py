@@ -256,7 +256,7 @@ def _finish(job: Job, state: BuildState) -> dict[str, Any]:
         "errors": None if errors is None else place.url(errors),
     }
     state = replace(state, is_complete=True, files=files, failed=failed, report=report)
-    save_state(place, state)
+    save_state(place, replace(state, sizes=_sizes(place, files)))
     return report
 
 
@@ -281,29 +281,47 @@ def _write_manifest(job: Job, files: Sequence[str]) -> str | None:
 
 
 def _replace_lost(job: Job, state: BuildState, crew: _Crew) -> None:
-    """Make shards of a complete build again that are gone from this machine."""
-    if not job.place.is_local:
+    """Make shards of a complete build again that are gone from this machine, or their indexes.
+
+    Raises:
+        StateError: a shard was changed; it may be what the user wants to keep.
+    """
+    place = job.place
+    if not place.is_local:
         return
-    there = set(os.listdir(job.place.root))  # noqa: PTH208 - 100,000 names
-    lost = set(state.files) - there
+    there = place.sizes()
+    for name, size in state.sizes.items():
+        if there.get(name, size) != size:
+            raise StateError(
+                f"{shown(place.url(name))!r} has {there[name]} bytes, and the build wrote {size}: "
+                "remove it, and call the build again, which makes it anew"
+            )
+    needed = ("", ".swi") if job.recipe.suffix == ".tar" else ("",)
+    lost = {name for name in state.files if any(name + end not in there for end in needed)}
     if not lost and (job.recipe.suffix != ".tar" or not state.files or _MANIFEST in there):
         return
-    job.place.clear_notes()
+    place.clear_notes()
     numbers = [number for number in job.shards() if job.name(number) in lost]
     if len(numbers) < len(lost):
         raise StateError(
-            f"{shown(job.place.root)!r} lacks {sorted(lost)[0]!r}, which a retry of errors made: "
-            "build into a fresh directory"
+            f"{shown(place.root)!r} lacks {sorted(lost)[0]!r} or its index, which a retry of "
+            "errors made: build into a fresh directory"
         )
     _make(job, numbers, crew)
     _write_manifest(job, state.files)
+    save_state(place, replace(state, sizes=_sizes(place, state.files)))
+
+
+def _sizes(place: Place, files: Sequence[str]) -> dict[str, int]:
+    there = place.sizes() if place.is_local else {}
+    return {name: there[name] for name in files if name in there}
 
 
 def _refuse_foreign(job: Job) -> None:
     """Refuse a directory that has such shards, and no state."""
     names = [job.name(number) for number in job.shards()]
     if job.place.is_local:
-        there = set(os.listdir(job.place.root))  # noqa: PTH208 - 100,000 names
+        there = job.place.sizes()
         found = [name for name in names if name in there]
     else:
         found = [name for name in names[:1] if job.place.has(name)]

@@ -106,7 +106,12 @@ class Place:
         """Whether a build ended before its first shard. Never in a store, which nothing locks."""
         if not self.is_local or self.notes():
             return False
-        return set(os.listdir(self.root)) <= {STATE_NAME, _WORK}  # noqa: PTH208 - as for notes
+        return self.sizes().keys() <= {STATE_NAME, _WORK}
+
+    def sizes(self) -> dict[str, int]:
+        """All names in a local directory, with the bytes of files; 0 for what is none."""
+        with os.scandir(self.root) as entries:
+            return {each.name: each.stat().st_size if each.is_file() else 0 for each in entries}
 
     # Notes.
 

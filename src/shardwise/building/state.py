@@ -26,6 +26,7 @@ class BuildState:
         generation: 0, or the number of the retry under way or done last.
         is_complete: whether it is done; else the next call goes on with it.
         files: the names of the shards that hold samples.
+        sizes: their bytes, where the output is a local directory.
         failed: the inputs that failed, by the shard that they are missing in.
         report: what `build` returned last; empty before.
         functions_of_retry: a digest of the functions that the retry calls.
@@ -35,6 +36,7 @@ class BuildState:
     generation: int = 0
     is_complete: bool = False
     files: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
     failed: dict[int, list[int]] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
     functions_of_retry: str = ""

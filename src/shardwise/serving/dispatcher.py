@@ -31,9 +31,11 @@ _logger = logging.getLogger("shardwise")
 
 # A batch whose makers died twice may be what kills them: it is made here.
 _MAX_DEATHS = 2
-# A request is hedged after 3 times the median latency, once 8 were measured, and not below 50 ms.
-_LATE, _MIN_LATENCIES, _LEAST_LATE_S = 3.0, 8, 0.05
-# No server for this long: it is said, and with `fallback` batches are made here after the shorter.
+# A request is hedged after 3 times the median latency, once 8 were measured, and not below 50 ms;
+# before that after 5 s. Each server more is asked after twice the time.
+_LATE, _MIN_LATENCIES, _LEAST_LATE_S, _FIRST_LATE_S = 3.0, 8, 0.05, 5.0
+# No server, or no answer, for this long: it is said, and with `fallback` batches are made here. The
+# shorter holds where each server is known not to be there.
 _SAY_S, _FALLBACK_S = 5.0, 1.0
 # Batches that are made here ahead of the trainer while there is no server.
 _NUM_LOCAL = 2
@@ -70,7 +72,8 @@ class Dispatcher:
         self._pool: ThreadPool | None = None
         self._num_local_now = 0
         self._dead_since: float | None = time.monotonic()
-        self._has_said = self._has_answer = False
+        self._has_said = False
+        self._heard_at = 0.0
 
     @property
     def depth(self) -> int:
@@ -103,35 +106,43 @@ class Dispatcher:
         """
         now = time.monotonic()
         if any(server.is_live for server in self.servers):
-            self._hedge(work, now)
+            late_s = self._late_s()
+            self._hedge(work, now, late_s)
+            # A server that was stopped, or hangs, keeps its connection.
+            silent_s = now - max(work.sent_at, self._heard_at)
+            if not work.is_local and silent_s >= max(_SAY_S, late_s):
+                self._do_without([work])
             return
-        refused = [server for server in self.servers if server.refusal is not None]
-        if refused and (len(refused) == len(self.servers) or not self._has_answer):
-            texts = [f"{server.address}: {server.refusal}" for server in refused]
-            raise ServiceError("; ".join(texts))
         assert self._dead_since is not None
         dead_s = now - self._dead_since
-        has_tried = all(server.trouble is not None for server in self.servers)
-        if self._fallback and has_tried and dead_s >= _FALLBACK_S:
-            self._say("batches are made here until one does")
-            for queued in self._queue[: _NUM_LOCAL - self._num_local_now]:
-                self._queue.remove(queued)
-                self._make_here(queued)
-        elif dead_s >= _SAY_S:
-            self._say("waiting for one")
+        # A port that is silent is given up after 30 s only.
+        has_tried = dead_s >= _SAY_S or all(server.trouble is not None for server in self.servers)
+        refused = [server for server in self.servers if server.refusal is not None]
+        has_answer = any(server.num_answered for server in self.servers)
+        if refused and (len(refused) == len(self.servers) or (has_tried and not has_answer)):
+            texts = [f"{server.address}: {server.refusal}" for server in refused]
+            raise ServiceError("; ".join(texts))
+        if dead_s >= _SAY_S or (self._fallback and has_tried and dead_s >= _FALLBACK_S):
+            self._do_without(self._queue[: _NUM_LOCAL - self._num_local_now])
+
+    def _do_without(self, works: list[Work]) -> None:
+        """No server answers: say so, and with `fallback` make these here."""
+        if not self._has_said:
+            self._has_said = True
+            what = "batches are made here until one does" if self._fallback else "waiting for one"
+            _logger.warning("no batch server answers, %s: %s", what, self.trouble())
+        if self._fallback:
+            self._queue = [each for each in self._queue if each not in works]
+            for work in works:
+                self._make_here(work)
 
     def trouble(self) -> str:
         """The servers, and why each does not answer."""
         troubles = [
-            f"{server.address} ({server.refusal or server.trouble or 'connected'})"
+            f"{server.address} ({server.refusal or server.trouble or server.silence})"
             for server in self.servers
         ]
         return "; ".join([*troubles, *([self.notice] if self.notice else [])]) or "there is none"
-
-    def _say(self, what: str) -> None:
-        if not self._has_said:
-            self._has_said = True
-            _logger.warning("no batch server answers, %s: %s", what, self.trouble())
 
     # Which servers there are.
 
@@ -166,9 +177,8 @@ class Dispatcher:
             server.credits = num_credits
             server.trouble = server.refusal = None
             server.num_connected += 1
-            if self._has_said:
-                _logger.warning("batch server %s answers", server.address)
-            self._dead_since, self._has_said = None, False
+            self._dead_since = None
+            self._heard_from(server)
             self._assign()
             self.changed.notify_all()
         return outbox
@@ -200,7 +210,6 @@ class Dispatcher:
             work.num_deaths += is_dead
             if work.is_open and not work.holders and not work.is_local:
                 self.num_resent += 1
-                work.is_hedged = False
                 if work.num_deaths >= _MAX_DEATHS:
                     self._make_here(work)
                 else:
@@ -216,10 +225,16 @@ class Dispatcher:
             work = server.answered(number)
             if work is None:
                 return False
-            self._has_answer = True
+            self._heard_from(server)
             self._finish(work, result)
             self._assign()
         return True
+
+    def _heard_from(self, server: Server) -> None:
+        self._heard_at = time.monotonic()
+        if self._has_said:
+            self._has_said = False
+            _logger.warning("batch server %s answers", server.address)
 
     def _finish(self, work: Work, result: Batch | Exception) -> None:
         if work.is_open:  # the first answer counts; all are the same
@@ -237,19 +252,20 @@ class Dispatcher:
             work = self._queue.pop(0)
             max(free, key=lambda server: server.weight(work.shard)).send(work)
 
-    def _hedge(self, work: Work, now: float) -> None:
-        """Ask a second server for a work that is late."""
-        if work.is_hedged or len(work.holders) != 1:
-            return
+    def _late_s(self) -> float:
+        """Seconds after which a work is late."""
         latencies = [each for server in self.servers for each in server.latencies]
         if len(latencies) < _MIN_LATENCIES:
-            return
-        if now - work.sent_at < max(_LEAST_LATE_S, _LATE * statistics.median(latencies)):
+            return _FIRST_LATE_S
+        return max(_LEAST_LATE_S, _LATE * statistics.median(latencies))
+
+    def _hedge(self, work: Work, now: float, late_s: float) -> None:
+        """Ask one server more for a work that is late: those that have it may all hang."""
+        if not work.holders or now - work.sent_at < late_s * 2 ** (len(work.holders) - 1):
             return
         others = [s for s in self.servers if s.has_credit and s not in work.holders]
         if others:
-            work.is_hedged = True
-            work.holders[0].num_hedges += 1
+            work.holders[-1].num_hedges += 1
             max(others, key=lambda server: server.weight(work.shard)).send(work)
 
     def _make_here(self, work: Work) -> None:

@@ -29,6 +29,10 @@ _STEP_BYTES = 256 << 10
 # fatal alert, "protocol_version" (RFC 8446, 6).
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 _ALERT = bytes([0x15, 3, 1, 0, 2, 2, 70])
+# By OpenSSL's number of what is wrong with a certificate that a trusted authority signed.
+_DATES = "make a new certificate, or set this machine's clock"
+_NAMES = "use a name of the certificate's subjectAltName, or make one that has this name"
+_REMEDIES = {9: _DATES, 10: _DATES, 62: _NAMES, 64: _NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +193,10 @@ def _in_words(error: OSError, host: str | None, *, is_greeted: bool) -> Exceptio
     if isinstance(error, ssl.SSLCertVerificationError):
         whose = "the client" if host is None else f"the server {host!r}"
         option = "--tls-ca" if host is None else "tls_ca="
-        return ServiceError(
-            f"TLS does not trust {whose}: {error.verify_message}; {option} is the file of the "
-            "authority that signed its certificate"
+        remedy = _REMEDIES.get(
+            error.verify_code, f"{option} is the file of the authority that signed its certificate"
         )
+        return ServiceError(f"TLS does not trust {whose}: {error.verify_message}; {remedy}")
     reason = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
     if host is not None and "alert" in reason:
         return ServiceError(

@@ -31,7 +31,6 @@ class Work:
         holders: the servers that have it now.
         num_deaths: connections that ended while they had it.
         sent_at: when it was first sent to the server that has it.
-        is_hedged: whether a second server was asked.
         is_local: whether it is made here.
         is_dropped: no caller waits for it any more.
     """
@@ -43,7 +42,6 @@ class Work:
     holders: list[Server] = field(default_factory=list)
     num_deaths: int = 0
     sent_at: float = 0.0
-    is_hedged: bool = False
     is_local: bool = False
     is_dropped: bool = False
 
@@ -81,6 +79,11 @@ class Server:
     def is_live(self) -> bool:
         """Whether there is a connection."""
         return self.outbox is not None
+
+    @property
+    def silence(self) -> str:
+        """What it waits for while there is no trouble."""
+        return "connected, asked for batches" if self.is_live else "does not answer"
 
     @property
     def has_credit(self) -> bool:

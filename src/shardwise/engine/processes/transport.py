@@ -10,12 +10,15 @@ without a name: nothing from outside is unpickled.
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import pickle
 import socket
 import struct
+import sys
 import weakref
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -41,6 +44,37 @@ _INT = struct.Struct("@i")
 Packed = tuple[bytes, int | None]
 
 
+class _MainPickler(pickle.Pickler):
+    """Pickles classes and functions of the program itself by name: a worker has copies of them.
+
+    Pickle alone looks for them in the worker's own `__main__`. By value, the trainer would get
+    objects of another class than its own.
+    """
+
+    def persistent_id(self, value: Any) -> str | None:
+        """The name of such a class or function."""
+        is_main = isinstance(value, (type, FunctionType)) and value.__module__ == "__main__"
+        return value.__qualname__ if is_main else None
+
+
+class _MainUnpickler(pickle.Unpickler):
+    """Reads what `_MainPickler` wrote."""
+
+    def persistent_load(self, name: str) -> Any:
+        """The program's own class or function.
+
+        Raises:
+            TypeError: it is local to a function, or inside of a class.
+        """
+        try:
+            return getattr(sys.modules["__main__"], name)
+        except AttributeError:
+            raise TypeError(
+                f"a batch from a worker process holds an object of {name!r}: define that at the "
+                "top of the program or in a module, or choose threads with num_workers=0"
+            ) from None
+
+
 def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     """Make a message of a value: its bytes, and the descriptor that goes with it or None.
 
@@ -48,7 +82,13 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     which the sender closes.
     """
     buffers: list[pickle.PickleBuffer] = []
-    body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    try:
+        body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except (pickle.PicklingError, AttributeError):
+        buffers.clear()
+        file = io.BytesIO()
+        _MainPickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+        body = file.getvalue()
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
     head = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts)
     num_bytes = len(head) + sum(part.nbytes for part in parts)
@@ -159,4 +199,8 @@ def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
     for size in [_COUNT.size + count * _SIZE.size, *sizes]:
         parts.append(memory[at : at + size])
         at += aligned(size) if is_aligned else size
-    return pickle.loads(parts[1], buffers=parts[2:])  # noqa: S301 - see the module's docstring
+    # See the module's docstring for S301.
+    try:
+        return pickle.loads(parts[1], buffers=parts[2:])  # noqa: S301
+    except pickle.UnpicklingError:
+        return _MainUnpickler(io.BytesIO(parts[1]), buffers=parts[2:]).load()

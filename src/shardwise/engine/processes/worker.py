@@ -206,7 +206,10 @@ def _packed(answer: Answer) -> Packed:
     except StorageError as error:
         return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
     except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's
-        error.add_note("a batch from a worker process must consist of what pickles")
+        error.add_note(
+            "a batch from a worker process must consist of what pickles: define its classes at the "
+            "top of the program or in a module, or choose threads with num_workers=0"
+        )
         return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
 
 
