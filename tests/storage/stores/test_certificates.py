@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import http.server
 import ssl
-import subprocess
 import threading
 
 import pytest
 
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage import StorageOptions, open_file
-from tests.support.server_process import require_binary
+from tests.support.certificates import Authority
 
 CONTENT = bytes(range(256))
 
@@ -36,27 +35,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """An HTTPS server on the loopback: its URL, and the path of its authority's certificate."""
-    openssl = require_binary("openssl", package="apt-get install openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    authority, key, certificate = (folder / name for name in ("ca.pem", "key.pem", "own.pem"))
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    make = [openssl, "req", "-x509", *curve]
-    signed = ["-CA", authority, "-CAkey", folder / "ca.key", "-addext", "basicConstraints=CA:FALSE"]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    for command in (
-        [*make, "-subj", "/CN=Tests", "-keyout", folder / "ca.key", "-out", authority],
-        [*make, "-subj", "/CN=localhost", *signed, *names, "-keyout", key, "-out", certificate],
-    ):
-        subprocess.run(command, check=True, capture_output=True)
+    authority = Authority(tmp_path_factory.mktemp("tls"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(authority.certificate("server"))
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.daemon_threads = True
     made.handle_error = lambda *_: None
     made.socket = context.wrap_socket(made.socket, server_side=True)
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
-    yield f"https://127.0.0.1:{made.server_port}", authority
+    yield f"https://127.0.0.1:{made.server_port}", authority.ca
     made.shutdown()
     thread.join()
     made.server_close()
