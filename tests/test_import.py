@@ -82,6 +82,7 @@ def test_type_checkers_see_the_names_that_are_there():
         "sw.compat.install()",
         "sw.torch_tensor()(b'')",
         "sw.wrap([b'1']).decode(value=sw.torch_tensor())[0]",
+        "import shardwise.integrations.accelerate",
     ],
 )
 def test_a_missing_torch_is_told_in_one_sentence(code):

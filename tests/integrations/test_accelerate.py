@@ -79,6 +79,34 @@ def test_what_would_go_wrong_silently_or_hang_is_one_sentence_on_all_ranks(
         assert words in record["refused"][name]
 
 
+def a_sampler_in_a_loader() -> sw.torch.StatefulDataLoader:
+    return sw.torch.StatefulDataLoader(range(40), batch_sampler=sw.torch.BatchSampler(40, 4))
+
+
+@pytest.mark.parametrize("kind", ["facade", "iterable", "sampler"])
+def test_a_position_that_was_loaded_is_not_skipped_once_more(kind: str) -> None:
+    from accelerate import skip_first_batches
+
+    data = sw.wrap(range(40))
+    loader = {
+        "facade": lambda: sw.DataLoader(data, batch_size=4).as_torch_dataloader(),
+        "iterable": lambda: sw.torch.StatefulDataLoader(
+            sw.torch.IterableDataset(data, batch_size=4), batch_size=None
+        ),
+        "sampler": a_sampler_in_a_loader,
+    }[kind]()
+    loader.load_state_dict({**loader.state_dict(), "position": 12})
+    with pytest.raises(sw.FrameworkError, match="leave Accelerate's skip_first_batches out"):
+        skip_first_batches(loader, 3)
+
+
+def test_batches_of_a_sampler_at_an_epochs_beginning_may_be_skipped() -> None:
+    from accelerate import skip_first_batches
+
+    batches = [batch.tolist() for batch in skip_first_batches(a_sampler_in_a_loader(), 8)]
+    assert batches == [[32, 33, 34, 35], [36, 37, 38, 39]]
+
+
 def test_a_version_that_puts_its_own_loader_around_ours_is_refused() -> None:
     import accelerate
 

@@ -40,6 +40,14 @@ def lag(sound, reference):
     )
 
 
+@pytest.mark.parametrize("name", ["n.wav", "n.flac", "n.ogg"])
+def test_sound_without_a_package_for_it_names_the_smaller_extra(media_files, name, monkeypatch):
+    sound = BytesReader(media_files.sound(name, KINDS.get(name, "")).read_bytes())
+    monkeypatch.setattr("shardwise.media_files.sound._has", lambda module: False)
+    with pytest.raises(sw.MissingExtraError, match=r"need soundfile.*shardwise\[audio\]"):
+        open_sound(sound)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_no_format_lags(media_files, reference, name):
     sound = open_sound(BytesReader(media_files.sound(name, KINDS[name]).read_bytes()))

@@ -296,3 +296,11 @@ def test_the_global_random_state_stays_untouched(dataset):
     list(DistributedSampler(dataset, 2, 0))
     list(BatchSampler(dataset, 4, shuffle=True))
     assert states() == before
+
+
+def test_torchs_own_default_of_shuffle_shuffles_nothing():
+    dataset = sw.wrap(range(6))
+    parts = [sw.torch.BatchSampler(6, 2, shuffle=None)]
+    parts += [sw.torch.IterableDataset(dataset, batch_size=2, shuffle=None)]
+    batches, columns = map(list, parts)
+    assert batches == [batch["__index__"].tolist() for batch in columns] == [[0, 1], [2, 3], [4, 5]]

@@ -3,3 +3,7 @@
 DDP, FSDP2, Lightning, Ray Train and DeepSpeed take `shardwise.DataLoader` as it is. The modules
 here import their framework, torch and the loader; nothing imports them.
 """
+
+from shardwise.torch_import import import_torch
+
+import_torch()

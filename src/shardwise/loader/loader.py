@@ -173,9 +173,7 @@ class DataLoader(StatefulLoader):
         )
         check_flag("pin_memory", pin_memory)
         self.dataset = as_dataset(dataset)
-        # What torch's own defaults mean.
-        shuffle = False if shuffle is None else shuffle
-        timeout = None if timeout == 0 else timeout
+        timeout = None if timeout == 0 else timeout  # 0 is torch's default
         options = self._options = PlanOptions(
             batch_size=batch_size,
             shuffle=shuffle,

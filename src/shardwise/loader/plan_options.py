@@ -22,12 +22,16 @@ class PlanOptions:
     """The options of a plan, for any number of ranks; `shardwise.DataLoader` documents them."""
 
     batch_size: int = 64
-    shuffle: Shuffle = False
+    shuffle: Shuffle | None = False
     seed: int = 0
     sampler: Sampler | None = None
     remainder: Remainder | None = None
     epoch_size: int | None = None
     batch_by: Buckets | None = None
+
+    def __post_init__(self) -> None:
+        if self.shuffle is None:  # torch's own default
+            object.__setattr__(self, "shuffle", False)
 
     @property
     def effective_remainder(self) -> Remainder:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.errors import DataError, MissingExtraError
 from shardwise.media_files.byte_reader import RangeFile, RangeReader, read_exactly
 from shardwise.media_files.coded_frames import read_segments, with_payloads
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
@@ -54,18 +54,26 @@ class Sound(Protocol):
 
 
 def is_plain_sound(head: bytes) -> bool:
-    """Whether soundfile reads a file of this beginning (40 bytes): wav, flac, ogg vorbis."""
-    if not _has_soundfile():
+    """Whether soundfile is to read a file of this beginning (40 bytes): wav, flac, ogg vorbis.
+
+    Raises:
+        MissingExtraError: it would, and neither it nor PyAV is installed.
+    """
+    is_wave = head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE"
+    is_vorbis = head[:4] == b"OggS" and head[29:35] == b"vorbis"
+    if not (is_wave or is_vorbis or head[:4] == b"fLaC"):
         return False
-    if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
-        return True
-    return head[:4] == b"fLaC" or (head[:4] == b"OggS" and head[29:35] == b"vorbis")
+    if not _has("soundfile") and not _has("av"):
+        raise MissingExtraError(
+            "wav, flac and ogg need soundfile, which is not installed", extra="audio"
+        )
+    return _has("soundfile")
 
 
 @cache
-def _has_soundfile() -> bool:
+def _has(module: str) -> bool:
     """Looked up once: a look through the path takes 0.3 ms."""
-    return find_spec("soundfile") is not None
+    return find_spec(module) is not None
 
 
 class SoundFile:

@@ -7,9 +7,11 @@ the data is divided already, and refuses to be rebuilt.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 import torch.utils.data
 from torch.utils.data import SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -17,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from shardwise.epoch_sampler import EpochLoader, EpochSampler
 from shardwise.errors import FrameworkError
 
-__all__ = ["StorageOrderSampler", "TorchDataLoader"]
+__all__ = ["PositionedLoader", "StorageOrderSampler", "TorchDataLoader"]
 
 
 class StorageOrderSampler(EpochSampler, SequentialSampler):
@@ -32,7 +34,39 @@ class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
     """A sampler in storage order, of a loader that has divided the data."""
 
 
-class TorchDataLoader(torch.utils.data.DataLoader[Any]):
+class PositionedLoader(torch.utils.data.DataLoader[Any]):
+    """A loader of torch's class that goes on in mid-epoch by its own state.
+
+    Accelerate's `skip_first_batches` asks for the generator, to make another loader of the parts.
+
+    Raises:
+        FrameworkError: it asks. After `load_state` it would leave the same batches out once more.
+    """
+
+    _generator: torch.Generator | None = None
+    # Whether another loader of its parts would have other batches than those after the first ones.
+    _refuses_skips = True
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """Torch's argument of this name."""
+        # Before Python 3.12 a comprehension has a frame of its own.
+        asking = sys._getframe(1)
+        names = {frame.f_code.co_name for frame in (asking, asking.f_back) if frame is not None}
+        if "skip_first_batches" in names and self._refuses_skips:
+            raise FrameworkError(
+                "a loader that keeps its position goes on there by itself: leave Accelerate's "
+                "skip_first_batches out, which would skip batches once more; load_state or "
+                "load_state_dict is enough"
+            )
+        return self._generator
+
+    @generator.setter
+    def generator(self, generator: torch.Generator | None) -> None:
+        self._generator = generator
+
+
+class TorchDataLoader(PositionedLoader):
     """Passes everything on to a `shardwise.DataLoader`; made by its `as_torch_dataloader()`.
 
     Args:

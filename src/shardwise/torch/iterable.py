@@ -49,7 +49,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     Args:
         dataset: a `shardwise.Dataset`.
         batch_size: samples a rank in each batch.
-        shuffle: False, True (the way that suits the source), "full" or "window".
+        shuffle: False or None, True (the way that suits the source), "full" or "window".
         seed: makes another order, and other randomness in transforms.
         sampler: an order of your own, as in `shardwise.DataLoader`.
         remainder: None, "drop", "pad" or "uneven", as in `shardwise.DataLoader`.
@@ -99,7 +99,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         dataset: Dataset,
         *,
         batch_size: int = 64,
-        shuffle: Shuffle = False,
+        shuffle: Shuffle | None = False,
         seed: int = 0,
         sampler: Sampler | None = None,
         remainder: Remainder | None = None,
@@ -127,7 +127,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         ).of(dataset)
         self._ranks = CurrentRanks(rank, world_size, group=group)
         self.dataset = dataset
-        self.shuffle = shuffle
+        self.shuffle = options.shuffle
         self.output = output
         self.num_threads = num_threads
         self._is_default = remainder is None

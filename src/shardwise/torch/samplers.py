@@ -189,8 +189,8 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
     Args:
         dataset: anything with a length, or the number of samples.
         batch_size: samples a rank in each batch.
-        shuffle: False, True (the way that suits the dataset, "full" if it doesn't say), "full" or
-            "window".
+        shuffle: False or None, True (the way that suits the dataset, "full" if it doesn't say),
+            "full" or "window".
         seed: makes another order.
         sampler: an order of your own, as in `shardwise.DataLoader`.
         remainder: "drop"; "pad" repeats samples, see `valid`; "uneven" gives each sample exactly
@@ -224,7 +224,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         dataset: Sized | int,
         batch_size: int = 64,
         *,
-        shuffle: Shuffle = False,
+        shuffle: Shuffle | None = False,
         seed: int = 0,
         sampler: Sampler | None = None,
         remainder: Remainder | None = None,

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-import torch.utils.data
-
 from shardwise.loader.frameworks import batches_for_frameworks
 from shardwise.plan import Plan
+from shardwise.tensors.torch_dataloader import PositionedLoader
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 from shardwise.torch.shared_batches import SharedMemoryCollate
@@ -42,7 +41,7 @@ class _Pass:
         return self.num_yielded >= self.num_steps
 
 
-class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
+class StatefulDataLoader(PositionedLoader):
     """torch's DataLoader around an `IterableDataset`, `BatchSampler` or `DistributedSampler`.
 
     Args:
@@ -139,6 +138,11 @@ class StatefulDataLoader(torch.utils.data.DataLoader[Any]):
         if not isinstance(self._stateful, DistributedSampler):
             return run.num_yielded
         return min(run.num_yielded * (self.batch_size or 1), run.num_left)
+
+    @property
+    def _refuses_skips(self) -> bool:  # type: ignore[override]
+        """Of a sampler at an epoch's beginning, batches may be skipped: the position is not."""
+        return self._has_ids or self._num_batches(self._stateful.num_left) < len(self)
 
     @property
     def _has_ids(self) -> bool:
