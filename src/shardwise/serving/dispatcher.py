@@ -123,7 +123,7 @@ class Dispatcher:
             texts = [f"{server.address}: {server.refusal}" for server in refused]
             raise ServiceError("; ".join(texts))
         if dead_s >= _SAY_S or (self._fallback and has_tried and dead_s >= _FALLBACK_S):
-            self._do_without(self._queue[: _NUM_LOCAL - self._num_local_now])
+            self._do_without(self._queue[: max(0, _NUM_LOCAL - self._num_local_now)])
 
     def _do_without(self, works: list[Work]) -> None:
         """No server answers: say so, and with `fallback` make these here."""

@@ -125,6 +125,8 @@ def group_by_keys(
                 cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
                 if not (found.get("__bad__") and ended.may_have(cut_key)):
                     yield from ended.finish(has_end=found.get("__has_end__", True))
+                    if ended.is_stopped:
+                        return
             if not name:
                 continue
             if shard is None:
