@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardwise as sw
+from shardwise.building.place import Place
 from tests.building.program import run
 from tests.building.test_kills import shards_of
 from tests.support.tars import make_shards
@@ -121,6 +123,22 @@ def test_what_is_there_is_kept_and_what_is_gone_is_made_again(tmp_path):
     changed = {path.name for path, time in times.items() if path.stat().st_mtime_ns != time}
     assert changed == {"03.tar", "05.tar"}
     assert numbers_of(tmp_path) == list(range(50))
+
+
+def test_a_file_of_another_program_that_goes_meanwhile_is_no_error(tmp_path, monkeypatch):
+    build(tmp_path)
+    scandir = os.scandir
+
+    @contextmanager
+    def listed(path):
+        with scandir(path) as entries:
+            found = list(entries)
+        (tmp_path / "other").unlink()
+        yield found
+
+    (tmp_path / "other").touch()
+    monkeypatch.setattr(os, "scandir", listed)
+    assert {"00.tar", "build.json"} < Place(str(tmp_path), None).sizes().keys()
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".parquet"])

@@ -154,3 +154,10 @@ def test_an_index_without_its_shard_is_one_line(tmp_path, command):
     (line,) = run(command, tmp_path, exit_code=1).stderr.splitlines()
     assert "remove the index files" in line
     assert paths[0] in line
+
+
+def test_a_module_that_changes_the_directory_is_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "import os, shardwise as sw\nos.chdir('/')\ndata = sw.wrap([1, 2])\n"
+    (tmp_path / "goes_elsewhere.py").write_text(code)
+    assert document("info", "goes_elsewhere:data", "--json")["num_samples"] == 2

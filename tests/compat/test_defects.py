@@ -122,6 +122,13 @@ def test_members_that_stand_apart_are_refused(tmp_path):
         list(wds.WebDataset(url))
 
 
+def test_a_handler_that_stops_at_the_last_sample_of_a_shard_ends_the_grouping():
+    names = [("a.tar", ("a.x", "b.x", "a.y")), ("b.tar", ("c.x",))]
+    members = [{"fname": n, "data": b"", "__url__": url} for url, each in names for n in each]
+    grouped = wds.tariterators.group_by_keys(members, handler=wds.ignore_and_stop)
+    assert [sample["__key__"] for sample in grouped] == ["a", "b"]
+
+
 @pytest.mark.parametrize("doubled", [0, 50, 99])
 def test_a_doubled_member_costs_that_member_only_if_a_handler_goes_on(tmp_path, doubled):
     members = [(f"{i:03d}.{field}", b"1") for i in range(100) for field in ("cls", "txt")]

@@ -98,3 +98,31 @@ def test_a_server_that_is_refused_is_no_error_before_the_others_were_reached() -
     with dispatcher.changed, pytest.raises(sw.ServiceError, match=r"host-0:7000: .* other data"):
         dispatcher.watch(work)
     dispatcher.close()
+
+
+def test_a_server_that_is_refused_is_no_error_after_one_that_answered_was_removed() -> None:
+    dispatcher = _dispatcher(3)
+    first, wrong, other = dispatcher.servers
+    dispatcher.connected(first, 4)
+    work = dispatcher.submit(_request())
+    assert dispatcher.answered(first, work.number, ValueError("its answer"))
+    dispatcher.remove(first)
+    dispatcher.failed(wrong, sw.ServiceError("the server has another release"))
+    dispatcher.failed(other, OSError("refused"))
+    with dispatcher.changed:
+        dispatcher.watch(dispatcher.submit(_request()))
+    dispatcher.close()
+
+
+def test_batches_that_killed_their_servers_leave_no_room_to_make_others_here() -> None:
+    dispatcher = _dispatcher(1)
+    dispatcher._fallback = True
+    (server,) = dispatcher.servers
+    dispatcher.failed(server, OSError("refused"))
+    dispatcher._num_local_now = 3  # of servers that died twice, one more than `_NUM_LOCAL`
+    works = [dispatcher.submit(_request()) for _ in range(4)]
+    dispatcher._dead_since = 0.0
+    with dispatcher.changed:
+        dispatcher.watch(works[0])
+        assert not any(work.is_local for work in works)
+    dispatcher.close()

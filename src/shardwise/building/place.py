@@ -110,8 +110,13 @@ class Place:
 
     def sizes(self) -> dict[str, int]:
         """All names in a local directory, with the bytes of files; 0 for what is none."""
+        found = {}
         with os.scandir(self.root) as entries:
-            return {each.name: each.stat().st_size if each.is_file() else 0 for each in entries}
+            for each in entries:
+                # A file of another program may go meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    found[each.name] = each.stat().st_size if each.is_file() else 0
+        return found
 
     # Notes.
 

@@ -170,7 +170,7 @@ def without_undone(
 
     Also the pasts at which one order goes on from another.
     """
-    ends = [_ends_of_allranks_text(lines) for lines in orders]
+    ends = [_ends_of_all_ranks(lines) for lines in orders]
     joined: set[str] = set()
     kept = [list(lines) for lines in orders]
     for number, own in enumerate(ends):
@@ -193,7 +193,7 @@ def without_undone(
     return kept, frozenset(joined)
 
 
-def _ends_of_allranks_text(lines: Sequence[PlacedLine]) -> set[str]:
+def _ends_of_all_ranks(lines: Sequence[PlacedLine]) -> set[str]:
     ranks: dict[tuple[str, int], set[int]] = defaultdict(set)
     for placed in lines:
         line = placed.line

@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,8 @@ def _users_code(url: str) -> Iterator[None]:
 def _imported(name: str, url: str) -> ModuleType:
     if not name.endswith(".py"):
         # The console script has its own directory first in the path, not the working directory.
-        sys.path.insert(0, str(Path.cwd()))
+        here = str(Path.cwd())
+        sys.path.insert(0, here)
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -119,7 +120,9 @@ def _imported(name: str, url: str) -> ModuleType:
                 raise
             raise click.UsageError(f"{url}: there is no module {name!r} here") from None
         finally:
-            sys.path.remove(str(Path.cwd()))
+            # The module may have changed the directory, or the path.
+            with suppress(ValueError):
+                sys.path.remove(here)
     path = Path(name)
     if not path.is_file():
         raise click.UsageError(f"{url}: there is no file {name!r}")

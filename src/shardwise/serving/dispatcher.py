@@ -72,7 +72,7 @@ class Dispatcher:
         self._pool: ThreadPool | None = None
         self._num_local_now = 0
         self._dead_since: float | None = time.monotonic()
-        self._has_said = False
+        self._has_said = self._has_answer = False
         self._heard_at = 0.0
 
     @property
@@ -118,12 +118,11 @@ class Dispatcher:
         # A port that is silent is given up after 30 s only.
         has_tried = dead_s >= _SAY_S or all(server.trouble is not None for server in self.servers)
         refused = [server for server in self.servers if server.refusal is not None]
-        has_answer = any(server.num_answered for server in self.servers)
-        if refused and (len(refused) == len(self.servers) or (has_tried and not has_answer)):
+        if refused and (len(refused) == len(self.servers) or (has_tried and not self._has_answer)):
             texts = [f"{server.address}: {server.refusal}" for server in refused]
             raise ServiceError("; ".join(texts))
         if dead_s >= _SAY_S or (self._fallback and has_tried and dead_s >= _FALLBACK_S):
-            self._do_without(self._queue[: _NUM_LOCAL - self._num_local_now])
+            self._do_without(self._queue[: max(0, _NUM_LOCAL - self._num_local_now)])
 
     def _do_without(self, works: list[Work]) -> None:
         """No server answers: say so, and with `fallback` make these here."""
@@ -225,6 +224,7 @@ class Dispatcher:
             work = server.answered(number)
             if work is None:
                 return False
+            self._has_answer = True
             self._heard_from(server)
             self._finish(work, result)
             self._assign()

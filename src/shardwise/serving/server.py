@@ -164,8 +164,8 @@ class BatchServer:
         is_client = False
         too_late = threading.Timer(_GREETINGS_END_S, connection.close)
         too_late.daemon = True
-        too_late.start()
         try:
+            too_late.start()
             connection.limit(_GREETING_S)
             chosen: list[_Job] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,13 @@ def local():
     return lambda number: {"row": Inner()}
 
 
+def late(number):
+    class Inner:
+        pass
+
+    return row(number) if number < 4 else {"row": Inner()}
+
+
 def loader(function, **options):
     data = sw.wrap(list(range(8))).map(lambda sample: function(sample["value"]))
     return sw.DataLoader(data, batch_size=4, num_workers=1, output="numpy", **options)
@@ -52,8 +60,13 @@ with loader(row, collate=lambda samples: Batch([each["row"] for each in samples]
     made = list(batches)
 assert all(type(batch) is Batch for batch in made)
 assert all(type(each) is Row for batch in made for each in batch.rows)
-try:
-    with loader(local()) as batches:
-        next(iter(batches))
-except TypeError as error:
-    print(error)
+for step, function in enumerate([local(), late]):
+    with loader(function, prefetch_factor=4) as batches:
+        for _ in range(2):
+            given = iter(batches)
+            try:
+                for _ in range(step):
+                    next(given)
+                next(given)
+            except (AttributeError, pickle.PicklingError, sw.WorkerError) as error:
+                print(step, getattr(error, "__notes__", [error])[0])

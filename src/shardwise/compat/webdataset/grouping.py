@@ -79,18 +79,12 @@ class ShardSamples:
     Attributes:
         about: entries of all samples: `__url__`, and `__local_path__` where there is one.
         handler: decides whether to go on where members do not fit together.
-        keys: splits a name into key and field; None for `base_plus_ext` without metadata.
-        lcase: whether fields are in lower case.
-        suffixes: the fields that are wanted; None for all.
         sample: the sample under way.
         is_stopped: whether the handler said to stop.
     """
 
     about: dict[str, Any]
     handler: Callable[[Exception], Any] = reraise_exception
-    keys: Callable[[str], tuple[str | None, str | None]] | None = None
-    lcase: bool = True
-    suffixes: set[str] | None = None
     sample: dict[str, Any] | None = field(default=None, init=False)
     is_stopped: bool = field(default=False, init=False)
 
@@ -101,33 +95,41 @@ class ShardSamples:
 
     def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
-        sample, about, keys, lcase, suffixes = (
-            self.sample, self.about, self.keys, self.lcase, self.suffixes
-        )  # fmt: skip
+        sample = self.sample
         key = None if sample is None else sample["__key__"]
         for name, payload in members:
             base, _, field = name.partition(".")
-            if keys or not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
-                split = (keys or _data_key)(name)
+            if not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
+                split = _data_key(name)
                 if split[0] is None or split[1] is None:
                     continue
                 base, field = split[0], split[1]
-            field = field.lower() if lcase else field
-            if sample is None or base != key:
-                if sample is not None and self._is_sound(sample):
-                    yield sample
-                if self.is_stopped:
-                    return
-                key = base
-                sample = self.sample = {"__key__": base, **about}
-            elif field in sample:
-                self._ask("the sample has two members for one field", base, field)
-                if self.is_stopped:
-                    yield sample
-                    return
-                continue
-            if suffixes is None or field in suffixes:
+            field = field.lower()
+            if sample is not None and base == key and field not in sample:
                 sample[field] = payload
+                continue
+            if (done := self.put(base, field, payload)) is not None:
+                yield done
+            if self.is_stopped:
+                return
+            key, sample = base, self.sample
+
+    def put(
+        self, key: str, field: str, payload: bytes, *, is_wanted: bool = True
+    ) -> dict[str, Any] | None:
+        """Take up one member; returns the sample that is done with, if one is."""
+        sample = self.sample
+        if sample is not None and key == sample["__key__"]:
+            if field in sample:
+                self._ask("the sample has two members for one field", key, field)
+                return sample if self.is_stopped else None
+            done = None
+        else:
+            done = sample if sample is not None and self._is_sound(sample) else None
+            sample = self.sample = {"__key__": key, **self.about}
+        if is_wanted:
+            sample[field] = payload
+        return done
 
     def finish(self, *, has_end: bool = True) -> Iterator[dict[str, Any]]:
         """The last sample; of a shard without an end, if it has what all others have."""

@@ -122,15 +122,21 @@ def group_by_keys(
             name = found.get("fname")
             if shard is not None and (not name or found["__url__"] != shard.about["__url__"]):
                 ended, shard = shard, None
-                cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
-                if not (found.get("__bad__") and ended.may_have(cut_key)):
-                    yield from ended.finish(has_end=found.get("__has_end__", True))
+                yield from _last_of(ended, found, keys)
+                if ended.is_stopped:
+                    return
             if not name:
                 continue
             if shard is None:
                 origin = _origin(found["__url__"], found.get("__local_path__"))
-                shard = ShardSamples(origin, handler, keys, lcase, wanted)
-            yield from shard.add([(name, found["data"])])
+                shard = ShardSamples(origin, handler)
+            key, field = keys(name)
+            if key is None or field is None:
+                continue
+            field = field.lower() if lcase else field
+            is_wanted = wanted is None or field in wanted
+            if (done := shard.put(key, field, found["data"], is_wanted=is_wanted)) is not None:
+                yield done
         except Exception as error:
             if handler(error):
                 continue
@@ -139,6 +145,17 @@ def group_by_keys(
             return
     if shard is not None:
         yield from shard.finish()
+
+
+def _last_of(
+    shard: ShardSamples,
+    found: dict[str, Any],
+    keys: Callable[[str], tuple[str | None, str | None]],
+) -> Iterator[dict[str, Any]]:
+    """The last sample of a shard, by the mark or the member behind it."""
+    cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
+    if not (found.get("__bad__") and shard.may_have(cut_key)):
+        yield from shard.finish(has_end=found.get("__has_end__", True))
 
 
 def expand_samples(

@@ -30,7 +30,7 @@ from shardwise.engine.processes.shared_memory import (
     mapped,
     max_slots,
 )
-from shardwise.errors import StorageError
+from shardwise.errors import StorageError, WorkerError
 
 __all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
 
@@ -52,9 +52,9 @@ class _MainPickler(pickle.Pickler):
     """
 
     def persistent_id(self, value: Any) -> str | None:
-        """The name of such a class or function."""
+        """Its name; None for others, and for what is local to a function: those do not pickle."""
         is_main = isinstance(value, (type, FunctionType)) and value.__module__ == "__main__"
-        return value.__qualname__ if is_main else None
+        return value.__qualname__ if is_main and value.__qualname__.isidentifier() else None
 
 
 class _MainUnpickler(pickle.Unpickler):
@@ -64,12 +64,13 @@ class _MainUnpickler(pickle.Unpickler):
         """The program's own class or function.
 
         Raises:
-            TypeError: it is local to a function, or inside of a class.
+            WorkerError: it has none of this name: a function made the class before workers began.
         """
         try:
             return getattr(sys.modules["__main__"], name)
         except AttributeError:
-            raise TypeError(
+            # Of which batch it is, is not known: this error ends the workers.
+            raise WorkerError(
                 f"a batch from a worker process holds an object of {name!r}: define that at the "
                 "top of the program or in a module, or choose threads with num_workers=0"
             ) from None

@@ -1,9 +1,9 @@
 """The disk space of the cache and its statistics, shared by all its processes in one file.
 
 Keeps the limit, and I8: the numbers are read and written under a `flock`, which the kernel drops
-when its holder dies. A mark is set during a change: a process that finds it set, or
-the machine rebooted since, counts the files instead of trusting the number. The lock is taken for
-each block that is fetched, never for a cached one.
+when its holder dies. A mark is set during a change: a process that finds it set, or the machine
+rebooted since, counts the files instead of trusting the number. The lock is taken for each block
+that is fetched, never for a cached one.
 """
 
 from __future__ import annotations
