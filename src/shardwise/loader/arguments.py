@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from shardwise.collate import named
@@ -77,7 +77,7 @@ def checked_names(
         )
     if as_tuple is None:
         return None
-    if isinstance(as_tuple, str | bytes) or not isinstance(as_tuple, Sequence):
+    if isinstance(as_tuple, str | bytes | set | frozenset) or not isinstance(as_tuple, Iterable):
         one = as_tuple if isinstance(as_tuple, str) else "cls"
         raise TypeError(f"as_tuple={as_tuple!r:.80}: give a sequence of names, such as ({one!r},)")
     names = tuple(as_tuple)
