@@ -321,7 +321,7 @@ def _refuse_foreign(job: Job) -> None:
     """Refuse a directory that has such shards, and no state."""
     names = [job.name(number) for number in job.shards()]
     if job.place.is_local:
-        there = job.place.sizes()
+        there = job.place.names()
         found = [name for name in names if name in there]
     else:
         found = [name for name in names[:1] if job.place.has(name)]

@@ -212,7 +212,7 @@ class Account:
                 newest.noted(line)
 
     def go_back(self) -> None:
-        """A state is loaded, perhaps an older one: what comes is in another file than what was."""
+        """A state is loaded, perhaps an older one: the lines after it go to another file."""
         if self._file is not None:
             self._file.end_run()
 
