@@ -24,8 +24,8 @@ def as_tar_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     for field, value in sample.items():
         if field == "__key__" or value is None:
             continue
-        extension, given = _extension(field, value)
-        made[f"{field.lower()}{extension}"] = given
+        extension, encoded = _extension(field, value)
+        made[f"{field.lower()}{extension}"] = encoded
     return made
 
 

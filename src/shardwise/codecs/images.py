@@ -113,10 +113,10 @@ def image(
         size = (int(both[0]), int(both[1]))
     decoder = Image(mode, size, fit, layout, dtype, orient, antialias, max_pixels, interpolation)
     options = {"scale": scale, "ratio": ratio, "flip": flip, "stream": stream}
-    given = {name: value for name, value in options.items() if value is not None}
+    crop_options = {name: value for name, value in options.items() if value is not None}
     if crop is None:
-        if given:
-            shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        if crop_options:
+            shown = ", ".join(f"{name}={value!r}" for name, value in crop_options.items())
             raise ValueError(f"image({shown}) is about random crops: add crop='random'")
         return decoder
     if crop != "random":

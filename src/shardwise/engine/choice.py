@@ -85,8 +85,8 @@ class ExecutorOptions:
             if value is not None and whole(name, value) < 0:
                 raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
         if isinstance(self.executor, ExecutorFactory):
-            given = {"num_workers": self.num_workers, "num_threads": self.num_threads}
-            named = " and ".join(f"{name}={value}" for name, value in given.items() if value)
+            counts = {"num_workers": self.num_workers, "num_threads": self.num_threads}
+            named = " and ".join(f"{name}={value}" for name, value in counts.items() if value)
             if named:
                 raise ValueError(
                     f"executor={self.executor!r} makes no batches here: leave out {named}"

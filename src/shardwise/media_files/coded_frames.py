@@ -66,10 +66,10 @@ def read_segments(
     Raises:
         DataError: a group's checksum is not the one of the index.
     """
-    held = index.payloads_of(track)
-    if held is not None:
+    stored = index.payloads_of(track)
+    if stored is not None:
         parts: list[list[bytes] | list[memoryview]] = [
-            [held[number] for number in segment.samples.tolist()] for segment in segments
+            [stored[number] for number in segment.samples.tolist()] for segment in segments
         ]
     else:
         samples = np.concatenate([segment.samples for segment in segments])

@@ -90,14 +90,14 @@ def decode_frames(
 
     segments = track.segments(frames[shown])
     coded = read_segments(index, track, segments, reader)
-    held = decoder_bytes(track.height, track.width)
+    memory = decoder_bytes(track.height, track.width)
     rgb: RgbPictures | None = None
     runs: list[Run] = []
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
         nonlocal rgb
         rgb = rgb or RgbPictures(*form.scaled)
-        with picture_memory().hold(held):
+        with picture_memory().hold(memory):
             decode_with_pyav(track, segment, payloads, rgb, limits=limits, place=place)
 
     for segment, part in zip(segments, coded, strict=True):
@@ -116,7 +116,7 @@ def decode_frames(
             decode(*without_unneeded(track, earlier, part))
     for group in joined_runs(track, runs):
         extra = call_bytes(form, sum(len(segment.wanted) for segment, _ in group))
-        with picture_memory().hold(held + extra):
+        with picture_memory().hold(memory + extra):
             decode_with_torchcodec(track, group, form, place=place)
     return out
 

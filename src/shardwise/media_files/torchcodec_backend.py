@@ -148,11 +148,11 @@ def _give_out(
     at_once = _call_frames(form)
     for begin in range(0, len(order), at_once):
         rows = order[begin : begin + at_once]
-        given = decoder.get_frames_at(np.searchsorted(shown, wanted_pts[rows]).tolist())
-        pixels: NDArray[np.uint8] = given.data.numpy()
+        decoded = decoder.get_frames_at(np.searchsorted(shown, wanted_pts[rows]).tolist())
+        pixels: NDArray[np.uint8] = decoded.data.numpy()
         if pixels.shape[1:] != (*form.scaled, 3):
             raise RuntimeError(f"the pictures are {pixels.shape[1:]}, not {(*form.scaled, 3)}")
-        pts = np.rint(given.pts_seconds.numpy() * SECOND_TICKS).astype(np.int64)
+        pts = np.rint(decoded.pts_seconds.numpy() * SECOND_TICKS).astype(np.int64)
         if (pts != wanted_pts[rows]).any():
             # torchcodec takes the next picture for one that the decoder leaves out.
             raise RuntimeError("the decoder leaves out pictures")
@@ -160,7 +160,7 @@ def _give_out(
             for number, picture in zip(segment.wanted[rows].tolist(), pixels, strict=True):
                 place(number, picture)
         # Not beside the next ones.
-        del given, pixels, picture
+        del decoded, pixels, picture
 
 
 def _mappings(shown: NDArray[np.int64]) -> str:

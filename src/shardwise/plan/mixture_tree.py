@@ -38,15 +38,15 @@ def whole_parts(shares: Sequence[Fraction], total: int | None = None) -> list[in
     """
     if total is None:
         common = lcm(*(share.denominator for share in shares))
-        exact = [int(share * common) for share in shares]
-        divisor = gcd(*exact)
-        if sum(exact) // divisor <= MAX_PARTS:
-            return [part // divisor for part in exact]
+        whole_parts = [int(share * common) for share in shares]
+        divisor = gcd(*whole_parts)
+        if sum(whole_parts) // divisor <= MAX_PARTS:
+            return [part // divisor for part in whole_parts]
         total = MAX_PARTS
     whole = sum(shares)
-    wanted = [share * total / whole for share in shares]
-    parts = [max(int(want), want > 0) for want in wanted]
-    by_rest = sorted(range(len(parts)), key=lambda i: parts[i] - wanted[i])
+    quotas = [share * total / whole for share in shares]
+    parts = [max(int(quota), quota > 0) for quota in quotas]
+    by_rest = sorted(range(len(parts)), key=lambda i: parts[i] - quotas[i])
     for i in by_rest[: max(0, total - sum(parts))]:
         parts[i] += 1
     # Shares that were raised to 1 part take it from the largest.

@@ -208,17 +208,17 @@ class ClipSource(EpochReads):
         """The bytes of clips; those of one video share what they have in common."""
         field = self.options.field
         has_sound = not {f"{field}.audio", mask_of(f"{field}.audio")}.isdisjoint(names)
-        wanted: dict[int, list[tuple[int, int]]] = {}
+        needed: dict[int, list[tuple[int, int]]] = {}
         for clip in chosen:
             ranges = clip.ranges(pictures=field in names, sound=has_sound)
-            wanted.setdefault(clip.sample, []).extend(ranges)
-        wanted = {sample: joined_ranges(ranges) for sample, ranges in wanted.items() if ranges}
-        held = dict(self._files.read(wanted)) if wanted else {}
-        num_bytes = sum(len(data) for parts in held.values() for _, data in parts)
+            needed.setdefault(clip.sample, []).extend(ranges)
+        needed = {sample: joined_ranges(ranges) for sample, ranges in needed.items() if ranges}
+        read = dict(self._files.read(needed)) if needed else {}
+        num_bytes = sum(len(data) for parts in read.values() for _, data in parts)
         clips = []
         for each in chosen:
             fetch = partial(self._fetched, each.sample)
-            reader = HeldRanges(each.index.num_bytes, held.get(each.sample, []), fetch)
+            reader = HeldRanges(each.index.num_bytes, read.get(each.sample, []), fetch)
             clips.append(Clip(reader, each.index, each.frames, each.ticks))
         return clips, num_bytes
 

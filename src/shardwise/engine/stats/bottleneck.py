@@ -128,8 +128,8 @@ def wanted_servers(stats: Mapping[str, Any], num_servers: int) -> int:
     wall_s: float = stats["wall_s"]
     used_s: float = max(wall_s - stats["wait_s"], wall_s / _MAX_WANTED)
     # Not by the share, whose rounding would ask for one more.
-    wanted: float = num_servers * wall_s / used_s
-    return math.ceil(wanted)
+    needed: float = num_servers * wall_s / used_s
+    return math.ceil(needed)
 
 
 def _advice(
@@ -151,8 +151,8 @@ def _advice(
         advice = "pin_memory copies each batch here: leave it out where that does not pay"
     elif concurrency.executor == "service":
         waited = stats["wait_s"] / stats["wall_s"]
-        wanted = wanted_servers({**stats, "bound_by": stage}, concurrency.num_threads)
-        advice = f"the trainer waited {_percent(waited)} of it: {wanted} servers would keep up"
+        needed = wanted_servers({**stats, "bound_by": stage}, concurrency.num_threads)
+        advice = f"the trainer waited {_percent(waited)} of it: {needed} servers would keep up"
     elif concurrency.executor == "inline":
         advice = "nothing is made ahead: leave out executor='inline' or num_threads=0"
     elif stage == "read" and _cpu_share(stats) > _ON_CORE:

@@ -51,11 +51,11 @@ class TokenReader:
 
         One gather from a view of overlapping rows.
         """
-        held = self.files[file]
+        info = self.files[file]
         size = self.dtype.itemsize
-        rows = (held.num_tokens - 1) // block
+        rows = (info.num_tokens - 1) // block
         view: NDArray[Any] = np.ndarray(
-            (rows, block + 1), self.dtype, self._map(file), held.offset, (block * size, size)
+            (rows, block + 1), self.dtype, self._map(file), info.offset, (block * size, size)
         )
         return view[numbers]
 

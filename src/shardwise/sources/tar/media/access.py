@@ -90,7 +90,7 @@ class TarMedia:
         return shards.manifest.urls[shard], shards.index(shard).keys[row]
 
     def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """Ranges of the files of some samples; all remote ones are in flight at once.
 
@@ -103,7 +103,7 @@ class TarMedia:
         """
         shards = self._shards()
         by_shard: dict[int, list[tuple[int, int, int, int]]] = {}
-        for sample, ranges in wanted.items():
+        for sample, ranges in ranges_of.items():
             shard, row = shards.locate(sample)
             ((base, size),) = shards.index(shard).locate_one((self._field,), row)
             for start, stop in ranges:
@@ -124,10 +124,10 @@ class TarMedia:
         buffer = np.empty(begin, np.uint8).data
         if begin:
             read_files(self._pool, reads, buffer)
-        held: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in wanted}
+        found: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in ranges_of}
         for sample, start, low, high in places:
-            held[sample].append((start, buffer[low:high].toreadonly()))
-        yield from held.items()
+            found[sample].append((start, buffer[low:high].toreadonly()))
+        yield from found.items()
 
     def _index(self, sample: int) -> MediaIndex:
         shard, row = self._shards().locate(sample)
