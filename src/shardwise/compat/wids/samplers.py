@@ -101,9 +101,8 @@ class ChunkedSampler(_RangeSampler):
         super().__init__(
             chunked(start, stop, chunksize), seed=seed, shuffle=shuffle, shufflefirst=shufflefirst
         )
-        self.dslength_per_replica = (
-            dslength_per_replica if dslength_per_replica > 0 else stop - start
-        )
+        length = dslength_per_replica if dslength_per_replica > 0 else stop - start
+        self.dslength_per_replica = length
 
     def __len__(self) -> int:
         return self.dslength_per_replica
@@ -112,29 +111,24 @@ class ChunkedSampler(_RangeSampler):
         return cut(super()._line(), 0, self.dslength_per_replica)
 
 
-class DistributedChunkedSampler(
-    ChunkedSampler,
-    torch.utils.data.DistributedSampler[int],
-):
-    """The chunks of one rank: a block of the epoch's line, as long as every other rank's.
+class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSampler[int]):
+    """The chunks of one rank: an equal part of the epoch's line of all chunks.
 
-    The line of all chunks is the same on all ranks, and each rank takes its part of it. In the
-    first epoch it lies in storage order (unless `shufflefirst` is set), later it begins elsewhere
-    and has its chunks in another order: ranks get other samples in every epoch.
+    In the first epoch the line lies in storage order (unless `shufflefirst` is set); later it
+    begins elsewhere and has its chunks in another order, so that ranks get other samples.
 
     A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
     Accelerate divides the batches of a prepared loader, this sampler gives all of them.
 
     Args:
         dataset: anything with a length.
-        num_replicas: how many ranks share the data. What is None of this and `rank` is found: from
-            the process group, else from the launcher's variables.
+        num_replicas: the number of ranks. This and `rank` are found where they are None.
         num_samples: a number of samples from the first on, or a pair of indices; None for all.
             Afterwards, as in torch, the attribute of this name is the number on this rank.
         rank: this process's rank.
         shuffle: False gives the indices in storage order, in every epoch.
         shufflefirst: whether the first epoch changes the order of the chunks, too.
-        seed: makes another order; the same on all ranks.
+        seed: of the order; the same on all ranks.
         drop_last: True leaves out what does not fill all ranks; else some samples are repeated.
         chunksize: samples in a chunk.
 
@@ -207,12 +201,8 @@ class DistributedChunkedSampler(
 
 def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[int, int]:
     """The first index and the one behind the last."""
-    if num_samples is None:
-        start, stop = 0, len(dataset)
-    elif isinstance(num_samples, int):
-        start, stop = 0, num_samples
-    else:
-        start, stop = num_samples
+    bounds = len(dataset) if num_samples is None else num_samples
+    start, stop = (0, bounds) if isinstance(bounds, int) else bounds
     if not 0 <= start < stop <= len(dataset):
         raise ValueError(
             f"samples {start} to {stop} of a dataset of {len(dataset)}: num_samples must be a "
@@ -223,10 +213,8 @@ def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[
 
 def _ranks(rank: int | None, num_replicas: int | None) -> Ranks:
     """Rank and world size: what is not given is found."""
-    if (rank is None) == (num_replicas is None):
-        return discover(rank, num_replicas)
-    found = discover()
-    return discover(
-        found.rank if rank is None else rank,
-        found.world_size if num_replicas is None else num_replicas,
-    )
+    if rank is None and num_replicas is not None:
+        rank = discover().rank
+    elif rank is not None and num_replicas is None:
+        num_replicas = discover().world_size
+    return discover(rank, num_replicas)
