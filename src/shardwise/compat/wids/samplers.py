@@ -156,30 +156,28 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
         chunksize: int = 1_000_000,
     ) -> None:
         ranks = _ranks(rank, num_replicas)
-        start, stop = _bounds(dataset, num_samples)
-        count = stop - start
+        ChunkedSampler.__init__(
+            self,
+            dataset,
+            num_samples=num_samples,
+            chunksize=chunksize,
+            seed=seed,
+            shuffle=shuffle,
+            shufflefirst=shufflefirst,
+        )
+        count = self.dslength_per_replica
         size = count // ranks.world_size if drop_last else -(-count // ranks.world_size)
         if not size:
             raise ValueError(
                 f"{count} samples for {ranks.world_size} ranks, drop_last={drop_last}: some ranks "
                 "would get none; use fewer ranks, or drop_last=False"
             )
-        ChunkedSampler.__init__(
-            self,
-            dataset,
-            dslength_per_replica=size,
-            num_samples=(start, stop),
-            chunksize=chunksize,
-            seed=seed,
-            shuffle=shuffle,
-            shufflefirst=shufflefirst,
-        )
         # What torch's sampler says of itself, which frameworks read.
         self.dataset = dataset  # type: ignore[assignment]
         self.num_replicas = ranks.world_size
         self.rank = ranks.rank
         self.drop_last = bool(drop_last)
-        self.num_samples = size
+        self.dslength_per_replica = self.num_samples = size
         self.total_size = size * ranks.world_size
         self._chunks = self.ranges
         self._count = count

@@ -42,16 +42,14 @@ def compute_file_md5sum(fname: Any) -> str:
 def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
     """Samples as wids has them: ".jpg" and so on, each a stream of bytes, and "__key__"."""
     columns = source.read(np.array(ids, dtype=np.int64))
-    names = [f".{name}" for name in columns.fields]
-    rows = zip(columns.keys, *columns.fields.values(), strict=True)
-    return [_sample(names, payloads, key) for key, *payloads in rows]
-
-
-def _sample(names: Iterable[str], payloads: Iterable[bytes | None], key: str) -> dict[str, Any]:
-    fields = zip(names, payloads, strict=True)
-    sample: dict[str, Any] = {name: io.BytesIO(data) for name, data in fields if data is not None}
-    sample["__key__"] = key
-    return sample
+    samples: list[dict[str, Any]] = [{} for _ in ids]
+    for name, column in columns.fields.items():
+        for sample, payload in zip(samples, column, strict=True):
+            if payload is not None:
+                sample[f".{name}"] = io.BytesIO(payload)
+    for sample, key in zip(samples, columns.keys, strict=True):
+        sample["__key__"] = key
+    return samples
 
 
 class IndexedTarSamples:
@@ -121,7 +119,12 @@ class IndexedTarSamples:
             # It takes several reads, or something is wrong, which these say.
             return samples_of(self.source, [number])[0]
         key, payloads = found
-        return _sample(self._fields, payloads, key)
+        sample: dict[str, Any] = {}
+        for name, payload in zip(self._fields, payloads, strict=True):
+            if payload is not None:
+                sample[name] = io.BytesIO(payload)
+        sample["__key__"] = key
+        return sample
 
     def __repr__(self) -> str:
         return f"<IndexedTarSamples {self.path} {self._length} samples>"
@@ -199,7 +202,7 @@ class LRUShards:
 
     @property
     def _here(self) -> _Opened:
-        return self._opened.get(partial(_Opened, self.lru_size))
+        return self._opened.get(lambda: _Opened(self.lru_size))
 
     @property
     def lru(self) -> LRUCache:

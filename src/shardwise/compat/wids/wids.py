@@ -141,15 +141,14 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def check_cache_misses(self) -> None:
         """Warn, once, if remote shards are opened again and again."""
         accesses, misses = self.get_stats()
-        is_costly = len(self._local_urls) < len(self._urls)
+        is_costly = len(self._local_urls) < len(self._urls) and not self._has_warned
         if is_costly and accesses > _MANY_ACCESSES and misses > _MANY_MISSES * accesses:
-            if not self._has_warned:
-                _logger.warning(
-                    "%d of %d accesses had to open a remote shard: take a sampler that reads "
-                    "chunks, or raise lru_size=%d",
-                    misses, accesses, self.cache.lru_size,
-                )  # fmt: skip
             self._has_warned = True
+            _logger.warning(
+                "%d of %d accesses had to open a remote shard: take a sampler that reads chunks, "
+                "or raise lru_size=%d",
+                misses, accesses, self.cache.lru_size,
+            )  # fmt: skip
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
         """The opened shard of a sample, the sample's number there, and what the list says of it."""
