@@ -77,10 +77,6 @@ def _array(dtype: str, shape: tuple[int, ...] | None, data: bytes) -> NDArray[An
     return np.frombuffer(data[at:], little_endian(dtype)).reshape(shape).copy()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
 def _int(data: bytes) -> int:
     return int(data.decode("utf-8"))
 
@@ -101,7 +97,7 @@ def _pictures(data: bytes) -> list[NDArray[Any]]:
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "str": _text,
+    "str": partial(str, encoding="utf-8"),
     "json": json.loads,
     "str_int": _int,
     "str_float": _float,
