@@ -17,8 +17,7 @@ from shardwise.compat.native.own_stages import (
     urls_of,
     warn_of_lists,
 )
-from shardwise.compat.native.samples import Collate, RunStages
-from shardwise.compat.native.select import chosen
+from shardwise.compat.native.samples import Collate, RunStages, chosen
 from shardwise.compat.native.stages import (
     argument,
     decoder_of,

@@ -23,7 +23,6 @@ import numpy as np
 import torch.utils.data
 
 from shardwise.compat.environment import wids_cache_dir
-from shardwise.compat.wids.ranges import *
 from shardwise.compat.wids.samplers import *
 from shardwise.compat.wids.shards import *
 from shardwise.compat.wids.wids_decode import default_decoder

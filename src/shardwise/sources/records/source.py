@@ -21,8 +21,7 @@ from shardwise.errors import DataError
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of
-from shardwise.sources.records.pictures import raw_picture
+from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of, raw_picture
 from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.storage import FilePool, StorageOptions, is_local, read_files
 
