@@ -11,7 +11,7 @@ import torch.utils.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.compat.wids.ranges import chunked, cut, lengths_to_ranges
+from shardwise.compat.wids.samplers import chunked, cut, lengths_to_ranges
 from shardwise.compat.wids.wids import (
     ChunkedSampler,
     DistributedChunkedSampler,

@@ -18,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.shown import shown
+from shardwise.shown import base_name, shown
 from shardwise.sources.shard_names import ShardNames
 
 __all__ = ["Manifest", "Shard", "ShardView"]
@@ -168,6 +168,12 @@ class Manifest:
         # side="right" skips empty shards.
         shard = np.searchsorted(self.ends, ids, side="right")
         return shard, ids - (self.ends[shard] - self.sizes[shard])
+
+    def row_keys(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> list[str]:
+        """Keys of samples that have no names: the shard's base name, and the row in it."""
+        names = {shard: base_name(self.urls[shard]) for shard in set(shards.tolist())}
+        places = zip(shards.tolist(), rows.tolist(), strict=True)
+        return [f"{names[shard]}:{row}" for shard, row in places]
 
 
 class ShardView(Sequence[Shard]):

@@ -13,8 +13,7 @@ from shardwise.errors import DataError
 from shardwise.sources.litdata import serializers
 from shardwise.sources.litdata.tree import parse
 from shardwise.sources.mds import encodings
-from shardwise.sources.records.forms import BadRowError, column_of
-from shardwise.sources.records.pictures import cut_list, raw_picture
+from shardwise.sources.records.forms import BadRowError, column_of, cut_list, raw_picture
 from shardwise.sources.records.unzip import unzip
 
 MDS = ("str", "json", "str_int", "str_float", "str_decimal", "pil", "jpeg_array", "list[jpeg]",

@@ -17,8 +17,7 @@ from shardwise.compat.native.own_stages import (
     urls_of,
     warn_of_lists,
 )
-from shardwise.compat.native.samples import Collate, RunStages
-from shardwise.compat.native.select import chosen
+from shardwise.compat.native.samples import Collate, RunStages, chosen
 from shardwise.compat.native.stages import (
     argument,
     decoder_of,
@@ -26,8 +25,8 @@ from shardwise.compat.native.stages import (
     is_function,
     is_known,
     kind_of,
-    on_error_of,
     refusal,
+    skips_errors,
     tuple_names,
 )
 from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
@@ -126,10 +125,7 @@ class _Reading:
         self._decoded: set[str] = set()
         self._splitters: tuple[Any, ...] = ()
         self._read(pipeline)
-        if self._stages:
-            self.dataset = self.dataset.map(
-                RunStages(tuple(self._stages), self._tuple_at_first, self._names)
-            )
+        self.dataset = self._made()
         if "batch_size" not in self.options:
             self.options.pop("collate", None)
 
@@ -260,12 +256,16 @@ class _Reading:
 
     def _choose(self, stage: FilterFunction) -> None:
         """A stage that leaves samples out by what is in them: now, and not while they are read."""
-        dataset = self.dataset
-        if self._stages:
-            dataset = dataset.map(RunStages(tuple(self._stages), self._tuple_at_first, self._names))
-        mask = chosen(dataset, argument(stage, 0, "predicate", None), self._names)
+        mask = chosen(self._made(), argument(stage, 0, "predicate", None), self._names)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)
+
+    def _made(self) -> Dataset:
+        """The dataset with the stages so far."""
+        if not self._stages:
+            return self.dataset
+        run = RunStages(tuple(self._stages), self._tuple_at_first, self._names)
+        return self.dataset.map(run)
 
     def _batch(self, stage: Any, size: int, collate: Any, *, partial: bool) -> None:
         if "batch_size" in self.options:
@@ -301,13 +301,9 @@ class _Reading:
         if self._names is not None or stage.kw.get("missing_is_error") is False:
             return False
         known = self.dataset.fields
-        names = []
-        for alternatives in fields_of(stage):
-            there = [name for name in alternatives if name in known]
-            if len(there) != 1:
-                return False
-            names += there
-        if len(set(names)) < len(names):
+        there = [[name for name in names if name in known] for names in fields_of(stage)]
+        names = [name for each in there for name in each]
+        if any(len(each) != 1 for each in there) or len(set(names)) < len(names):
             return False
         self.dataset = self.dataset.select(*names)
         self._names = tuple(names)
@@ -327,5 +323,5 @@ class _Reading:
         return True
 
     def _note_handler(self, stage: Any) -> None:
-        if on_error_of(stage) == "skip":
+        if skips_errors(stage):
             self.options["on_error"] = "skip"

@@ -18,7 +18,8 @@ from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.utils import FilterFunction
 from shardwise.errors import DataError
 
-# Stages by what they are here. "sample": one sample for each, run as they are.
+# Stages by what they are here. "sample": one sample for each, run as they are. Of what is cached
+# nothing is kept: a dataset reads it again.
 _KINDS: dict[Any, str] = {
     mapping._map: "sample",
     mapping._map_dict: "sample",
@@ -36,14 +37,11 @@ _KINDS: dict[Any, str] = {
     filters._batched: "batched",
     filters._unbatched: "unbatched",
     filters._unlisted: "unbatched",
+    order.detshuffle: "shuffle",
+    order.ShardShuffle: "shuffle",
+    filters.Cached: "nothing",
+    filters.LMDBCached: "nothing",
 }
-_CLASSES: tuple[tuple[Any, str], ...] = (
-    (order.detshuffle, "shuffle"),
-    (order.ShardShuffle, "shuffle"),
-    # What is kept is what would come again: a dataset reads it again.
-    (filters.Cached, "nothing"),
-    (filters.LMDBCached, "nothing"),
-)
 _ADVICE: dict[Any, tuple[str, str]] = {
     order._rsample: (
         "it leaves samples out at random while they are read",
@@ -60,28 +58,29 @@ _ADVICE: dict[Any, tuple[str, str]] = {
 }
 
 
+_OWN = (
+    "it is a function of the whole stream, and a dataset has single samples",
+    "a function of one sample, in .map(fn)",
+)
+
+
+def _known(stage: Any) -> Any:
+    """The function or class of WebDataset's that a stage is of; None for the program's own."""
+    kinds = (stage.f,) if isinstance(stage, FilterFunction) else type(stage).__mro__
+    return next((kind for kind in kinds if kind in _KINDS or kind in _ADVICE), None)
+
+
 def is_known(stage: Any) -> bool:
     """Whether a stage is one of WebDataset's, and not of the program's own."""
-    if isinstance(stage, FilterFunction):
-        return stage.f in _KINDS or stage.f in _ADVICE
-    return any(isinstance(stage, cls) for cls, _ in _CLASSES)
+    return _known(stage) is not None
 
 
 def kind_of(stage: Any) -> str:
     """What to do with a stage: "sample", "decode", "shuffle", ..."""
-    for cls, kind in _CLASSES:
-        if isinstance(stage, cls):
-            return kind
-    if isinstance(stage, FilterFunction):
-        if stage.f in _KINDS:
-            return _KINDS[stage.f]
-        if stage.f in _ADVICE:
-            raise refusal(stage, *_ADVICE[stage.f])
-    raise refusal(
-        stage,
-        "it is a function of the whole stream, and a dataset has single samples",
-        "a function of one sample, in .map(fn)",
-    )
+    known = _known(stage)
+    if known not in _KINDS:
+        raise refusal(stage, *_ADVICE.get(known, _OWN))
+    return _KINDS[known]
 
 
 def refusal(stage: Any, why: str, instead: str) -> ValueError:
@@ -110,34 +109,29 @@ def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
     return stage.args[place] if len(stage.args) > place else stage.kw.get(name, default)
 
 
-def on_error_of(stage: Any) -> str:
-    """What a stage's error handler means: "raise" or "skip"."""
-    known: dict[Any, str] = {
-        handlers.reraise_exception: "raise",
-        handlers.ignore_and_continue: "skip",
-        handlers.warn_and_continue: "skip",
-    }
+def skips_errors(stage: Any) -> bool:
+    """Whether a stage's error handler goes on with the next sample."""
     given: Callable[..., Any] | None = getattr(stage, "handler", None)
     if isinstance(stage, FilterFunction) and stage.f is not itertools.islice:
         bound = inspect.signature(stage.f).bind_partial(None, *stage.args, **stage.kw)
         given = bound.arguments.get("handler")
-    if given is None:
-        return "raise"
-    if given in known:
-        return known[given]
+    if given in (None, handlers.reraise_exception):
+        return False
+    if given in (handlers.ignore_and_continue, handlers.warn_and_continue):
+        return True
     goes_on = given not in (handlers.ignore_and_stop, handlers.warn_and_stop)
     try:
         # Strict: a handler that goes on after some errors only has all others raised.
         goes_on = goes_on and given(DataError("from_webdataset asks if this handler goes on"))
     except Exception:  # noqa: BLE001 - the border to the user's handler
-        return "raise"
+        return False
     if not goes_on:
         raise refusal(
             stage,
             f"handler={getattr(given, '__name__', given)} may end the epoch",
             "on_error='raise', 'skip' or 'replace' of the DataLoader",
         )
-    return "skip"
+    return True
 
 
 def decoder_of(kind: str, stage: FilterFunction) -> Decoder | None:

@@ -1,4 +1,4 @@
-"""Which frames of a video make its clip, and decoding them: what `decoder_kwargs` says.
+"""The clip of a video and the sound of a file, decoded: what `decoder_kwargs` says.
 
 Keeps I3 and I5: what is drawn (rate, scene, first frame) comes from the sample's generator.
 """
@@ -19,8 +19,9 @@ from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.media_files.media_index import index_media
+from shardwise.media_files.sound_window import length_at, open_sound, read_window
 
-__all__ = ["ClipDecoder", "UnfitVideoError"]
+__all__ = ["ClipDecoder", "SoundDecoder", "UnfitVideoError", "check_positive"]
 
 
 class UnfitVideoError(DataError):
@@ -79,7 +80,7 @@ class ClipDecoder:
 
     def __post_init__(self) -> None:
         if self.n_frames is not None:
-            _check_positive("n_frames", self.n_frames)
+            check_positive("n_frames", self.n_frames)
         if self.uniformly_sample and (self.fps is not None or self.n_frames is None):
             raise ValueError(
                 f"uniformly_sample=True with fps={self.fps!r}, n_frames={self.n_frames}: it needs "
@@ -88,7 +89,7 @@ class ClipDecoder:
         if isinstance(self.fps, str):
             if self.fps != "sample":
                 raise ValueError(f"fps={self.fps!r}: must be a number, a list, 'sample' or None")
-            _check_positive("min_fps", self.min_fps)
+            check_positive("min_fps", self.min_fps)
             if self.max_fps < self.min_fps:
                 raise ValueError(f"max_fps={self.max_fps} is below min_fps={self.min_fps}")
         elif self.fps is not None:
@@ -201,7 +202,51 @@ class ClipDecoder:
         return start, stop
 
 
-def _check_positive(name: str, value: Any) -> None:
+@dataclass(frozen=True)
+class SoundDecoder:
+    """Decodes the first seconds of a sound; video2dataset's `AudioDecoder`.
+
+    Args:
+        sample_rate: samples a second of the result.
+        num_channels: 1 for the mean of all; None for the file's.
+        extension: has no effect: the file says what it is.
+        max_length: seconds; zeros follow a shorter sound.
+    """
+
+    sample_rate: int = 48000
+    num_channels: int | None = None
+    extension: str = ""
+    max_length: float = 10
+
+    def __post_init__(self) -> None:
+        if not 100 <= self.sample_rate <= 1_000_000:
+            raise ValueError(f"sample_rate={self.sample_rate}: must be 100 to 1000000")
+        if self.num_channels is not None and not 1 <= self.num_channels <= 64:
+            raise ValueError(f"num_channels={self.num_channels}: must be 1 to 64")
+        if not 0 < self.max_length < 1e5:
+            raise ValueError(f"max_length={self.max_length}: must be seconds above 0")
+
+    def __call__(self, data: bytes) -> dict[str, Any]:
+        """Decode one file: "sound", and what video2dataset puts beside it.
+
+        Raises:
+            DataError: it is damaged, or has no sound.
+        """
+        sound = open_sound(BytesReader(data))
+        count = round(self.max_length * self.sample_rate)
+        masks = torch.zeros(count)
+        masks[: min(count, length_at(sound, self.sample_rate))] = 1.0
+        part = read_window(sound, 0, count, rate=self.sample_rate, channels=self.num_channels)
+        return {
+            "sound": torch.from_numpy(part),
+            "audio_pad_masks": masks,
+            "original_sample_rate": sound.rate,
+            "sample_rate": self.sample_rate,
+        }
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise ValueError if an argument is no whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more")
 

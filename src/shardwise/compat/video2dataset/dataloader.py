@@ -7,12 +7,10 @@ from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from shardwise.compat.video2dataset.clips import ClipDecoder
+from shardwise.compat.video2dataset.clips import ClipDecoder, SoundDecoder, check_positive
 from shardwise.compat.video2dataset.pictures import picture_size
-from shardwise.compat.video2dataset.sample_maker import SampleMaker
+from shardwise.compat.video2dataset.sample_maker import SampleMaker, Selection
 from shardwise.compat.video2dataset.sample_stages import Batches, MadeSamples, with_draws
-from shardwise.compat.video2dataset.selection import Selection
-from shardwise.compat.video2dataset.sounds import SoundDecoder
 from shardwise.compat.video2dataset.video_dataset import VideoDataset
 from shardwise.compat.webdataset import autodecode
 from shardwise.compat.webdataset.handlers import reraise_exception
@@ -97,8 +95,7 @@ def get_video_dataset(
         TypeError: `decoder_kwargs` has unknown names.
         ImportError: `langdetect` is missing.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r}: must be a whole number, 1 or more")
+    check_positive("batch_size", batch_size)
     if repeat is not None and (repeat == 0 or repeat < -1):
         raise ValueError(f"repeat={repeat!r}: must be 1 or more, or -1 or None for no end")
     for name, value in (

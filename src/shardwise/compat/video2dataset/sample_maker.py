@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.compat.video2dataset.clips import ClipDecoder
+from shardwise.compat.video2dataset.clips import ClipDecoder, SoundDecoder
 from shardwise.compat.video2dataset.pictures import PictureSize
-from shardwise.compat.video2dataset.selection import Selection
-from shardwise.compat.video2dataset.sounds import SoundDecoder
 from shardwise.compat.webdataset.autodecode import Decoder, DecodingError
 from shardwise.dataset.keyed_random import SampleKeys
 
-__all__ = ["DRAW", "SampleMaker", "UnwantedError"]
+__all__ = ["DRAW", "SampleMaker", "Selection", "UnwantedError"]
 
 # Where a sample carries (seed, pass) on its way to the decoder.
 DRAW = "__draw__"
@@ -27,6 +26,42 @@ class UnwantedError(Exception):
         super().__init__(reason, message)
         self.reason = reason
         self.message = message
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The conditions for a sample.
+
+    Attributes:
+        keys: what it must have.
+        aesthetics: its json's "AESTHETIC_SCORE" must be this or more.
+        languages: its text must be in one of these, by `langdetect`.
+        unsafe: its json's "punsafe" must be below this.
+    """
+
+    keys: tuple[str, ...]
+    aesthetics: float | None = None
+    languages: tuple[str, ...] | None = None
+    unsafe: float | None = None
+
+    @property
+    def asks_metadata(self) -> bool:
+        """Whether decoded fields are asked for."""
+        return not (self.aesthetics is None and self.languages is None and self.unsafe is None)
+
+    def refuse(self, sample: Mapping[str, Any]) -> str | None:
+        """Why a decoded sample is not selected; None if it is.
+
+        Raises:
+            KeyError: it lacks the entry that a condition asks for.
+        """
+        if self.aesthetics is not None and _entry(sample, "AESTHETIC_SCORE") < self.aesthetics:
+            return "aesthetics"
+        if self.languages is not None and _language(sample) not in self.languages:
+            return "language"
+        if self.unsafe is not None and _entry(sample, "punsafe") >= self.unsafe:
+            return "unsafe"
+        return None
 
 
 @dataclass(frozen=True)
@@ -100,3 +135,25 @@ def _word(sample: Mapping[str, Any]) -> int:
     shard = str(sample.get("__url__")).rpartition("/")[2]
     text = f"{shard}\0{sample.get('__key__')}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _entry(sample: Mapping[str, Any], name: str) -> float:
+    metadata = sample.get("json")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(name), int | float):
+        raise KeyError(
+            f"the sample {sample.get('__key__')!r} of {sample.get('__url__')} has no number "
+            f"{name!r} in its json field, which a threshold asks for"
+        )
+    return float(metadata[name])
+
+
+def _language(sample: Mapping[str, Any]) -> str | None:
+    """The likeliest language of the text; None where there is none to be seen."""
+    langdetect: Any = importlib.import_module("langdetect")
+    # It draws at random unless it is seeded: the same text must have the same language.
+    langdetect.DetectorFactory.seed = 0
+    try:
+        found = langdetect.detect_langs(sample["txt"])
+    except langdetect.LangDetectException:
+        return None
+    return str(max(found, key=lambda each: each.prob).lang)

@@ -13,15 +13,45 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
 from shardwise.compat.video2dataset.clips import UnfitVideoError
-from shardwise.compat.video2dataset.left_out import LeftOut
 from shardwise.compat.video2dataset.sample_maker import DRAW, UnwantedError
 from shardwise.compat.webdataset.filters import combine_values
 from shardwise.compat.webdataset.readers import CURRENT_PASS
+from shardwise.torch.shared_integers import SharedIntegers
 
-__all__ = ["Batches", "MadeSamples", "collate", "with_draws"]
+__all__ = ["REASONS", "Batches", "LeftOut", "MadeSamples", "collate", "with_draws"]
 
 CORRUPTED = "__corrupted__"
+REASONS = (
+    "too short", "too few fps", "bad", "missing keys", "aesthetics", "language", "unsafe",
+    "last batch",
+)  # fmt: skip
+# Each worker counts in cells of its own, so that no lock is needed.
+_MAX_WORKERS = 256
+
+
+class LeftOut:
+    """Counts in memory that workers share with the program."""
+
+    def __init__(self) -> None:
+        self._cells = SharedIntegers([0] * (len(REASONS) * _MAX_WORKERS))
+
+    def add(self, reason: str, count: int = 1) -> None:
+        """Count samples of this worker."""
+        info = get_worker_info()
+        worker = 0 if info is None else info.id % _MAX_WORKERS
+        cell = worker * len(REASONS) + REASONS.index(reason)
+        self._cells[cell] = self._cells[cell] + count
+
+    def counts(self) -> dict[str, int]:
+        """How many by reason, since the dataset was made; reasons without any are left away."""
+        totals = {
+            reason: sum(self._cells[w * len(REASONS) + i] for w in range(_MAX_WORKERS))
+            for i, reason in enumerate(REASONS)
+        }
+        return {reason: total for reason, total in totals.items() if total}
 
 
 def with_draws(source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -58,15 +88,13 @@ class MadeSamples:
             try:
                 made = self.make(sample)
             except UnwantedError as unwanted:
-                reasons[unwanted.reason] += 1
-                self.left_out.add(unwanted.reason)
+                self._count(unwanted.reason, reasons)
                 last = f"{sample.get('__key__')!r} of {sample.get('__url__')}: {unwanted.message}"
                 continue
             except Exception as error:  # noqa: BLE001 - the user's functions, for the user's handler
                 goes_on = self.handler(error)
-                reason = _reason(error)
-                reasons[reason] += 1
-                self.left_out.add(reason)
+                cause = error.__cause__
+                self._count(cause.lack if isinstance(cause, UnfitVideoError) else "bad", reasons)
                 last = str(error)
                 if not goes_on:
                     break
@@ -80,6 +108,10 @@ class MadeSamples:
             yield made
         if reasons:
             self._say(reasons, num, last)
+
+    def _count(self, reason: str, reasons: Counter[str]) -> None:
+        reasons[reason] += 1
+        self.left_out.add(reason)
 
     def _say(self, reasons: Counter[str], num: int, last: str) -> None:
         if reasons["missing keys"] == num:
@@ -96,11 +128,6 @@ class MadeSamples:
             counts,
             last,
         )
-
-
-def _reason(error: BaseException) -> str:
-    cause = error.__cause__
-    return cause.lack if isinstance(cause, UnfitVideoError) else "bad"
 
 
 @dataclass(eq=False)

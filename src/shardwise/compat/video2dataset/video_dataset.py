@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.compat.video2dataset.left_out import LeftOut
+from shardwise.compat.video2dataset.sample_stages import LeftOut
 from shardwise.compat.webdataset.compat import WebDataset
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.readers import find_ranks, find_reader

@@ -46,10 +46,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.wids"), name)
-    # The next look-up finds it at once.
-    globals()[name] = value
-    return value
+    return getattr(import_module(f"{__name__}.wids"), name)
 
 
 def __dir__() -> list[str]:

@@ -3,18 +3,119 @@
 Every sampler has a true length and `set_epoch`, and moves on to the next epoch by itself where
 that is not called. The divided one keeps I1 and I2: each rank gets the same number of indices, and
 all of them together cover the data.
+
+A line is a row of half-open ranges of indices, read one after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+import random
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
+import numpy as np
 import torch.utils.data
 
-from shardwise.compat.wids.ranges import Range, chunked, cut, indices, lengths_to_ranges, shuffled
+from shardwise.plan import Permutation, mix
 from shardwise.ranks import Ranks, discover
 from shardwise.torch.order import dividing_caller
+
+Range = tuple[int, int]
+
+# Words that keep the keys of different uses apart.
+_ORDER, _TURN, _WITHIN = 1, 2, 3
+# Indices that are computed at a time.
+_BLOCK = 8192
+
+
+def lengths_to_ranges(lengths: Sequence[int]) -> list[Range]:
+    """One range a shard, for the lengths of shards that follow one another.
+
+    >>> lengths_to_ranges([3, 0, 2])
+    [(0, 3), (3, 3), (3, 5)]
+    """
+    ends = np.cumsum(np.asarray(lengths, dtype=np.int64)).tolist()
+    return [(end - int(length), end) for end, length in zip(ends, lengths, strict=True)]
+
+
+def chunked(start: int, stop: int, size: int) -> list[Range]:
+    """Cut [start, stop) into ranges of `size`; the last one may be shorter."""
+    if size < 1:
+        raise ValueError(f"chunksize={size}: at least one sample")
+    return [(low, min(low + size, stop)) for low in range(start, stop, size)]
+
+
+def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = False) -> list[Range]:
+    """The ranges in the order of an epoch.
+
+    With `turn` the line begins somewhere in the middle of itself, so that its equal parts hold
+    other samples in every epoch, however few the ranges are.
+    """
+    order = Permutation(len(ranges), mix(_ORDER, seed, epoch))(np.arange(len(ranges)))
+    line = [ranges[place] for place in order.tolist()]
+    length = sum(stop - start for start, stop in line)
+    if not turn or not length:
+        return line
+    first = mix(_TURN, seed, epoch) % length
+    return cut(line, first, first + length)
+
+
+def cut(line: Sequence[Range], start: int, stop: int) -> list[Range]:
+    """The part of a line between two positions; past its end the line begins again.
+
+    >>> cut([(0, 4), (10, 13)], 3, 9)
+    [(3, 4), (10, 13), (0, 2)]
+    """
+    filled = [piece for piece in line if piece[0] < piece[1]]
+    ends = np.cumsum([high - low for low, high in filled])
+    found: list[Range] = []
+    while start < stop:
+        position = start % int(ends[-1])
+        place = int(np.searchsorted(ends, position, side="right"))
+        low, high = filled[place]
+        low = high - (int(ends[place]) - position)
+        taken = min(high - low, stop - start)
+        found.append((low, low + taken))
+        start += taken
+    return found
+
+
+def indices(ranges: Sequence[Range], seed: int, epoch: int, *, shuffle: bool) -> Iterator[int]:
+    """The indices of ranges, one range after another; each one shuffled if asked for."""
+    for number, (start, stop) in enumerate(ranges):
+        size = stop - start
+        within = Permutation(size, mix(_WITHIN, seed, epoch, number, start)) if shuffle else None
+        for first in range(0, size, _BLOCK):
+            places = np.arange(first, min(first + _BLOCK, size), dtype=np.int64)
+            yield from ((places if within is None else within(places)) + start).tolist()
+
+
+def intersect_range(a: Range, b: Range) -> Range | None:
+    """What two ranges share; None if that is nothing."""
+    start, stop = max(a[0], b[0]), min(a[1], b[1])
+    return (start, stop) if start < stop else None
+
+
+def intersect_ranges(rangelist: Iterable[Range], r: Range) -> list[Range]:
+    """What a range shares with each of others, where that is something."""
+    return [shared for a in rangelist if (shared := intersect_range(a, r)) is not None]
+
+
+def iterate_ranges(
+    ranges: Sequence[Range],
+    rng: random.Random,
+    indexshuffle: bool = True,
+    shardshuffle: bool = True,
+) -> Iterator[int]:
+    """The indices of ranges in wids' order for a generator; the samplers here have their own."""
+    order = list(range(len(ranges)))
+    if shardshuffle:
+        rng.shuffle(order)
+    for place in order:
+        inside = list(range(*ranges[place]))
+        if indexshuffle:
+            rng.shuffle(inside)
+        yield from inside
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):
@@ -101,9 +202,8 @@ class ChunkedSampler(_RangeSampler):
         super().__init__(
             chunked(start, stop, chunksize), seed=seed, shuffle=shuffle, shufflefirst=shufflefirst
         )
-        self.dslength_per_replica = (
-            dslength_per_replica if dslength_per_replica > 0 else stop - start
-        )
+        length = dslength_per_replica if dslength_per_replica > 0 else stop - start
+        self.dslength_per_replica = length
 
     def __len__(self) -> int:
         return self.dslength_per_replica
@@ -112,29 +212,24 @@ class ChunkedSampler(_RangeSampler):
         return cut(super()._line(), 0, self.dslength_per_replica)
 
 
-class DistributedChunkedSampler(
-    ChunkedSampler,
-    torch.utils.data.DistributedSampler[int],
-):
-    """The chunks of one rank: a block of the epoch's line, as long as every other rank's.
+class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSampler[int]):
+    """The chunks of one rank: an equal part of the epoch's line of all chunks.
 
-    The line of all chunks is the same on all ranks, and each rank takes its part of it. In the
-    first epoch it lies in storage order (unless `shufflefirst` is set), later it begins elsewhere
-    and has its chunks in another order: ranks get other samples in every epoch.
+    In the first epoch the line lies in storage order (unless `shufflefirst` is set); later it
+    begins elsewhere and has its chunks in another order, so that ranks get other samples.
 
     A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
     Accelerate divides the batches of a prepared loader, this sampler gives all of them.
 
     Args:
         dataset: anything with a length.
-        num_replicas: how many ranks share the data. What is None of this and `rank` is found: from
-            the process group, else from the launcher's variables.
+        num_replicas: the number of ranks. This and `rank` are found where they are None.
         num_samples: a number of samples from the first on, or a pair of indices; None for all.
             Afterwards, as in torch, the attribute of this name is the number on this rank.
         rank: this process's rank.
         shuffle: False gives the indices in storage order, in every epoch.
         shufflefirst: whether the first epoch changes the order of the chunks, too.
-        seed: makes another order; the same on all ranks.
+        seed: of the order; the same on all ranks.
         drop_last: True leaves out what does not fill all ranks; else some samples are repeated.
         chunksize: samples in a chunk.
 
@@ -162,30 +257,28 @@ class DistributedChunkedSampler(
         chunksize: int = 1_000_000,
     ) -> None:
         ranks = _ranks(rank, num_replicas)
-        start, stop = _bounds(dataset, num_samples)
-        count = stop - start
+        ChunkedSampler.__init__(
+            self,
+            dataset,
+            num_samples=num_samples,
+            chunksize=chunksize,
+            seed=seed,
+            shuffle=shuffle,
+            shufflefirst=shufflefirst,
+        )
+        count = self.dslength_per_replica
         size = count // ranks.world_size if drop_last else -(-count // ranks.world_size)
         if not size:
             raise ValueError(
                 f"{count} samples for {ranks.world_size} ranks, drop_last={drop_last}: some ranks "
                 "would get none; use fewer ranks, or drop_last=False"
             )
-        ChunkedSampler.__init__(
-            self,
-            dataset,
-            dslength_per_replica=size,
-            num_samples=(start, stop),
-            chunksize=chunksize,
-            seed=seed,
-            shuffle=shuffle,
-            shufflefirst=shufflefirst,
-        )
         # What torch's sampler says of itself, which frameworks read.
         self.dataset = dataset  # type: ignore[assignment]
         self.num_replicas = ranks.world_size
         self.rank = ranks.rank
         self.drop_last = bool(drop_last)
-        self.num_samples = size
+        self.dslength_per_replica = self.num_samples = size
         self.total_size = size * ranks.world_size
         self._chunks = self.ranges
         self._count = count
@@ -207,12 +300,8 @@ class DistributedChunkedSampler(
 
 def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[int, int]:
     """The first index and the one behind the last."""
-    if num_samples is None:
-        start, stop = 0, len(dataset)
-    elif isinstance(num_samples, int):
-        start, stop = 0, num_samples
-    else:
-        start, stop = num_samples
+    bounds = len(dataset) if num_samples is None else num_samples
+    start, stop = (0, bounds) if isinstance(bounds, int) else bounds
     if not 0 <= start < stop <= len(dataset):
         raise ValueError(
             f"samples {start} to {stop} of a dataset of {len(dataset)}: num_samples must be a "
@@ -223,10 +312,8 @@ def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[
 
 def _ranks(rank: int | None, num_replicas: int | None) -> Ranks:
     """Rank and world size: what is not given is found."""
-    if (rank is None) == (num_replicas is None):
-        return discover(rank, num_replicas)
-    found = discover()
-    return discover(
-        found.rank if rank is None else rank,
-        found.world_size if num_replicas is None else num_replicas,
-    )
+    if rank is None and num_replicas is not None:
+        rank = discover().rank
+    elif rank is not None and num_replicas is None:
+        num_replicas = discover().world_size
+    return discover(rank, num_replicas)

@@ -14,7 +14,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import md5
 from pathlib import Path
@@ -22,8 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardwise.compat.wids.names import DefaultLocalname
-from shardwise.compat.wids.wids_dl import fetch
+from shardwise.compat.wids.wids_dl import DefaultLocalname, fetch
 from shardwise.compat.wids.wids_lru import LRUCache
 from shardwise.errors import DataError, MissingShardError
 from shardwise.sources.per_process import PerProcess
@@ -120,11 +118,12 @@ class IndexedTarSamples:
         if found is None:
             # It takes several reads, or something is wrong, which these say.
             return samples_of(self.source, [number])[0]
+        key, payloads = found
         sample: dict[str, Any] = {}
-        for name, payload in zip(self._fields, found[1], strict=True):
+        for name, payload in zip(self._fields, payloads, strict=True):
             if payload is not None:
                 sample[name] = io.BytesIO(payload)
-        sample["__key__"] = found[0]
+        sample["__key__"] = key
         return sample
 
     def __repr__(self) -> str:
@@ -202,12 +201,13 @@ class LRUShards:
         return self.__dict__ | {"accesses": 0, "misses": 0, "last_missed": False}
 
     @property
+    def _here(self) -> _Opened:
+        return self._opened.get(lambda: _Opened(self.lru_size))
+
+    @property
     def lru(self) -> LRUCache:
         """The open shards of this process by URL."""
-        return self._opened.get(self._none_opened).lru
-
-    def _none_opened(self) -> _Opened:
-        return _Opened(LRUCache(self.lru_size))
+        return self._here.lru
 
     def __len__(self) -> int:
         return len(self.lru)
@@ -220,12 +220,12 @@ class LRUShards:
 
     def clear(self) -> None:
         """Let go of all shards; copies stay where they are."""
-        with self._opened.get(self._none_opened).lock:
+        with self._here.lock:
             self.lru.clear()
 
     def get_shard(self, url: str) -> IndexedTarSamples:
         """The opened shard of a URL."""
-        opened = self._opened.get(self._none_opened)
+        opened = self._here
         with opened.lock:
             shard: IndexedTarSamples | None = opened.lru[url]
             self.accesses += 1
@@ -248,12 +248,10 @@ class LRUShards:
         return IndexedTarSamples(path=url) if is_local(url) else open_copy(url, self.localname(url))
 
 
-@dataclass
 class _Opened:
     """The open shards of a process, and the locks of those that are being opened."""
 
-    lru: LRUCache
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    openings: defaultdict[str, threading.Lock] = field(
-        default_factory=lambda: defaultdict(threading.Lock)
-    )
+    def __init__(self, lru_size: int) -> None:
+        self.lru = LRUCache(lru_size)
+        self.lock = threading.Lock()
+        self.openings: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)

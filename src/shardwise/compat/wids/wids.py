@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405 - the names of the other modules are this module's, too, as in wids
 """wids' `ShardListDataset`: samples of a list of shards, by number, in any order.
 
 Local shards are read where they are, through one tar source for all of them: a sample costs what
@@ -22,28 +23,14 @@ import numpy as np
 import torch.utils.data
 
 from shardwise.compat.environment import wids_cache_dir
-from shardwise.compat.wids.names import *  # noqa: F403 - its names are this module's, as in wids
-from shardwise.compat.wids.names import CacheLocalname, hash_dataset_name
-from shardwise.compat.wids.ranges import *  # noqa: F403
-from shardwise.compat.wids.samplers import *  # noqa: F403
-from shardwise.compat.wids.shards import *  # noqa: F403
-from shardwise.compat.wids.shards import (
-    IndexedTarSamples,
-    LRUShards,
-    open_copy,
-    open_local,
-    samples_of,
-)
+from shardwise.compat.wids.samplers import *
+from shardwise.compat.wids.shards import *
 from shardwise.compat.wids.wids_decode import default_decoder
-from shardwise.compat.wids.wids_dl import download_and_open
-from shardwise.compat.wids.wids_specs import *  # noqa: F403
-from shardwise.compat.wids.wids_specs import (
-    check_shards,
-    load_dsdesc_and_resolve,
-    rebase_shardlist,
-)
-from shardwise.compat.wids.wids_tar import *  # noqa: F403
+from shardwise.compat.wids.wids_dl import *
+from shardwise.compat.wids.wids_specs import *
+from shardwise.compat.wids.wids_tar import *
 from shardwise.formats import tar
+from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
@@ -131,12 +118,12 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         self.transformations = interpret_transformations(transformations)
         self._urls = {shard["url"]: shard for shard in self.shards}
         self._local_urls = frozenset(url for url in self._urls if is_local(url))
-        self._local_shards: dict[str, IndexedTarSamples] | None = None
+        self._local_shards: MadeOnce[dict[str, IndexedTarSamples]] = MadeOnce()
         self.cache = LRUShards(lru_size, keep=keep, localname=self.localname, opener=self._open)
         self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_local_shards": None}
+        return self.__dict__ | {"_local_shards": MadeOnce()}
 
     def __len__(self) -> int:
         return self.total_length
@@ -153,15 +140,14 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def check_cache_misses(self) -> None:
         """Warn, once, if remote shards are opened again and again."""
         accesses, misses = self.get_stats()
-        is_costly = len(self._local_urls) < len(self._urls)
+        is_costly = len(self._local_urls) < len(self._urls) and not self._has_warned
         if is_costly and accesses > _MANY_ACCESSES and misses > _MANY_MISSES * accesses:
-            if not self._has_warned:
-                _logger.warning(
-                    "%d of %d accesses had to open a remote shard: take a sampler that reads "
-                    "chunks, or raise lru_size=%d",
-                    misses, accesses, self.cache.lru_size,
-                )  # fmt: skip
             self._has_warned = True
+            _logger.warning(
+                "%d of %d accesses had to open a remote shard: take a sampler that reads chunks, "
+                "or raise lru_size=%d",
+                misses, accesses, self.cache.lru_size,
+            )  # fmt: skip
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
         """The opened shard of a sample, the sample's number there, and what the list says of it."""
@@ -194,7 +180,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def close(self) -> None:
         """Let go of all shards; they are opened again if samples are asked for."""
         self.cache.clear()
-        self._local_shards = None
+        self._local_shards = MadeOnce()
 
     def _checked(self, index: int) -> int:
         number = operator.index(index)
@@ -219,12 +205,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def _open(self, url: str) -> IndexedTarSamples:
         """Open a shard: a local one is a part of one source, a remote one has its own."""
         if url in self._local_urls:
-            # Two threads may both open them: one set stays, and what it costs is in the indexes.
-            opened = self._local_shards
-            if opened is None:
-                local = [shard for url, shard in self._urls.items() if url in self._local_urls]
-                opened = self._local_shards = open_local(local)
-            return opened[url]
+            return self._local_shards.get(self._open_local)[url]
         desc = self._urls[url]
         num_bytes = desc.get("filesize")
         # Ranges can't be read in a process that was forked from one that has read some.
@@ -239,6 +220,9 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         assert isinstance(source, TarSource)
         check_counts([ListedShard(url, desc["nsamples"], num_bytes)], source.manifest.shards)
         return IndexedTarSamples.all_of(source)[0]
+
+    def _open_local(self) -> dict[str, IndexedTarSamples]:
+        return open_local(self._urls[url] for url in self._urls if url in self._local_urls)
 
 
 def interpret_transformations(transformations: Any) -> list[Transformation]:

@@ -83,8 +83,8 @@ def decode_basic(
     counts as unpacked already.
     """
     # Pickles run any code: asked for by name.
-    decoders = _BASIC | (dict.fromkeys(("pkl", "pickle"), pickle.loads) if unpickle else {})
-    return _decode(sample, decoders, skips_gz=True)
+    pickles = dict.fromkeys(("pkl", "pickle"), pickle.loads if unpickle else _refuse_pickle)
+    return _decode(sample, _BASIC | pickles, skips_gz=True)
 
 
 def decode_images_to_pil(sample: Sample, format: Any = True) -> Sample:  # noqa: A002, ARG001
@@ -127,10 +127,6 @@ def _decoded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
         ) from error
 
 
-def _load_array(data: bytes) -> Any:
-    return np.load(io.BytesIO(data), allow_pickle=False)
-
-
 def _load_safetensors(data: bytes) -> Any:
     try:
         from safetensors.torch import load
@@ -157,9 +153,8 @@ _BASIC: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("txt", "text"), partial(str, encoding="utf-8")),
     **dict.fromkeys(("cls", "cls2"), int),
     "json": json.loads,
-    "npy": _load_array,
+    "npy": lambda data: np.load(io.BytesIO(data), allow_pickle=False),
     "mp": msgpack(),
     **dict.fromkeys(("pt", "pth"), torch_tensor()),
     "safetensors": _load_safetensors,
-    **dict.fromkeys(("pkl", "pickle"), _refuse_pickle),
 }

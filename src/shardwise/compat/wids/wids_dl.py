@@ -1,4 +1,4 @@
-"""Copies of remote files, whole or not at all.
+"""Copies of remote files, whole or not at all; and the paths where they lie.
 
 Keeps I6 and I8: a copy gets its name when it has the length that the store states, so a copy that
 is there is whole; a killed download leaves a hidden file that is never read. Locks are the
@@ -8,7 +8,9 @@ kernel's and end with their holder. No command is ever run.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 import shutil
 import time
 from collections import deque
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.wids_cleanup import ExclusiveLock
 from shardwise.errors import DataError, StorageError
 from shardwise.storage import atomic_write
@@ -23,11 +26,49 @@ from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 _CHUNK_BYTES = 8 << 20
+_SAFE_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
+# The longest name that file systems take is 255 bytes; a lock and a temporary file add to it.
+_MAX_NAME = 120
 
 Handler = Callable[[str, str], object]
 
 # The last copies that this process made, for people who look: (remote, local, when, seconds).
 recent_downloads: deque[tuple[str, str, float, float]] = deque(maxlen=1000)
+
+
+def hash_dataset_name(input_string: str) -> str:
+    """16 hex digits that stand for a URL, or for a list without a name."""
+    return hashlib.sha256(input_string.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+class CacheLocalname:
+    """Paths in a directory: the shard's name with a hash of its whole URL before the extension.
+
+    >>> name = CacheLocalname("cache")
+    >>> name("https://host/train/000.tar") == name("https://host/val/000.tar")
+    False
+    """
+
+    def __init__(self, cachedir: str) -> None:
+        self.cachedir = str(cachedir)
+
+    def __call__(self, shard: str) -> str:
+        """The path of the copy of a shard."""
+        digest = hash_dataset_name(shard)
+        base = re.split(r"[?#]", shard, maxsplit=1)[0].rpartition("/")[2]
+        stem, dot, extension = _SAFE_NAME.sub("_", base).lstrip(".")[-_MAX_NAME:].partition(".")
+        return str(Path(self.cachedir) / f"{stem or 'shard'}-{digest}{dot}{extension}")
+
+
+class DefaultLocalname(CacheLocalname):
+    """The same in the user's own directory, or in `WIDS_CACHE` where that is set."""
+
+    def __init__(self, dldir: str | None = None) -> None:
+        super().__init__(wids_cache_dir() if dldir is None else dldir)
+
+
+# The name that older programs call.
+hash_localname = DefaultLocalname
 
 
 class ULockFile(ExclusiveLock):

@@ -10,15 +10,18 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from shardwise.compat.wids.shards import compute_file_md5sum
-from shardwise.compat.wids.wids_specs import KIND, load_remote_dsdesc_raw, urldir
+from shardwise.compat.wids.wids_specs import (
+    KIND,
+    load_remote_dsdesc_raw,
+    urldir,
+    without_none,
+)
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import atomic_write, expand, is_local, local_path
@@ -56,22 +59,19 @@ def make_index(
     md5: bool | None = None,
 ) -> dict[str, Any]:
     """An index of shards, sorted by URL."""
-    shards = expand(urls)
+    urls = expand(urls)
+    shards = TarSource(urls, accept_unfinished=True).manifest.shards
     listed = []
-    for url, shard in zip(
-        shards, TarSource(shards, accept_unfinished=True).manifest.shards, strict=True
-    ):
+    for url, shard in zip(urls, shards, strict=True):
         entry: dict[str, Any] = {"url": url if base is not None else _seen_from(directory, url)}
         if is_local(url) and md5 is not False:
             entry["md5sum"] = compute_file_md5sum(local_path(url))
         elif md5:
             raise DataError("the MD5 of a remote shard is not taken: copy it here first", url=url)
         listed.append({**entry, "nsamples": shard.num_samples, "filesize": shard.num_bytes})
-    index: dict[str, Any] = {"__kind__": KIND, "wids_version": 1}
-    known = {"name": name, "base": base, "info": info}
-    index |= {key: value for key, value in known.items() if value is not None}
-    index["shardlist"] = sorted(listed, key=lambda entry: str(entry["url"]))
-    return index
+    known = without_none({"name": name, "base": base, "info": info})
+    listed.sort(key=lambda entry: str(entry["url"]))
+    return {"__kind__": KIND, "wids_version": 1, **known, "shardlist": listed}
 
 
 def _seen_from(directory: str, url: str) -> str:
@@ -127,17 +127,6 @@ def _write(path: str, index: dict[str, Any]) -> None:
         file.write(json.dumps(index, indent=2) + "\n")
 
 
-@contextmanager
-def _changed(path: str) -> Iterator[dict[str, Any]]:
-    """An index to change; what was there before stays beside it as `.bak`."""
-    before = Path(path).read_bytes()
-    index = load_remote_dsdesc_raw(path)
-    yield index
-    with atomic_write(f"{path}.bak") as file:
-        file.write(before)
-    _write(path, index)
-
-
 @widsindex.command()
 @click.argument("filename")
 @click.option("-n", "--name", help="Set the data set's name.")
@@ -161,20 +150,24 @@ def update(
     """Change an index in place; nothing that is not named changes."""
     if sum((nodir, directory is not None, rebase)) > 1:
         raise click.UsageError("--nodir, --dir and --rebase exclude each other")
-    with _changed(filename) as index:
-        flag = None if keep is None else keep == "yes"
-        known = {"name": name, "info": info, "base": base, "keep": flag}
-        index |= {key: value for key, value in known.items() if value is not None}
-        if not index.get("name"):
-            index["name"] = Path(filename).stem
-        shards = index.get("shardlist", [])
-        if rebase:
-            index["base"] = _common_directory(shards, filename)
-        if nodir or rebase or directory is not None:
-            for shard in shards:
-                file = shard["url"].rpartition("/")[2]
-                shard["url"] = f"{directory.rstrip('/')}/{file}" if directory else file
-            shards.sort(key=lambda shard: str(shard["url"]))
+    before = Path(filename).read_bytes()
+    index = load_remote_dsdesc_raw(filename)
+    flag = None if keep is None else keep == "yes"
+    index |= without_none({"name": name, "info": info, "base": base, "keep": flag})
+    if not index.get("name"):
+        index["name"] = Path(filename).stem
+    shards = index.get("shardlist", [])
+    if rebase:
+        index["base"] = _common_directory(shards, filename)
+    if nodir or rebase or directory is not None:
+        for shard in shards:
+            file = shard["url"].rpartition("/")[2]
+            shard["url"] = f"{directory.rstrip('/')}/{file}" if directory else file
+        shards.sort(key=lambda shard: str(shard["url"]))
+    # The old index stays beside the new one.
+    with atomic_write(f"{filename}.bak") as saved:
+        saved.write(before)
+    _write(filename, index)
 
 
 def _common_directory(shards: list[dict[str, Any]], filename: str) -> str:

@@ -32,11 +32,13 @@ class LRUCache:
         self.cache[key] = value
         self.cache.move_to_end(key)
         while len(self.cache) > self.capacity:
-            self._release(next(iter(self.cache)))
+            del self[next(iter(self.cache))]
 
     def __delitem__(self, key: Any) -> None:
         if key in self.cache:
-            self._release(key)
+            value = self.cache.pop(key)
+            if self.release_handler is not None:
+                self.release_handler(key, value)
 
     def __len__(self) -> int:
         return len(self.cache)
@@ -59,9 +61,4 @@ class LRUCache:
     def clear(self) -> None:
         """Let go of all entries."""
         for key in list(self.cache):
-            self._release(key)
-
-    def _release(self, key: Any) -> None:
-        value = self.cache.pop(key)
-        if self.release_handler is not None:
-            self.release_handler(key, value)
+            del self[key]

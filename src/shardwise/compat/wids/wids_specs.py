@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import IO, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -75,15 +76,10 @@ def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
 
 def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
     """An index as it is written."""
-    if isinstance(source, str):
-        url: str | None = source
-        text: str | bytes
-        # Works in forked processes, too.
-        with open_stream(source) as stream:
-            text = stream.read()
-    else:
-        url = getattr(source, "name", None)
-        text = source.read()
+    url = source if isinstance(source, str) else getattr(source, "name", None)
+    # A stream works in forked processes, too.
+    with open_stream(source) if isinstance(source, str) else nullcontext(source) as stream:
+        text = stream.read()
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -112,35 +108,33 @@ def resolve_dsdesc(
     if index.get("wids_version") != 1:
         raise DataError(f"wids_version is {index.get('wids_version')!r}: version 1 is read")
     root = base if base is not None else index.get("base") or directory
-    shards = _part(
-        index.get("shardlist", []), root, weight=index.get("weight"), name=index.get("name")
-    )
+    own = {"weight": index.get("weight"), "name": index.get("name")}
+    shards = _part(index.get("shardlist", []), root, own)
     for component in index.get("datasets", []):
         source_url = component.get("source_url")
-        weight = component.get("weight")
+        more = {"weight": component.get("weight"), "source_url": source_url}
         under = component.get("base") or root
         if source_url is not None:
-            source_url = urlmerge(root, source_url) if root else source_url
+            source_url = more["source_url"] = urlmerge(root, source_url) if root else source_url
             component = load_remote_dsdesc_raw(source_url)
             under = component.get("base") or urldir(source_url)
             if any("source_url" in part for part in component.get("datasets", [])):
                 raise DataError("it refers to an index that refers to others", url=source_url)
-        shards += _part(
-            component.get("shardlist"),
-            under,
-            weight=weight,
-            source_url=source_url,
-            dataset=component.get("name"),
-        )
+        more["dataset"] = component.get("name")
+        shards += _part(component.get("shardlist"), under, more)
     if not shards:
         raise DataError("the index names no shards")
     return {**index, "shardlist": shards}
 
 
-def _part(shardlist: Any, base: str | None, **more: Any) -> list[dict[str, Any]]:
+def _part(shardlist: Any, base: str | None, more: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Shards of one place, with what holds for all of them."""
-    known = {name: value for name, value in more.items() if value is not None}
-    return [{**known, **shard} for shard in rebase_shardlist(check_shards(shardlist), base)]
+    return [without_none(more) | shard for shard in rebase_shardlist(check_shards(shardlist), base)]
+
+
+def without_none(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that have a value."""
+    return {name: value for name, value in entries.items() if value is not None}
 
 
 def load_dsdesc_and_resolve(

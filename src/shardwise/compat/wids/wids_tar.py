@@ -1,11 +1,14 @@
-"""wids' `TarFileReader`: the members of a tar file by number."""
+"""wids' `TarFileReader`: the members of a tar file by number; and their names, keys and fields."""
 
 from __future__ import annotations
 
 import os
-from typing import IO, Any
+from collections.abc import Sequence
+from itertools import groupby
 
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar
+
+TarFileReader = MMIndexedTar
 
 
 def find_index_file(file: str | os.PathLike[str]) -> str:
@@ -13,13 +16,24 @@ def find_index_file(file: str | os.PathLike[str]) -> str:
     return f"{os.fspath(file)}.index"
 
 
-class TarFileReader(MMIndexedTar):
-    """The regular files in a tar file, in their order."""
+def splitname(fname: str) -> tuple[str, str]:
+    """Key and extension of a member, split at the base name's first dot.
 
-    def __init__(
-        self,
-        file: str | os.PathLike[str] | IO[bytes],
-        index_file: Any = None,  # noqa: ARG002
-        verbose: bool = True,  # noqa: ARG002
-    ) -> None:
-        super().__init__(file)
+    >>> splitname("train.v2/0001.seg.png")
+    ('train.v2/0001', '.seg.png')
+    """
+    directory, slash, base = fname.rpartition("/")
+    stem, dot, extension = base.partition(".")
+    if not dot:
+        raise ValueError(f"the member {fname!r} has no extension")
+    return f"{directory}{slash}{stem}", f".{extension}"
+
+
+def group_by_key(names: Sequence[str]) -> list[list[int]]:
+    """The places of names that stand together and have one key; names without a dot are left out.
+
+    >>> group_by_key(["a.jpg", "a.cls", "README", "b.jpg"])
+    [[0, 1], [3]]
+    """
+    places = [place for place, name in enumerate(names) if "." in name.rpartition("/")[2]]
+    return [list(group) for _, group in groupby(places, key=lambda p: splitname(names[p])[0])]

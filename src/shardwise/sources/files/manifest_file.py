@@ -64,9 +64,9 @@ def read_manifest(
     columns = _columns(rows, url, text=base_name(url).endswith((".csv", ".tsv")))
     chosen = _path_column(columns, path, url)
     base = _directory(url) if root is None else root
-    names = [
-        _name(value, base, url, row) for row, value in enumerate(_as_list(columns.pop(chosen)))
-    ]
+    paths = columns.pop(chosen)
+    values = paths.tolist() if isinstance(paths, np.ndarray) else paths
+    names = [_name(value, base, url, row) for row, value in enumerate(values)]
     endings = sorted({posixpath.splitext(name)[1] for name in names})
     if suffixes is not None:
         lowered = {suffix.lower() for suffix in suffixes}
@@ -89,10 +89,6 @@ def read_manifest(
 def _directory(url: str) -> str:
     head, _, _ = without_query(url).rpartition("/")
     return head or ("/" if url.startswith("/") else ".")
-
-
-def _as_list(column: Column) -> list[Any]:
-    return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
 def _read_rows(url: str, data: bytes) -> list[dict[str, Any]]:

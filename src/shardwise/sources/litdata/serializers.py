@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.sources.litdata import nested
-from shardwise.sources.records.forms import STORED, Form, little_endian
-from shardwise.sources.records.pictures import cut_list, raw_picture
+from shardwise.sources.records.forms import STORED, Form, cut_list, little_endian, raw_picture
 
 __all__ = ["form_of"]
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.sources.records.forms import STORED, Form, little_endian
-from shardwise.sources.records.pictures import cut_list, raw_picture
+from shardwise.sources.records.forms import STORED, Form, cut_list, little_endian, raw_picture
 
 __all__ = ["form_of"]
 
@@ -77,10 +76,6 @@ def _array(dtype: str, shape: tuple[int, ...] | None, data: bytes) -> NDArray[An
     return np.frombuffer(data[at:], little_endian(dtype)).reshape(shape).copy()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
 def _int(data: bytes) -> int:
     return int(data.decode("utf-8"))
 
@@ -101,7 +96,7 @@ def _pictures(data: bytes) -> list[NDArray[Any]]:
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "str": _text,
+    "str": partial(str, encoding="utf-8"),
     "json": json.loads,
     "str_int": _int,
     "str_float": _float,

@@ -43,24 +43,25 @@ def open_file_records(file: File, *, num_records: int, num_bytes: int, url: str)
             url=url,
             offset=min(found, num_bytes),
         )
-    length = 4 * (num_records + 2)
-    if length > num_bytes:
-        raise DataError(
-            f"{num_bytes} bytes can't hold the {num_records} samples of index.json", url=url
-        )
+    length = _header_bytes(num_records, num_bytes, url)
     header = np.frombuffer(file.read(0, length), np.uint8)
     return RecordShard(*offsets_of(header, num_records, num_bytes, url=url))
 
 
 def open_content(content: NDArray[np.uint8], *, num_records: int, url: str) -> RecordShard:
     """The records of a shard whose bytes are all there; raises as `open_file_records` does."""
-    length = 4 * (num_records + 2)
-    if length > len(content):
-        raise DataError(
-            f"{len(content)} bytes can't hold the {num_records} samples of index.json", url=url
-        )
+    length = _header_bytes(num_records, len(content), url)
     starts, ends = offsets_of(content[:length], num_records, len(content), url=url)
     return RecordShard(starts, ends, content)
+
+
+def _header_bytes(num_records: int, num_bytes: int, url: str) -> int:
+    length = 4 * (num_records + 2)
+    if length > num_bytes:
+        raise DataError(
+            f"{num_bytes} bytes can't hold the {num_records} samples of index.json", url=url
+        )
+    return length
 
 
 def offsets_of(

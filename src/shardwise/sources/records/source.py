@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 from shardwise.columns import BytesColumn, Column, Columns
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of
-from shardwise.sources.records.pictures import raw_picture
+from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of, raw_picture
 from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.storage import FilePool, StorageOptions, is_local, read_files
 
@@ -166,7 +164,7 @@ class RecordSource(ABC):
             raise ValueError(f"no field {unknown[0]!r}: the shards have {', '.join(self.fields)}")
         self.manifest.check(ids)
         shards, rows = self.manifest.locate(ids)
-        keys = self._keys(shards, rows)
+        keys = self.manifest.row_keys(shards, rows)
         if not len(ids) or not names:
             return Columns(ids, keys, {name: self._empty(name) for name in names})
         records = self._read_records(shards, rows)
@@ -207,16 +205,6 @@ class RecordSource(ABC):
         if form.layout is not None:
             return np.empty((0, *form.layout[0]), form.layout[1])
         return [] if name in self.traits.value_fields else BytesColumn.of([])
-
-    def _keys(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> list[str]:
-        """Records have no names: the shard's, and the number in it."""
-        names = {
-            shard: base_name(self.manifest.shards[shard].url) for shard in set(shards.tolist())
-        }
-        return [
-            f"{names[shard]}:{row}"
-            for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)
-        ]
 
     def _shard(self, number: int) -> RecordShard:
         def make() -> tuple[RecordShard, int]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Columns
 from shardwise.errors import DataError
-from shardwise.shown import base_name, shown
+from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.tokens.open_files import expand_tokens, open_token_files
@@ -104,10 +104,8 @@ class TokenBlocks(TokenSource):
         counts = [max(0, (file.num_tokens - 1) // self.block) for file in self.files]
         self._refuse_none(sum(counts))
         kind = f"tokens {self.block} {self.reader.dtype.str}"
-        return Manifest(
-            kind,
-            [Shard(f.url, n, f.stat.num_bytes) for f, n in zip(self.files, counts, strict=True)],
-        )
+        files = zip(self.files, counts, strict=True)
+        return Manifest(kind, [Shard(f.url, count, f.stat.num_bytes) for f, count in files])
 
     @property
     def num_dropped(self) -> int:
@@ -124,9 +122,7 @@ class TokenBlocks(TokenSource):
         """
         ids = np.asarray(ids, dtype=np.int64)
         shards, rows = self.manifest.locate(ids)
-        names = [base_name(file.url) for file in self.files]
-        pairs = zip(shards.tolist(), rows.tolist(), strict=True)
-        keys = [f"{names[shard]}:{row}" for shard, row in pairs]
+        keys = self.manifest.row_keys(shards, rows)
         if fields == ():
             return Columns(ids, keys, {})
         tokens = self._read(shards, rows)

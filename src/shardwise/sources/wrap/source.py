@@ -76,10 +76,8 @@ class WrapSource:
     def fields(self) -> tuple[str, ...]:
         """The names of item 0's fields; () for an empty dataset."""
         if self._fields is None:
-            if self.manifest.num_samples:
-                self._fields = tuple(self._named(0, self._item(0))[1])
-            else:
-                self._fields = ()
+            first = self._named(0, self._item(0))[1] if self.manifest.num_samples else ()
+            self._fields = tuple(first)
         return self._fields
 
     def undecoded(self, names: Sequence[str]) -> WrapSource:
@@ -100,14 +98,13 @@ class WrapSource:
             DataError: the dataset raised, or an item has fields that item 0 does not have.
         """
         indices: list[int] = ids.tolist()
-        samples = [
-            self._named(i, item) for i, item in zip(indices, self._items(indices), strict=True)
-        ]
+        items = zip(indices, self._items(indices), strict=True)
+        samples = [self._named(i, item) for i, item in items]
         if fields is None:
             fields = self.fields
             for i, (key, sample) in zip(indices, samples, strict=True):
-                if not sample.keys() <= set(fields):
-                    odd = next(name for name in sample if name not in fields)
+                odd = next((name for name in sample if name not in fields), None)
+                if odd is not None:
                     raise self._error(
                         i,
                         f"the item has a field {odd!r}, which item 0 does not have: select() "
