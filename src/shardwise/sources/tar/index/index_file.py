@@ -27,6 +27,7 @@ from shardwise.sources.tar.index.column_file import (
     parse_header,
     read_start,
 )
+from shardwise.storage import FileStat
 
 __all__ = ["IndexHeader", "decode", "encode", "map_columns", "read_header"]
 
@@ -74,6 +75,11 @@ class IndexHeader:
     ignored: Mapping[str, int] = field(default_factory=dict)
     writer: str = ""
     etag: str = ""
+
+    @property
+    def stat(self) -> FileStat:
+        """The version of the shard that was indexed."""
+        return FileStat(self.num_bytes, self.mtime_ns, self.etag)
 
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
