@@ -13,7 +13,7 @@ from shardwise.storage.local import LocalFile
 from shardwise.storage.open import is_local, local_path, open_file, takes_many_ranges
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.read import read_files, read_payloads, read_whole
+from shardwise.storage.read import UrlRanges, read_files, read_payloads, read_whole
 from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
 from shardwise.storage.requests.event_loop import give_up_reads
 from shardwise.storage.requests.outage import outages
@@ -27,6 +27,7 @@ __all__ = [
     "IoCounts",
     "LocalFile",
     "StorageOptions",
+    "UrlRanges",
     "atomic_write",
     "expand",
     "give_up_reads",
