@@ -33,9 +33,9 @@ class FileBytes:
         """Exactly `length` available bytes."""
         return self._file.read(offset, length)
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with available bytes."""
-        self._file.read_into(offset, buffer)
+    def read_block(self, offset: int, length: int) -> bytes:
+        """The same, of a long stretch that others follow."""
+        return self._file.read(offset, length)
 
     def available(self, offset: int, length: int) -> int:
         """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
@@ -110,9 +110,7 @@ class StreamBytes:
             for offset, size in zip(offsets, sizes, strict=True)
         ]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """See `FileBytes`."""
-        buffer[:] = self.read(offset, len(buffer))
+    read_block = read
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002
         """A stream's bytes are all read."""

@@ -114,17 +114,16 @@ class HeaderPrefetch(FileBytes):
         self._window = (offset, window)
         return window[:length]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes at `offset`, and read on behind it."""
-        data = self._in_window(offset, len(buffer))
+    def read_block(self, offset: int, length: int) -> bytes:
+        """The bytes at `offset`; reads on behind them."""
+        data = self._in_window(offset, length)
         if data is not None:
-            buffer[:] = data
-            return
+            return data
         start = offset - self._dense_start
-        if not 0 <= start <= len(self._dense) - len(buffer):
-            self._read_on(offset, len(buffer))
+        if not 0 <= start <= len(self._dense) - length:
+            self._read_on(offset, length)
             start = 0
-        buffer[:] = memoryview(self._dense)[start : start + len(buffer)]
+        return bytes(memoryview(self._dense)[start : start + length])
 
     def _in_window(self, offset: int, length: int) -> bytes | None:
         """Bytes out of the window that the scan is in."""

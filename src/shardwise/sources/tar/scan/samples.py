@@ -65,24 +65,20 @@ class SampleTable:
         rows, dots = split_names(members.names, members.lengths, self.ignored)
         if not len(rows):
             return
-        every = len(rows) == len(members)
-        names = members.names if every else members.names[rows]
-        lengths, offsets, sizes = (
-            part if every else part[rows]
-            for part in (members.lengths, members.offsets, members.sizes)
-        )
+        if len(rows) < len(members):
+            members = members.take(rows)
         try:
-            numbers = self._fields.number(names, lengths, dots)
+            numbers = self._fields.number(members.names, members.lengths, dots)
         except ValueError as error:
             raise DataError(str(error), url=self.url) from error
-        keys = _keys_of(names, dots)
+        keys = _keys_of(members.names, dots)
         is_first = np.zeros(len(keys), np.bool_)
         for word in keys.view("<u8").T:
             is_first[1:] |= word[1:] != word[:-1]
         is_first[0] = keys[0, : dots[0]].tobytes() != self._last_key
         self._last_key = keys[-1, : dots[-1]].tobytes()
-        self._blocks.append(narrow(offsets // BLOCK))
-        self._sizes.append(narrow(sizes))
+        self._blocks.append(narrow(members.offsets // BLOCK))
+        self._sizes.append(narrow(members.sizes))
         self._numbers.append(narrow(numbers))
         self._is_first.append(is_first)
         self.num_members += len(keys)

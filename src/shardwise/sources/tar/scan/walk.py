@@ -94,9 +94,6 @@ class HeaderScan:
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""
-        # Two views of what is read in blocks: one to calculate, one to search.
-        self._bytes = bytearray(_DENSE_READ_BYTES)
-        self._buffer = np.frombuffer(self._bytes, np.uint8)
 
     def runs(self) -> Iterator[HeaderRun]:
         """The headers in order.
@@ -131,10 +128,9 @@ class HeaderScan:
         length = self.source.available(self.position, length) // BLOCK * BLOCK
         if not length:
             return None
-        buffer = self._buffer[:length]
-        self.source.read_into(self.position, buffer.data)
+        data = self.source.read_block(self.position, length)
         self.num_bytes_read += length
-        blocks = buffer.reshape(-1, BLOCK)
+        blocks = np.frombuffer(data, np.uint8).reshape(-1, BLOCK)
         heads_at = np.flatnonzero(has_magic(blocks))
         if not len(heads_at) or heads_at[0]:
             return None
@@ -151,16 +147,15 @@ class HeaderScan:
             # A long name ends at its NUL, also behind the stated length: whole blocks are read, as
             # the standard library and GNU tar do.
             ends = begins + np.where(is_pax, lengths, -(-lengths // BLOCK) * BLOCK)
-            find = self._bytes.find
             for row, begin, end, pax in zip(
                 marked.tolist(), begins.tolist(), ends.tolist(), is_pax.tolist(), strict=True
             ):
-                if pax and find(b"size=", begin, end) >= 0:
+                if pax and data.find(b"size=", begin, end) >= 0:
                     # The record may change the next member's size, and so the chain.
                     rows = rows[:row]
                     break
-                if not pax or find(b"path=", begin, end) >= 0:
-                    extended[row] = bytes(self._bytes[begin:end])
+                if not pax or data.find(b"path=", begin, end) >= 0:
+                    extended[row] = data[begin:end]
         # An extended header and the member that it is about stay in one run.
         while len(rows) and (IS_EXTENDED[kinds[len(rows) - 1]] or follow[rows[-1]] < 0):
             extended.pop(len(rows) - 1, None)
