@@ -78,6 +78,11 @@ def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "")
         advice = ": check the credentials, and what they allow"
         if query and path.startswith("http"):
             advice += "; the signature of a URL may have expired, so make such URLs anew"
+        if path.startswith("hf://"):
+            advice += (
+                "; a private or gated dataset needs the token of a user who may read it (HF_TOKEN, "
+                "or token in storage=), and the hub answers so where there is no such dataset, too"
+            )
     return StorageError(f"can't {verb} {url!r}: {failed.cause}{tries}{advice}")
 
 
