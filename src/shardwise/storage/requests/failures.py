@@ -133,8 +133,8 @@ def from_obstore(error: Exception) -> AttemptError:
         return AttemptError(cause, kind_of_status(int(status[1])), status=int(status[1]))
     if listed := _UNREADABLE_NAME.match(text):
         return AttemptError(
-            f"the object {listed[1]!r} there has a name that can't be listed or read (a line "
-            "break, '..' or an empty part in it): rename it, or name the others by braces or in a list",
+            f"the object {listed[1]!r} there has a name that can't be listed or read, with a line "
+            "break, '..' or an empty part: rename it, or name the others by braces or in a list",
             "refused",
         )
     for sign, cause, kind in _SIGNS:
