@@ -18,8 +18,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -71,11 +73,8 @@ def tfrecord(directory: Path) -> list[Way]:
         writer.close()
 
     def by_numpy() -> None:
-        compiled, crc32c._compiled = crc32c._compiled, lambda: None
-        try:
+        with patch.object(crc32c, "_compiled", return_value=None):
             read_all(sw.tfrecord(path))
-        finally:
-            crc32c._compiled = compiled
 
     kinds = {"bin": "byte", "cls": "int"}
     return [
@@ -96,21 +95,26 @@ def hf(directory: Path) -> list[Way]:
     if not Path(where).exists():
         datasets.Dataset.from_list(small()).save_to_disk(where)
     order = np.random.default_rng(1).permutation(NUM_SMALL)[:NUM_ASKED]
-    ways: list[Way] = []
-    for name, rows in (
-        ("sw.parquet", sw.parquet(where)),
-        ("sw.wrap", sw.wrap(datasets.load_from_disk(where))),
-        ("datasets", datasets.load_from_disk(where)),
-    ):
-        ways.append(
-            (f"hf, one: {name}", NUM_ASKED, lambda rows=rows: [rows[int(i)] for i in order])
-        )
-        parts = [order[at : at + 256] for at in range(0, NUM_ASKED, 256)]
-        read: Any = rows.__getitem__ if name == "datasets" else rows.source.read
-        ways.append(
-            (f"hf, 256: {name}", NUM_ASKED, lambda parts=parts, read=read: list(map(read, parts)))
-        )
-    return ways
+    parts = [order[at : at + 256] for at in range(0, NUM_ASKED, 256)]
+    table, peer = sw.parquet(where), datasets.load_from_disk(where)
+    wrapped = sw.wrap(peer)
+
+    def one(rows: Any) -> None:
+        for i in order.tolist():
+            rows[i]
+
+    def many(read: Callable[[Any], object]) -> None:
+        for part in parts:
+            read(part)
+
+    return [
+        ("hf, one: sw.parquet", NUM_ASKED, partial(one, table)),
+        ("hf, 256: sw.parquet", NUM_ASKED, partial(many, table.source.read)),
+        ("hf, one: sw.wrap", NUM_ASKED, partial(one, wrapped)),
+        ("hf, 256: sw.wrap", NUM_ASKED, partial(many, wrapped.source.read)),
+        ("hf, one: datasets", NUM_ASKED, partial(one, peer)),
+        ("hf, 256: datasets", NUM_ASKED, partial(many, peer.__getitem__)),
+    ]
 
 
 def main() -> None:
@@ -120,7 +124,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
-        ways = []
+        ways: list[Way] = []
         for make, package in ((litdata, "litdata"), (tfrecord, "tfrecord"), (hf, "datasets")):
             if importlib.util.find_spec(package) is not None:
                 ways += make(directory)
