@@ -233,16 +233,17 @@ class RecordSource(ABC):
         buffer = np.empty(total, np.uint8)
         reads = []
         for number, shard, part, ends, begin in groups:
-            if shard.content is not None:
-                for row in part.tolist():
-                    start, place, length = int(starts[row]), int(places[row]), int(lengths[row])
-                    buffer[place : place + length] = shard.content[start : start + length]
-                continue
             stops = starts[part] + lengths[part]
             # A record that begins where the one before ends is read along with it.
             is_last = np.append(starts[part][1:] != stops[:-1], True)
             is_first = np.append(True, is_last[:-1])
             offsets, marks = starts[part][is_first], ends[is_last]
+            if shard.content is not None:
+                at = begin
+                for offset, mark in zip(offsets.tolist(), marks.tolist(), strict=True):
+                    buffer[at:mark] = shard.content[offset : offset + mark - at]
+                    at = mark
+                continue
             is_filled = np.diff(marks, prepend=begin) > 0
             if is_filled.any():
                 url = self.manifest.shards[number].url
