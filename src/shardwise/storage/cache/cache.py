@@ -16,27 +16,24 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from shardwise.storage.cache.block_format import (
+from shardwise.storage.cache.block_file import (
     BlockInfo,
+    BlockLock,
+    LockDenied,
     block_name,
     chunk_digests,
     digest_values,
-    space_of,
-    trailer,
-    trailer_bytes,
-)
-from shardwise.storage.cache.block_lock import (
-    BlockLock,
-    LockDenied,
     holds_bytes,
     make_part,
     require_space,
+    space_of,
+    trailer,
+    trailer_bytes,
     write_at,
 )
 from shardwise.storage.cache.bypass import Bypass
-from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
+from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
-from shardwise.storage.cache.usage import Usage, UsageFile
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.prefetch.into_cache import CacheReadAhead

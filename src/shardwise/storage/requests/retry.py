@@ -20,8 +20,7 @@ from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import BatchClient, Client, ObjectRange, Reply
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError, library_error
-from shardwise.storage.requests.hedge import VERY_LATE_S, StallTimer, hedged
-from shardwise.storage.requests.latency import LatencyTracker
+from shardwise.storage.requests.hedge import VERY_LATE_S, LatencyTracker, StallTimer, hedged
 from shardwise.storage.requests.outage import Outage
 
 __all__ = ["RetryingClient"]

@@ -1,4 +1,4 @@
-"""The format of a block on disk: bytes of one version of one file, with digests.
+"""A block's file: bytes of one version of one file, with digests; a locked part until it is whole.
 
     payload | a digest of each 64 KiB of it | BlockInfo as JSON | footer of 32 bytes
 
@@ -8,8 +8,12 @@ everything behind the payload, and the name.
 
 from __future__ import annotations
 
+import enum
+import errno
+import fcntl
 import hashlib
 import json
+import os
 import re
 import struct
 import zlib
@@ -21,15 +25,21 @@ __all__ = [
     "BLOCK_NAME",
     "CHUNK_BYTES",
     "BlockInfo",
+    "BlockLock",
+    "LockDenied",
     "block_name",
     "chunk_digests",
     "digest",
     "digest_values",
+    "holds_bytes",
+    "make_part",
     "parse_trailer",
+    "require_space",
     "space_of",
     "trailer",
     "trailer_bytes",
     "version_id",
+    "write_at",
 ]
 
 CHUNK_BYTES = 64 << 10
@@ -153,3 +163,65 @@ def parse_trailer(
 
 def _json(info: BlockInfo) -> bytes:
     return json.dumps(asdict(info), separators=(",", ":")).encode()
+
+
+@dataclass
+class BlockLock:
+    """The right to fetch a block; its holder must end it by `publish` or `abandon`.
+
+    Attributes:
+        name: the block's name.
+        info: its place in the file.
+        fd: the part file, locked.
+        num_bytes_on_disk: counted against the cache's limit.
+        is_over: whether it was published or abandoned.
+    """
+
+    name: str
+    info: BlockInfo
+    fd: int
+    num_bytes_on_disk: int
+    is_over: bool = False
+
+
+class LockDenied(enum.Enum):
+    """Why a block can't be locked."""
+
+    THERE = enum.auto()  # it is in the cache by now
+    BUSY = enum.auto()  # another thread or process is fetching it
+    FULL = enum.auto()  # there is no room, or the disk refuses it
+
+
+def make_part(path: str, num_bytes: int) -> int:
+    """Create a part file, locked, already of its final length."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, num_bytes)
+    except BaseException:
+        os.unlink(path)  # noqa: PTH108
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of some bytes at an offset of a file."""
+    while data:
+        num_written = os.pwrite(fd, data, offset)
+        data, offset = data[num_written:], offset + num_written
+
+
+def holds_bytes(path: str) -> bool:
+    """Whether a file exists and is not empty."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_size > 0  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+
+
+def require_space(folder: str, num_bytes: int) -> None:
+    """Raise ENOSPC, before the bytes are fetched, if the disk has no room for them."""
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < num_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
