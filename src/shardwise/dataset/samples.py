@@ -28,7 +28,7 @@ from shardwise.plan import WindowShape
 from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, read_rows, traits_of
+from shardwise.sources.protocol import Source, SourceTraits, traits_of
 
 __all__ = ["LoadedSamples"]
 
@@ -251,7 +251,11 @@ class LoadedSamples:
         source_ids = ids if indices is None else indices[ids]
         try:
             fields = self._transforms.selected
-            columns = read_rows(self._source, source_ids, fields, epoch=keys.epoch, seed=keys.seed)
+            read_epoch = getattr(self._source, "read_epoch", None)
+            if read_epoch is None:
+                columns = self._source.read(source_ids, fields)
+            else:
+                columns = read_epoch(source_ids, fields, epoch=keys.epoch, seed=keys.seed)
         except DataError as error:
             # The source knows its own ids: say which sample of this dataset it is.
             if indices is not None and error.index is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from shardwise.errors import DataError, StorageError
 from shardwise.storage.local import LocalFile
@@ -45,8 +44,7 @@ def _open_remote(url: str, options: StorageOptions) -> File:
         return RemoteFile(url, options)
     from shardwise.storage.cache import CachedFile, cache_of
 
-    # The cache fetches ahead under block locks, so that processes share each request.
-    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
+    return CachedFile(RemoteFile(url, options), cache_of(options.cache))
 
 
 # Asked for without knowing the length. Longer requests would be late and sent again, and through

@@ -204,7 +204,8 @@ class RemoteFile(RemoteReads):
 
     def _read_ahead(self) -> ReadAhead | None:
         options = self._options
-        if not options.prefetch_bytes:
+        # A cache fetches ahead under block locks, so that processes share each request.
+        if not options.prefetch_bytes or options.cache is not None:
             return None
         key = ("ahead", options.prefetch_bytes, options.max_requests)
         return self._object.process.get(
