@@ -18,8 +18,8 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 __all__ = [
     "BLOCK_NAME",
@@ -48,6 +48,7 @@ BLOCK_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}\.block")
 _MAGIC = b"swblock1"
 # Magic, bytes of the payload, bytes of the JSON, bytes of a chunk, digest.
 _FOOTER = struct.Struct("<8sQIIQ")
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _PAGE = 4096
 # Roughly the size of a directory's entry.
 _ENTRY_BYTES = 128
@@ -65,8 +66,7 @@ def _find_digest() -> tuple[str, Callable[[Any], int]]:
 _DIGEST_NAME, digest = _find_digest()
 
 
-@dataclass(frozen=True)
-class BlockInfo:
+class BlockInfo(NamedTuple):
     """The place of a block's payload: file, version and offset.
 
     Attributes:
@@ -162,7 +162,7 @@ def parse_trailer(
 
 
 def _json(info: BlockInfo) -> bytes:
-    return json.dumps(asdict(info), separators=(",", ":")).encode()
+    return _ENCODER.encode(info._asdict()).encode()
 
 
 @dataclass
