@@ -149,9 +149,9 @@ def columns_to_join(partial: PartialBatch) -> list[Mapping[str, Any]]:
     chunks = sorted(partial.chunks.items())
     joined: list[Mapping[str, Any]] = []
     for start, chunk in chunks:
-        for columns in chunk.without(partial.rows).columns:
-            own: dict[str, Any] = dict(columns)
-            for name, column in columns.items():
+        for columns in chunk.columns:
+            own = {name: each for name, each in columns.items() if name not in partial.rows}
+            for name, column in own.items():
                 if isinstance(column, InSharedMemory):
                     rows, stop = partial.learned[name], start + len(chunk.ids)
                     if all(other.is_in_shared_memory(name) for _, other in chunks):

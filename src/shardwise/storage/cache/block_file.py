@@ -17,7 +17,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ __all__ = [
     "block_name",
     "chunk_digests",
     "digest",
-    "digest_values",
     "holds_bytes",
     "make_part",
     "parse_trailer",
@@ -104,16 +103,10 @@ def space_of(num_bytes: int) -> int:
     return -(-num_bytes // _PAGE) * _PAGE + _ENTRY_BYTES
 
 
-def chunk_digests(payload: memoryview) -> bytes:
-    """The digests of a payload, eight bytes each."""
+def chunk_digests(payload: memoryview) -> list[int]:
+    """The digests of a payload's chunks."""
     starts = range(0, len(payload), CHUNK_BYTES)
-    digests = [digest(payload[start : start + CHUNK_BYTES]) for start in starts]
-    return struct.pack(f"<{len(digests)}Q", *digests)
-
-
-def digest_values(digests: bytes) -> tuple[int, ...]:
-    """The digests as numbers."""
-    return struct.unpack(f"<{len(digests) // 8}Q", digests)
+    return [digest(payload[start : start + CHUNK_BYTES]) for start in starts]
 
 
 def trailer_bytes(info: BlockInfo) -> int:
@@ -121,10 +114,11 @@ def trailer_bytes(info: BlockInfo) -> int:
     return -(-info.num_bytes // CHUNK_BYTES) * 8 + len(_json(info)) + _FOOTER.size
 
 
-def trailer(name: str, info: BlockInfo, digests: bytes) -> bytes:
+def trailer(name: str, info: BlockInfo, digests: Sequence[int]) -> bytes:
     """Everything behind a payload: digests, info, footer."""
     text = _json(info)
-    head = digests + text + _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)[:-8]
+    footer = _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)
+    head = struct.pack(f"<{len(digests)}Q", *digests) + text + footer[:-8]
     return head + struct.pack("<Q", digest(name.encode() + head))
 
 
@@ -158,7 +152,7 @@ def parse_trailer(
     if len(tail) != length or digest(name.encode() + tail[:-8]) != tail_digest:
         return None
     info = BlockInfo(**json.loads(tail[digests_bytes : digests_bytes + text_bytes]))
-    return info, digest_values(tail[:digests_bytes])
+    return info, struct.unpack(f"<{digests_bytes // 8}Q", tail[:digests_bytes])
 
 
 def _json(info: BlockInfo) -> bytes:

@@ -22,7 +22,6 @@ from shardwise.storage.cache.block_file import (
     LockDenied,
     block_name,
     chunk_digests,
-    digest_values,
     holds_bytes,
     make_part,
     require_space,
@@ -183,7 +182,7 @@ class Cache:
             return False
         return True
 
-    def publish_written(self, lock: BlockLock, digests: bytes) -> None:
+    def publish_written(self, lock: BlockLock, digests: Sequence[int]) -> None:
         """Rename a block whose payload is written, with its chunks' digests, to its name."""
         part = f"{self._parts}/{lock.name}.part"
         try:
@@ -201,8 +200,7 @@ class Cache:
         lock.is_over = True
         self._locked.discard(lock.name)
         fcntl.flock(lock.fd, fcntl.LOCK_UN)
-        values = digest_values(digests)
-        self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
+        self._keep(OpenBlock(lock.name, lock.fd, lock.info, digests, checked_ns=checked_ns))
         with self._changed:
             self._changed.notify_all()
 

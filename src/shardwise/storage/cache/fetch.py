@@ -8,7 +8,6 @@ and published one by one as their bytes arrive.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -243,7 +242,7 @@ class _Part:
         self.cache: Cache = block.cache
         self.stop = block.info.offset + block.info.num_bytes
         self._num_bytes = 0
-        self._digests = bytearray()
+        self._digests: list[int] = []
         # The beginning of a chunk whose end has not arrived.
         self._chunk = bytearray()
 
@@ -258,10 +257,10 @@ class _Part:
             self._chunk += data[:need]
             data = data[need:]
             if len(self._chunk) == CHUNK_BYTES or is_last:
-                self._digests += struct.pack("<Q", digest(self._chunk))
+                self._digests.append(digest(self._chunk))
                 self._chunk.clear()
         whole = len(data) if is_last else len(data) // CHUNK_BYTES * CHUNK_BYTES
         self._digests += chunk_digests(data[:whole])
         self._chunk += data[whole:]
         if is_last:
-            self.cache.publish_written(self.lock, bytes(self._digests))
+            self.cache.publish_written(self.lock, self._digests)

@@ -7,6 +7,7 @@ the store. Used in the event loop's thread only.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self, TypeVar
@@ -54,7 +55,7 @@ class LatencyTracker:
         self._head_s = _blend(self._head_s, head_s)
         if num_bytes >= _MIN_BANDWIDTH_BYTES and whole_s > head_s:
             self._bytes_a_s = _blend(self._bytes_a_s, num_bytes / (whole_s - head_s))
-        size = _class_of(num_bytes)
+        size = bisect_left(_SIZES, num_bytes)
         times = self._times[size]
         times.append(whole_s)
         self._counts[size] += 1
@@ -64,7 +65,7 @@ class LatencyTracker:
 
     def late_s(self, num_bytes: int) -> float:
         """1.25 times the 95th percentile of the seconds of replies of this size."""
-        return self._late[_class_of(num_bytes)]
+        return self._late[bisect_left(_SIZES, num_bytes)]
 
     def may_hedge(self) -> bool:
         """Take a hedge from the budget; False if it is used up."""
@@ -91,10 +92,6 @@ class LatencyTracker:
     def _within(self, least: int, most: int, *, times: int) -> int:
         product = self._head_s * self._bytes_a_s * times
         return most // 2 if not product else int(min(most, max(least, product)))
-
-
-def _class_of(num_bytes: int) -> int:
-    return sum(num_bytes > size for size in _SIZES)
 
 
 def _blend(old: float, new: float) -> float:
