@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Layout
+from shardwise.columns import Columns, Layout
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
 from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_place
 from shardwise.dataset.keyed_random import SampleKeys
@@ -30,7 +30,23 @@ from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source, SourceTraits, traits_of
 
-__all__ = ["LoadedSamples"]
+__all__ = ["LoadedSamples", "read_rows"]
+
+
+def read_rows(
+    source: Source,
+    ids: NDArray[np.int64],
+    fields: tuple[str, ...] | None,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+) -> Columns:
+    """Read samples of an epoch: by `read_epoch` where the source has it, else by `read`."""
+    read_epoch = getattr(source, "read_epoch", None)
+    if read_epoch is None:
+        return source.read(ids, fields)
+    columns: Columns = read_epoch(ids, fields, epoch=epoch, seed=seed)
+    return columns
 
 
 class LoadedSamples:
@@ -251,11 +267,7 @@ class LoadedSamples:
         source_ids = ids if indices is None else indices[ids]
         try:
             fields = self._transforms.selected
-            read_epoch = getattr(self._source, "read_epoch", None)
-            if read_epoch is None:
-                columns = self._source.read(source_ids, fields)
-            else:
-                columns = read_epoch(source_ids, fields, epoch=keys.epoch, seed=keys.seed)
+            columns = read_rows(self._source, source_ids, fields, epoch=keys.epoch, seed=keys.seed)
         except DataError as error:
             # The source knows its own ids: say which sample of this dataset it is.
             if indices is not None and error.index is not None:

@@ -238,7 +238,8 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     ]
     if not reads:
         return []
-    processes = {file._object.process for file, _ in reads}
+    # The same for all, unless a fork came between fsspec and obstore.
+    process = reads[0][0]._object.process
 
     async def read_all() -> list[ReceivedBytes]:
         files = [file for file, _ in reads]
@@ -253,8 +254,7 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
         )
         return [each for received in by_file for each in received]
 
-    # One, unless a fork came between fsspec and obstore.
-    return processes.pop().run(read_all())
+    return process.run(read_all())
 
 
 async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_Progress]:

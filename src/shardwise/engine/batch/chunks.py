@@ -150,7 +150,9 @@ def columns_to_join(partial: PartialBatch) -> list[Mapping[str, Any]]:
     joined: list[Mapping[str, Any]] = []
     for start, chunk in chunks:
         for columns in chunk.columns:
-            own = {name: each for name, each in columns.items() if name not in partial.rows}
+            own: dict[str, Any] = {
+                name: column for name, column in columns.items() if name not in partial.rows
+            }
             for name, column in own.items():
                 if isinstance(column, InSharedMemory):
                     rows, stop = partial.learned[name], start + len(chunk.ids)
