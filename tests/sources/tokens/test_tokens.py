@@ -173,7 +173,7 @@ def test_a_local_file_that_is_cut_or_replaced_is_an_error_and_ends_no_process(tm
     assert ds[3]["tokens"][0] == 48
     with open(path, "r+b") as file:
         file.truncate(1000)
-    with pytest.raises(sw.DataError, match="has 1000") as raised:
+    with pytest.raises(sw.DataError, match="has 1,000") as raised:
         ds[-1]
     assert raised.value.offset == 1000
     fresh = sw.tokens(path, dtype="uint16", block=16)
