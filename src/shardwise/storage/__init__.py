@@ -23,6 +23,7 @@ from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
 from shardwise.storage.requests.event_loop import give_up_reads
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.url_patterns import expand
+from shardwise.storage.versions import described, require_not_written_since, require_same
 
 __all__ = [
     "IO_COUNTS",
@@ -33,6 +34,7 @@ __all__ = [
     "LocalFile",
     "StorageOptions",
     "atomic_write",
+    "described",
     "expand",
     "give_up_reads",
     "is_local",
@@ -43,5 +45,7 @@ __all__ = [
     "read_files",
     "read_payloads",
     "read_whole",
+    "require_not_written_since",
+    "require_same",
     "takes_many_ranges",
 ]

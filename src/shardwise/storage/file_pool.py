@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from shardwise.storage.limits import max_open_files
-from shardwise.storage.open import open_file
+from shardwise.storage.open import is_local, open_file
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat, ReadRequest
 from shardwise.storage.requests.ranges import byte_ranges, payloads_of
+from shardwise.storage.versions import require_same
 
 __all__ = ["FilePool", "read_files", "read_payloads"]
 
@@ -51,10 +52,16 @@ class FilePool:
         return len(self._open.files)
 
     def pin(self, url: str, stat: FileStat) -> None:
-        """Allow this version of a file only, however often it is opened; see `File.pin`."""
-        if not stat.etag:
+        """Allow this version of a file only, however often it is opened; see `File.pin`.
+
+        Raises:
+            StaleIndexError: a local file was pinned to another version.
+        """
+        if is_local(url):
+            require_same(self._pins.setdefault(url, stat), stat, url)
+        elif not stat.etag:
             return
-        if url not in self._pins and self._pins:
+        elif url not in self._pins and self._pins:
             self._next_urls[next(reversed(self._pins))] = url
         self._pins[url] = stat
         file = self._open.files.get(url)

@@ -23,7 +23,14 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of, raw_picture
 from shardwise.sources.row_group_cache import RowGroupCache
-from shardwise.storage import FilePool, StorageOptions, is_local, read_files
+from shardwise.storage import (
+    FilePool,
+    FileStat,
+    StorageOptions,
+    is_local,
+    read_files,
+    require_not_written_since,
+)
 
 __all__ = ["RecordFields", "RecordShard", "RecordSource"]
 
@@ -87,6 +94,8 @@ class RecordSource(ABC):
         self._memory_bytes = memory_bytes
         self._shards: RowGroupCache[RecordShard] = RowGroupCache(memory_bytes)
         self._undecoded: frozenset[str] = frozenset()
+        # When an index without times was read.
+        self._opened_ns = 0
 
     @property
     @abstractmethod
@@ -212,6 +221,19 @@ class RecordSource(ABC):
             return shard, shard.num_bytes
 
         return self._shards.get(number, make)
+
+    def _first_stat(self, url: str) -> FileStat:
+        """A shard of an index without times, as it is at its first read; it is pinned then.
+
+        Raises:
+            StaleIndexError: it was written since the index was read, or since an earlier read.
+            MissingShardError: it is not there.
+            StorageError: it could not be read.
+        """
+        stat = self._pool.get(url).stat()
+        require_not_written_since(self._opened_ns, stat, url)
+        self._pool.pin(url, stat)
+        return stat
 
     def _read_records(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordFields:
         """Read records into one buffer, adjacent ones by one read."""
