@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +20,7 @@ from shardwise.compat.webdataset.positions import VERSION, Position, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
+from shardwise.compat.webdataset.utils import identity
 from shardwise.errors import StateError
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
@@ -27,11 +29,15 @@ _NO_WORKER = -1
 
 
 class _Tagged(IterableDataset[Any]):
-    """A pipeline whose items carry (worker, pass, items of its prefix, items of the epoch)."""
+    """A pipeline, with a collate function that tags each batch with (worker, *place behind it).
+
+    A worker has both in one process, so the function sees where the pipeline is.
+    """
 
     def __init__(self, dataset: DataPipeline) -> None:
         super().__init__()
         self.dataset = dataset
+        self.collate_items: Callable[[Any], Any] = identity
         # Workers before this one yield a batch of placeholders first.
         self.first_worker = 0
         self.num_placeholders = 1
@@ -41,32 +47,21 @@ class _Tagged(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        return self._tagged(iter(self.dataset), 0 if info is None else info.id)
-
-    def _tagged(self, items: Iterator[Any], worker: int) -> Iterator[Any]:
-        if worker < self.first_worker:
-            for _ in range(self.num_placeholders):
-                yield None, (_NO_WORKER, 0, 0, 0)
+        self._worker = 0 if info is None else info.id
+        self._is_waiting = self._worker < self.first_worker
         # Only workers that begin anew have a turn to wait for.
         self.first_worker = 0
-        for item in items:
-            at = self.dataset._position
-            assert at is not None
-            yield item, (worker, at.number, at.num_prefix, at.num_yielded)
+        placeholders = repeat(None, self.num_placeholders if self._is_waiting else 0)
+        return chain(placeholders, iter(self.dataset))
 
-
-class _TaggedCollate:
-    """The user's collate function for items with tags; the last item's tag is the batch's."""
-
-    def __init__(self, collate: Callable[[Any], Any], *, is_batched: bool) -> None:
-        self.collate = collate
-        self.is_batched = is_batched
-
-    def __call__(self, data: Any) -> Any:
-        tag = data[-1][1] if self.is_batched else data[1]
-        if tag[0] == _NO_WORKER:
-            return None, tag
-        return self.collate([item for item, _ in data] if self.is_batched else data[0]), tag
+    def collate(self, data: Any) -> Any:
+        """The user's batch and its tag."""
+        if self._is_waiting:
+            self._is_waiting = False
+            return None, (_NO_WORKER,)
+        at = self.dataset._position
+        assert at is not None
+        return self.collate_items(data), (self._worker, *at.place)
 
 
 class StatefulLoader(DataLoader[Any]):
@@ -97,10 +92,11 @@ class StatefulLoader(DataLoader[Any]):
     def _get_iterator(self) -> Any:
         if not self.has_state:
             return super()._get_iterator()
-        collate = _TaggedCollate(self.collate_fn, is_batched=self.batch_size is not None)
+        self._tagged.collate_items = self.collate_fn
         # As torch's iterators see it; the user sees the dataset and the function that were given.
         tagged = copy.copy(self)
-        tagged.__dict__.update(dataset=self._tagged, collate_fn=SharedMemoryCollate(collate))
+        collate = SharedMemoryCollate(self._tagged.collate)
+        tagged.__dict__.update(dataset=self._tagged, collate_fn=collate)
         return DataLoader._get_iterator(tagged)
 
     def __iter__(self) -> Any:
