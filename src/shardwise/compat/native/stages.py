@@ -12,7 +12,6 @@ from shardwise.compat.webdataset import (
     filters,
     handlers,
     mapping,
-    order,
 )
 from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.utils import FilterFunction
@@ -32,20 +31,20 @@ _KINDS: dict[Any, str] = {
     mapping._xdecode: "sample",
     mapping._select: "select",
     mapping._info: "nothing",
-    order._shuffle: "shuffle",
+    filters._shuffle: "shuffle",
     filters._batched: "batched",
     filters._unbatched: "unbatched",
     filters._unlisted: "unbatched",
 }
 _CLASSES: tuple[tuple[Any, str], ...] = (
-    (order.detshuffle, "shuffle"),
-    (order.ShardShuffle, "shuffle"),
+    (filters.detshuffle, "shuffle"),
+    (filters.ShardShuffle, "shuffle"),
     # What is kept is what would come again: a dataset reads it again.
     (filters.Cached, "nothing"),
     (filters.LMDBCached, "nothing"),
 )
 _ADVICE: dict[Any, tuple[str, str]] = {
-    order._rsample: (
+    filters._rsample: (
         "it leaves samples out at random while they are read",
         "DataLoader(dataset, epoch_size=n) for shorter epochs",
     ),

@@ -1,4 +1,4 @@
-"""Opening shards, and keeping remote ones in a directory.
+"""Opening shards, and keeping remote ones in a directory; keeping samples in memory or in LMDB.
 
 Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
 full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -17,24 +19,20 @@ import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from shardwise.compat.environment import variable
-from shardwise.compat.webdataset.cached_files import (
-    LRUCleanup,
-    candidates,
-    holds,
-    is_cached,
-    new_file,
-    open_locked,
-)
+from shardwise.compat.webdataset import cached_files
+from shardwise.compat.webdataset.cached_files import LRUCleanup
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.mapping import each_result
+from shardwise.compat.webdataset.readers import find_reader
 from shardwise.compat.webdataset.tar_stream import check_tar_format, why_no_tar
 from shardwise.compat.webdataset.tariterators import expand_samples
-from shardwise.compat.webdataset.utils import pipelinefilter
+from shardwise.compat.webdataset.utils import PipelineStage, pipelinefilter
 from shardwise.shown import shown
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
@@ -73,26 +71,26 @@ def _copy(url: str, file: IO[bytes]) -> None:
     file.flush()
 
 
-def _each_opened(
-    urls: Iterable[Any],
-    open_url: Callable[[str], dict[str, Any]],
-    handler: Callable[[Exception], bool],
-) -> Iterator[dict[str, Any]]:
-    """Open one URL after the other; the handler says whether to continue behind a failure."""
-    named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
-    return (opened for _, opened in each_result(named, open_url, handler))
+class _Opener:
+    """A stage that opens one URL after the other; the handler is asked where that fails."""
+
+    handler: Callable[[Exception], bool]
+
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Open the URLs, each one a str or a dict with the entry `url`."""
+        named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
+        return (opened for _, opened in each_result(named, self._open, self.handler))
+
+    def _open(self, url: str) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 @dataclass(eq=False, repr=False)
-class StreamingOpen:
+class StreamingOpen(_Opener):
     """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`."""
 
     verbose: bool = False
     handler: Callable[[Exception], bool] = reraise_exception
-
-    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Open the URLs, each one str or a dict with the entry `url`."""
-        return _each_opened(urls, self._open, self.handler)
 
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
@@ -104,7 +102,7 @@ class StreamingOpen:
 
 
 @dataclass(eq=False, repr=False)
-class FileCache:
+class FileCache(_Opener):
     """Opens each URL by way of a file in a cache directory; local files as they are.
 
     A file is downloaded once, has its name when it is whole and `validator` has seen it, and is
@@ -136,7 +134,7 @@ class FileCache:
         if cache_size > 0:
             self.cleaner = LRUCleanup(
                 self.cache_dir, cache_size, verbose=self.verbose,
-                interval=cache_cleanup_interval, only=is_cached,
+                interval=cache_cleanup_interval, only=cached_files.is_cached,
             )  # fmt: skip
 
     def get_file(self, url: str) -> str:
@@ -149,18 +147,18 @@ class FileCache:
         return path
 
     def _places(self, url: str) -> list[Path]:
-        return candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
+        return cached_files.candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
 
     def _find(self, url: str) -> Path | None:
         """The whole file of a URL; None if it is not there."""
-        return next((place for place in self._places(url) if holds(place, url)), None)
+        return next((place for place in self._places(url) if cached_files.holds(place, url)), None)
 
     def _fetch(self, url: str) -> Path:
         """Download a URL into its file."""
         places = self._places(url)
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
-        with new_file(places, url) as file:
+        with cached_files.new_file(places, url) as file:
             _copy(url, file)
             self._validate(file.name, url)
         return self._find(url) or places[0]
@@ -176,10 +174,6 @@ class FileCache:
             f"{reason}; "
             f"{Path(fname).stat().st_size} bytes, which begin with {head!r}"
         )
-
-    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Open the URLs, each one a str or a dict with the entry `url`."""
-        return _each_opened(urls, self._open, self.handler)
 
     def _open(self, url: str) -> dict[str, Any]:
         try:
@@ -202,7 +196,7 @@ class FileCache:
         while stream is None:
             found = self._find(url)
             place = found or self._fetch(url)
-            stream = open_locked(place)
+            stream = cached_files.open_locked(place)
         self._tidy(place, is_new=found is None)
         return str(place), stream
 
@@ -236,3 +230,92 @@ def cached_tarfile_samples(
 
 
 cached_tarfile_to_samples = pipelinefilter(cached_tarfile_samples)
+
+
+class Cached(PipelineStage):
+    """Keeps all samples in memory; from the second pass on they come from there."""
+
+    def __init__(self) -> None:
+        self.cached: list[Any] | None = None
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The samples, from the source or from memory."""
+        if self.cached is None:
+            samples = []
+            for sample in source:
+                samples.append(sample)
+                yield sample
+            self.cached = samples
+        else:
+            yield from self.cached
+
+
+class LMDBCached(PipelineStage):
+    """Keeps all samples in an LMDB database; once it is complete they come from there.
+
+    Each reader (rank and worker) has keys of its own, so that several can share a database.
+    """
+
+    def __init__(
+        self, fname: str, map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500
+    ) -> None:
+        self.fname = fname
+        self.map_size = int(map_size)
+        self.pickler = pickler
+        self.chunksize = chunksize
+        self._db: Any = None
+
+    @property
+    def db(self) -> Any:
+        """The open database."""
+        if self._db is None:
+            self._db = importlib.import_module("lmdb").open(
+                self.fname, readonly=False, map_size=self.map_size
+            )
+        return self._db
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_db": None}
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def is_complete(self) -> bool:
+        """Whether a whole pass of this reader is kept."""
+        with self.db.begin(write=False) as transaction:
+            return transaction.get(self._end()) is not None
+
+    def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
+        """Write samples under their keys."""
+        with self.db.begin(write=True) as transaction:
+            for key, sample in samples:
+                transaction.put(key.encode(), self.pickler.dumps(sample))
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The samples, from the source or from the database."""
+        prefix = self._prefix()
+        if self.is_complete():
+            with self.db.begin(write=False) as transaction:
+                cursor = transaction.cursor()
+                found = cursor.set_range(prefix.encode())
+                while found and cursor.key().startswith(prefix.encode()):
+                    yield self.pickler.loads(cursor.value())
+                    found = cursor.next()
+            return
+        samples = enumerate(source)
+        while chunk := list(islice(samples, self.chunksize)):
+            self.add_samples((f"{prefix}{i:012d}", sample) for i, sample in chunk)
+            for _, sample in chunk:
+                yield sample
+        with self.db.begin(write=True) as transaction:
+            transaction.put(self._end(), b"1")
+
+    def _prefix(self) -> str:
+        reader = find_reader()
+        return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
+
+    def _end(self) -> bytes:
+        return ("_" + self._prefix()).encode()

@@ -16,9 +16,9 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.positions import VERSION, Position, check_state
+from shardwise.compat.webdataset.positions import VERSION, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.readers import Reader, find_ranks
+from shardwise.compat.webdataset.readers import Position, Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
 from shardwise.compat.webdataset.utils import identity
 from shardwise.errors import StateError
@@ -110,7 +110,7 @@ class StatefulLoader(DataLoader[Any]):
         # Also workers that live on begin this epoch, whatever became of the last one.
         epoch = dataset.next_epoch
         dataset._epochs.set(epoch)
-        if not self._is_done and not self._is_at_loaded:
+        if not self._is_at_start:
             self._places, self._last_worker = {}, -1
         self.epoch, self._is_done, self._is_loaded = epoch, False, False
         self._tagged.first_worker = (self._last_worker + 1) % max(1, self.num_workers)
@@ -136,9 +136,9 @@ class StatefulLoader(DataLoader[Any]):
         return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
 
     @property
-    def _is_at_loaded(self) -> bool:
-        """Whether the next iteration begins where a loaded state says."""
-        return self._is_loaded and self.epoch == self.next_epoch
+    def _is_at_start(self) -> bool:
+        """Whether the next iteration begins at the places, and not at an epoch's beginning."""
+        return self._is_done or (self._is_loaded and self.epoch == self.next_epoch)
 
     def close(self) -> None:
         """End the workers that live between epochs."""
@@ -154,10 +154,9 @@ class StatefulLoader(DataLoader[Any]):
                 f"only pipelines have a state, and this loader reads a "
                 f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
             )
-        if self._is_loaded and not self._is_at_loaded:
-            return self._state(self.next_epoch, {}, -1)
-        epoch = self.next_epoch if self._is_done else self.epoch
-        return self._state(epoch, self._places, self._last_worker)
+        if self._is_done or self._is_loaded:
+            return self.start_state()
+        return self._state(self.epoch, self._places, self._last_worker)
 
     def _state(self, epoch: int, places: dict[int, list[int]], last_worker: int) -> dict[str, Any]:
         named = {str(worker): place for worker, place in sorted(places.items())}
@@ -166,11 +165,9 @@ class StatefulLoader(DataLoader[Any]):
 
     def start_state(self) -> dict[str, Any]:
         """The state that the next iteration begins with."""
-        state = self.state_dict()
-        if not self._is_loaded and not self._is_done:
-            # The epoch was given up: the next one begins where it can.
-            state |= {"epoch": self.next_epoch, "places": {}, "last_worker": -1}
-        return state
+        if self._is_at_start:
+            return self._state(self.next_epoch, self._places, self._last_worker)
+        return self._state(self.next_epoch, {}, -1)
 
     @property
     def next_epoch(self) -> int:
@@ -229,8 +226,7 @@ class LoaderPipeline(DataPipeline):
         """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
 
         Stages behind the loader that keep samples back, such as a shuffle, have the epoch read
-        again up to there; in the pipeline of the workers, they cost only reading. With a dataset
-        without end (`resampled`), what such stages held is drawn anew.
+        again up to there. With a dataset without end (`resampled`), what they held is drawn anew.
 
         Raises:
             StateError: the loader's dataset is no pipeline.
@@ -239,19 +235,17 @@ class LoaderPipeline(DataPipeline):
         number, num_prefix = None, 0
         if position is not None and (not position.is_done or self.goes_on):
             number = position.number
-            # Where stages behind the loader keep items back, the pass is run through again. A pass
-            # without an end can't be: what those stages held is drawn anew.
             if not self.loader.is_endless and not all(map(is_stateless, self.pipeline[1:])):
                 loader_state = position.loader_state or self.loader.start_state()
                 num_prefix = position.num_prefix
-        is_inside = position is not None and not position.is_done
+        inside = None if position is None or position.is_done else position
         return {
             "version": VERSION,
             "size": self._identity()["size"],
-            "epoch": position.epoch if position is not None and is_inside else self.next_epoch,
+            "epoch": self.next_epoch if inside is None else inside.epoch,
             "pass": number,
             "taken": num_prefix,
-            "yielded": position.num_yielded if position is not None and is_inside else 0,
+            "yielded": 0 if inside is None else inside.num_yielded,
             "loader": loader_state,
         }
 

@@ -17,31 +17,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
-from shardwise.compat.webdataset.positions import (
-    VERSION,
-    EpochCounter,
-    Places,
-    Position,
-    check_state,
-    drawn_seeds,
-    fingerprint,
-    restore_drawn_seeds,
-)
-from shardwise.compat.webdataset.readers import (
-    CURRENT_PASS,
-    INHERITED_RANKS,
-    Reader,
-    as_seed,
-    find_ranks,
-    find_reader,
-    in_worker,
-)
-from shardwise.compat.webdataset.stages import (
-    PASSES_APART,
-    StageList,
-    division_warning,
-    is_steered,
-)
+from shardwise.compat.webdataset import positions, readers
+from shardwise.compat.webdataset.positions import EpochCounter, Places
+from shardwise.compat.webdataset.readers import Position, Reader
+from shardwise.compat.webdataset.stages import PASSES_APART, StageList, division_warning, is_steered
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
@@ -73,9 +52,9 @@ class DataPipeline(StageList):
         self.repetitions = 1
         self.nsamples = -1
         self._epochs = EpochCounter()
-        # Where sized epochs ended, and where a loaded state goes on.
+        # Where sized epochs ended, and by worker, where a loaded state goes on.
         self._ends: Places | None = None
-        self._loaded: Places | None = None
+        self._loaded: dict[int, Position] = {}
         self._inherited_ranks: Ranks | None = None
         self._position: Position | None = None
         # The passes that the next sized epoch continues, and the process that reads them.
@@ -83,7 +62,7 @@ class DataPipeline(StageList):
 
     def __getstate__(self) -> dict[str, Any]:
         # Found here, in the process that has the process group, for the one that has not.
-        ranks = find_ranks(inherited=self._inherited_ranks)
+        ranks = readers.find_ranks(inherited=self._inherited_ranks)
         own = {"_inherited_ranks": ranks, "_position": None, "_open_passes": None}
         return self.__dict__ | own
 
@@ -125,33 +104,31 @@ class DataPipeline(StageList):
 
     @property
     def goes_on(self) -> bool:
-        """Whether such an epoch continues inside the pass where the last one stopped.
-
-        Where the program itself orders the shards, each epoch is a pass of its own, as in
-        WebDataset: readers in passes of different epochs would read the same shards.
-        """
+        """Whether such an epoch continues inside the pass where the last one stopped."""
+        # Where the program orders the shards, each epoch is a pass of its own, as in WebDataset:
+        # readers in passes of different epochs would read the same shards.
         return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
             raise ValueError("the pipeline has no stages, or it was closed")
-        ranks = find_ranks(inherited=self._inherited_ranks)
-        if in_worker():
+        ranks = readers.find_ranks(inherited=self._inherited_ranks)
+        if readers.in_worker():
             # For stages that are plain functions, the user's own among them.
-            INHERITED_RANKS.set(ranks)
-        reader = find_reader(inherited=ranks)
+            readers.INHERITED_RANKS.set(ranks)
+        reader = readers.find_reader(inherited=ranks)
         self._warn_of_division(reader, ranks)
-        position = self._position = self._begin(reader)
+        position = self._begin(reader)
         if self._ends is not None:
             self._ends.go_on(position)
-        if self._loaded is not None:
-            self._loaded.resume(position)
+        position = self._position = self._loaded_at(position) or position
+        self._loaded.pop(reader.worker, None)
         if self.is_sized:
             return self._sized(position)
         return self._whole_passes(position, self.nsamples if self._has_limit else ENDLESS)
 
     def _reader(self) -> Reader:
-        return find_reader(inherited=self._inherited_ranks)
+        return readers.find_reader(inherited=self._inherited_ranks)
 
     def _warn_of_division(self, reader: Reader, ranks: Ranks) -> None:
         """Say once how shards are divided among the ranks, where the program may mean otherwise."""
@@ -162,7 +139,7 @@ class DataPipeline(StageList):
 
     def _begin(self, reader: Reader) -> Position:
         """The epoch that begins; inside another pipeline it is that one's pass."""
-        current = CURRENT_PASS.get()
+        current = readers.CURRENT_PASS.get()
         epoch = self._epochs.begin() if current is None else current.number
         return Position(epoch, reader, self._first_pass(epoch))
 
@@ -257,6 +234,7 @@ class DataPipeline(StageList):
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
         if epoch != self.next_epoch:
             self._open_passes = None
+            self._loaded = {}
             self._epochs.set(epoch)
 
     @property
@@ -267,8 +245,8 @@ class DataPipeline(StageList):
     def _identity(self) -> dict[str, Any]:
         passes = self.repetitions if self.repetitions != ENDLESS else -1
         return {
-            "seed": as_seed(self.seed),
-            "shards": fingerprint(self.pipeline),
+            "seed": readers.as_seed(self.seed),
+            "shards": positions.fingerprint(self.pipeline),
             "size": [passes, self.nsamples],
         }
 
@@ -282,7 +260,7 @@ class DataPipeline(StageList):
             StateError: worker processes of another loader than `WebLoader` read this pipeline, so
                 that it can't know what they have yielded.
         """
-        if self._epochs.was_begun_by_worker and not in_worker():
+        if self._epochs.was_begun_by_worker and not readers.in_worker():
             raise StateError(
                 "workers of a plain DataLoader read this dataset, and only they know how far they "
                 "are: use wds.WebLoader and its state_dict()"
@@ -297,22 +275,33 @@ class DataPipeline(StageList):
 
     def _last_position(self) -> Position | None:
         """Where the last epoch is, or the next one begins after a state was loaded."""
-        loaded = Position(self.next_epoch, self._reader())
-        if self._position is None and self._loaded is not None and self._loaded.find(loaded):
-            return loaded
+        if self._position is None:
+            return self._loaded_at(Position(self.next_epoch, self._reader()))
         return self._position
+
+    def _loaded_at(self, begin: Position) -> Position | None:
+        """Where a loaded state goes on in an epoch; None if it is of another epoch."""
+        at = self._loaded.get(begin.reader.worker)
+        if at is None or at.epoch != begin.epoch:
+            return None
+        if at.reader.num_workers != begin.reader.num_workers:
+            raise StateError(
+                f"the state was taken with {at.reader.num_workers} workers, and this reader is one "
+                f"of {begin.reader.num_workers}: use the same num_workers"
+            )
+        return replace(at)
 
     def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
         """The places of all workers that are at the reader's rank."""
         return {
-            "version": VERSION,
+            "version": positions.VERSION,
             **self._identity(),
             "epoch": epoch,
             "places": places,
             "rank": reader.rank,
             "world_size": reader.world_size,
             "num_workers": reader.num_workers,
-            "drawn": drawn_seeds(self.pipeline),
+            "drawn": [stage.entropy for stage in positions.drawing(self.pipeline)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -322,13 +311,13 @@ class DataPipeline(StageList):
             StateError: it belongs to other shards, another seed or size, or other ranks.
         """
         reader = self._reader()
-        check_state(state, {**self._identity(), "world_size": reader.world_size})
-        restore_drawn_seeds(self.pipeline, state, reader.rank)
+        positions.check_state(state, {**self._identity(), "world_size": reader.world_size})
+        positions.restore_drawn_seeds(self.pipeline, state, reader.rank)
         self._resume_from(state["epoch"], self._loaded_positions(state, reader))
 
     def _loaded_positions(self, state: dict[str, Any], reader: Reader) -> list[Position]:
         """Where the readers of this rank, one of which is `reader`, go on by a state."""
-        epoch, positions = state["epoch"], []
+        epoch, result = state["epoch"], []
         for name, place in state["places"].items():
             worker = state.get("worker", int(name))
             own = replace(reader, worker=worker, num_workers=state["num_workers"])
@@ -337,12 +326,10 @@ class DataPipeline(StageList):
                 # The prefix of another rank is not known: the items that it yielded are read again.
                 num = at.num_yielded + (epoch * self._share(own) if self.goes_on else 0)
                 at.move([0 if self.goes_on else self._first_pass(epoch), 0, at.num_yielded, num])
-            positions.append(at)
-        return positions
+            result.append(at)
+        return result
 
-    def _resume_from(self, epoch: int, positions: list[Position]) -> None:
-        self._loaded = Places(max((at.reader.num_workers for at in positions), default=0))
-        for at in positions:
-            self._loaded.put(at)
+    def _resume_from(self, epoch: int, places: list[Position]) -> None:
+        self._loaded = {at.reader.worker: at for at in places}
         self._open_passes = self._position = None
         self._epochs.set(epoch)

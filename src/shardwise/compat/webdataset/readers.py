@@ -1,11 +1,8 @@
 """Which reader this is, and which pass it builds: what the random numbers of a stage depend on.
 
-Keeps I10 for pipelines that run in workers of torch's DataLoader: ranks are found in the process
-that iterates the loader, and travel in the pickled pipeline to workers that were not forked, which
-have no process group. `WORKER` and `NUM_WORKERS` in the environment stand for a worker, as in
-WebDataset. Stages take their keys when they are built, so that one seed drives everything and each
-pass has an order of its own. Keeps I1: shards are in one order on all readers, and each takes every
-n-th.
+Keeps I10 for pipelines in workers of torch's DataLoader: ranks are found in the process that
+iterates the loader, and travel in the pickled pipeline to workers that were not forked, which have
+no process group. Keeps I1: shards are in one order on all readers, and each takes every n-th.
 """
 
 from __future__ import annotations
@@ -38,25 +35,46 @@ class Reader:
 
 
 @dataclass
-class Pass:
-    """A pass through a pipeline while it is built.
+class Position:
+    """How far a reader is.
 
     Attributes:
-        seed: the pipeline's.
-        number: which pass, counted from 0.
-        reader: who reads it.
-        rotation: by how many readers the shares are rotated.
-        num_keyed: how many stages have taken a key.
+        number: the pass, counted from 0.
+        num_prefix: items that the pass's prefix has given.
+        num_yielded: items of the epoch that have come out.
+        num_discarded: whole items to leave out first, where `num_prefix` is not known.
+        is_done: whether the epoch is over.
+        rotation: by how many readers the shares are rotated in the pass.
+        loader_state: the state of the loader at the beginning of the pass, where there is one.
+        seed: the pipeline's, while a pass is built.
+        num_keyed: how many of its stages have taken a key.
     """
 
-    seed: int
-    number: int
+    epoch: int
     reader: Reader
+    number: int = 0
+    num_prefix: int = 0
+    num_yielded: int = 0
+    num_discarded: int = 0
+    is_done: bool = False
     rotation: int = 0
+    loader_state: dict[str, Any] | None = None
+    seed: int = 0
     num_keyed: int = 0
 
+    def move(self, place: list[int]) -> None:
+        """Go to another place of the epoch."""
+        self.number, self.num_prefix, self.num_yielded, self.num_discarded = place
 
-CURRENT_PASS: ContextVar[Pass | None] = ContextVar("shardwise_compat_pass", default=None)
+    @property
+    def place(self) -> list[int]:
+        """The place in a state; `num_discarded` is there only where it is not 0."""
+        place = [self.number, self.num_prefix, self.num_yielded]
+        return [*place, self.num_discarded] if self.num_discarded else place
+
+
+# The pass that is being built.
+CURRENT_PASS: ContextVar[Position | None] = ContextVar("shardwise_compat_pass", default=None)
 
 
 def in_worker() -> bool:

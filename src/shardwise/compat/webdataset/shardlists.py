@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from shardwise.compat.environment import is_on, variable
-from shardwise.compat.webdataset.multishard import MSSource, MultiShardSample
+from shardwise.compat.webdataset.mix import MSSource, MultiShardSample
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.readers import (
     CURRENT_PASS,
@@ -77,10 +77,9 @@ class DirectoryShardList(IterableDataset[Any]):
         """Put away a shard that was read."""
         if self.mode == "unlink":
             os.unlink(activename)
-        elif self.mode == "keep":
-            os.rename(activename, without_last_extension(activename) + "._done_")
         else:
-            os.rename(activename, without_last_extension(activename))
+            ending = "._done_" if self.mode == "keep" else ""
+            os.rename(activename, without_last_extension(activename) + ending)
 
     def cleanup_files_without_processes(self) -> None:
         """Put away shards of readers that have died."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Self
 
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import filters, mapping
-from shardwise.compat.webdataset.positions import Position
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
+from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, as_seed
 from shardwise.compat.webdataset.shardlists import (
     ResampledShards,
     SimpleShardList,
@@ -101,8 +101,7 @@ class StageList(IterableDataset[Any], PipelineStage):
 
     def _run(self, position: Position, source: Any, stages: list[Any]) -> Any:
         """Some of the stages, as those of the pass `position.number`."""
-        current = Pass(as_seed(self.seed), position.number, position.reader, position.rotation)
-        token = CURRENT_PASS.set(current)
+        token = CURRENT_PASS.set(replace(position, seed=as_seed(self.seed), num_keyed=0))
         try:
             for stage in stages:
                 source = self.invoke(stage) if source is None else self.invoke(stage, source)
@@ -210,10 +209,7 @@ def division_warning(
 
 
 def is_steered(stages: list[Any]) -> bool:
-    """Whether objects of the program's own choose the shards, or their order.
-
-    They may follow an epoch that the program counts and shares, as open_clip's do.
-    """
+    """Whether a program's own objects, such as open_clip's, choose the shards or their order."""
     splits = [i for i, stage in enumerate(stages) if stage in (split_by_node, split_by_worker)]
     chosen = stages[: splits[-1]] if splits else []
     if stages and isinstance(getattr(stages[0], "urls", None), list):

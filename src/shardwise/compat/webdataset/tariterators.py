@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from shardwise.compat.webdataset.grouping import (
+from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.tar_stream import (
     SKIPPED,
+    DamagedShardError,
     ShardSamples,
+    TarStream,
     base_plus_ext,
     chosen,
 )
-from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
 from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 
