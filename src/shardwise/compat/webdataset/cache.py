@@ -19,6 +19,7 @@ import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -146,34 +147,14 @@ class FileCache(_Opener):
         stream.close()
         return path
 
-    def _places(self, url: str) -> list[Path]:
-        return cached_files.candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
-
-    def _find(self, url: str) -> Path | None:
-        """The whole file of a URL; None if it is not there."""
-        return next((place for place in self._places(url) if cached_files.holds(place, url)), None)
-
-    def _fetch(self, url: str) -> Path:
+    def _fetch(self, url: str, places: list[Path]) -> None:
         """Download a URL into its file."""
-        places = self._places(url)
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
         with cached_files.new_file(places, url) as file:
             _copy(url, file)
-            self._validate(file.name, url)
-        return self._find(url) or places[0]
-
-    def _validate(self, fname: str, url: str) -> None:
-        if self.validator is None or self.validator(fname):
-            return
-        reason = why_no_tar(fname) or "refused by the validator"
-        with open(fname, "rb") as file:
-            head = file.read(200)
-        raise ValueError(
-            f"what was downloaded from {shown(url)} is not a tar archive, or not a whole one: "
-            f"{reason}; "
-            f"{Path(fname).stat().st_size} bytes, which begin with {head!r}"
-        )
+            if self.validator is not None and not self.validator(file.name):
+                raise _invalid(file.name, url)
 
     def _open(self, url: str) -> dict[str, Any]:
         try:
@@ -191,13 +172,18 @@ class FileCache(_Opener):
         path = local_name(url)
         if path is not None:
             return path, open(path, "rb")
-        stream = None
+        places = cached_files.candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
+        stream, is_new = None, False
         # None once more: another process deleted it just now, to make room.
         while stream is None:
-            found = self._find(url)
-            place = found or self._fetch(url)
-            stream = cached_files.open_locked(place)
-        self._tidy(place, is_new=found is None)
+            place = next((path for path in places if cached_files.holds(path, url)), None)
+            if place is None:
+                self._fetch(url, places)
+                is_new = True
+            else:
+                stream = cached_files.open_locked(place)
+        assert place is not None
+        self._tidy(place, is_new=is_new)
         return str(place), stream
 
     def _tidy(self, place: Path, *, is_new: bool) -> None:
@@ -209,6 +195,16 @@ class FileCache(_Opener):
             if is_new:
                 self.cleaner.last_run = 0.0
             self.cleaner.cleanup()
+
+
+def _invalid(fname: str, url: str) -> ValueError:
+    reason = why_no_tar(fname) or "refused by the validator"
+    with open(fname, "rb") as file:
+        head = file.read(200)
+    return ValueError(
+        f"what was downloaded from {shown(url)} is not a tar archive, or not a whole one: "
+        f"{reason}; {Path(fname).stat().st_size} bytes, which begin with {head!r}"
+    )
 
 
 def cached_tarfile_samples(
@@ -240,53 +236,43 @@ class Cached(PipelineStage):
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         """The samples, from the source or from memory."""
-        if self.cached is None:
-            samples = []
-            for sample in source:
-                samples.append(sample)
-                yield sample
-            self.cached = samples
-        else:
-            yield from self.cached
+        samples = []
+        for sample in source if self.cached is None else self.cached:
+            samples.append(sample)
+            yield sample
+        self.cached = samples
 
 
+@dataclass(eq=False, repr=False)
 class LMDBCached(PipelineStage):
     """Keeps all samples in an LMDB database; once it is complete they come from there.
 
     Each reader (rank and worker) has keys of its own, so that several can share a database.
     """
 
-    def __init__(
-        self, fname: str, map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500
-    ) -> None:
-        self.fname = fname
-        self.map_size = int(map_size)
-        self.pickler = pickler
-        self.chunksize = chunksize
-        self._db: Any = None
+    fname: str
+    map_size: float = 1e12
+    pickler: Any = pickle
+    chunksize: int = 500
 
-    @property
+    @cached_property
     def db(self) -> Any:
         """The open database."""
-        if self._db is None:
-            self._db = importlib.import_module("lmdb").open(
-                self.fname, readonly=False, map_size=self.map_size
-            )
-        return self._db
+        lmdb = importlib.import_module("lmdb")
+        return lmdb.open(self.fname, readonly=False, map_size=int(self.map_size))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_db": None}
+        return {name: value for name, value in self.__dict__.items() if name != "db"}
 
     def close(self) -> None:
         """Close the database."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        if "db" in self.__dict__:
+            self.__dict__.pop("db").close()
 
     def is_complete(self) -> bool:
         """Whether a whole pass of this reader is kept."""
         with self.db.begin(write=False) as transaction:
-            return transaction.get(self._end()) is not None
+            return transaction.get(self._end) is not None
 
     def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
         """Write samples under their keys."""
@@ -296,7 +282,7 @@ class LMDBCached(PipelineStage):
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         """The samples, from the source or from the database."""
-        prefix = self._prefix()
+        prefix = self._prefix
         if self.is_complete():
             with self.db.begin(write=False) as transaction:
                 cursor = transaction.cursor()
@@ -311,11 +297,13 @@ class LMDBCached(PipelineStage):
             for _, sample in chunk:
                 yield sample
         with self.db.begin(write=True) as transaction:
-            transaction.put(self._end(), b"1")
+            transaction.put(self._end, b"1")
 
+    @property
     def _prefix(self) -> str:
         reader = find_reader()
         return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
 
+    @property
     def _end(self) -> bytes:
-        return ("_" + self._prefix()).encode()
+        return ("_" + self._prefix).encode()

@@ -184,18 +184,12 @@ class WebDataset(DataPipeline, FluidInterface):
             if shardshuffle:
                 self.append(_shard_shuffle(shardshuffle, self.seed, detshuffle, is_endless))
             self.pipeline += self.splitters
+        opening: dict[str, Any] = {"handler": handler, "verbose": verbose}
         if cache_dir is None or cache_size == 0:
-            self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
+            self.append(cache.StreamingOpen(**opening))
         else:
-            self.append(
-                cache.FileCache(
-                    os.fspath(cache_dir),
-                    url_to_name=url_to_name or cache.url_to_cache_name,
-                    cache_size=cache_size,
-                    handler=handler,
-                    verbose=verbose,
-                )
-            )
+            opening["url_to_name"] = url_to_name or cache.url_to_cache_name
+            self.append(cache.FileCache(os.fspath(cache_dir), cache_size=cache_size, **opening))
         self.append(_expander(handler, select_files=select_files, rename_files=rename_files))
         if empty_check:
             self.append(check_empty)

@@ -1,9 +1,8 @@
 """The stages of a pipeline, as WebDataset names them.
 
-`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. Those of batches and
-of shuffles are here, too. In a pipeline a shuffle has a key of (seed, pass, stage): another order
-every epoch, the same in every run. Shards are shuffled alike on all readers, because they are
-divided afterwards; samples are not.
+`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. In a pipeline a
+shuffle has a key of (seed, pass, stage): another order every epoch, the same in every run. Shards
+are shuffled alike on all readers, because they are divided afterwards; samples are not.
 """
 
 from __future__ import annotations
@@ -127,11 +126,6 @@ def _take(buf: list[Any], k: int) -> Any:
     return sample
 
 
-def _is_shard(item: Any) -> bool:
-    """Whether this is a shard that will be opened, not a sample."""
-    return isinstance(item, dict) and "url" in item and "__key__" not in item
-
-
 def _shuffle(
     data: Iterable[Any],
     bufsize: int = 1000,
@@ -162,7 +156,8 @@ def _shuffled(
     if first is data:
         return
     if make is not None:
-        draw = make(not _is_shard(first)).random
+        is_shard = isinstance(first, dict) and "url" in first and "__key__" not in first
+        draw = make(not is_shard).random
         below: Callable[[int], int] = lambda num: int(draw() * num)  # noqa: E731
     else:
         # As WebDataset draws: programs that bring their generator get the order that they had.
@@ -184,7 +179,7 @@ def _shuffled(
         yield _take(buf, below(len(buf)))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ShardShuffle:
     """Permutes a list of shards as a whole, in another order each pass."""
 
@@ -197,6 +192,9 @@ class ShardShuffle:
         shards = list(source)
         rng.shuffle(shards)
         return iter(shards)
+
+    def __repr__(self) -> str:
+        return f"<shuffle of shards: bufsize={self.bufsize}, seed={self.seed}>"
 
 
 @dataclass(eq=False, repr=False)

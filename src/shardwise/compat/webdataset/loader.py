@@ -1,8 +1,7 @@
 """torch's DataLoader for pipelines: workers know their epoch and where to continue, and report it.
 
 Keeps I4 and I10: ranks are found in the main process, and the state counts what was yielded, never
-what workers have prefetched. Each batch of a worker carries its position, which is taken off before
-the user sees the batch.
+what workers have prefetched: each batch of a worker carries its position.
 """
 
 from __future__ import annotations
@@ -68,10 +67,6 @@ class StatefulLoader(DataLoader[Any]):
     """A DataLoader that knows where a pipeline's workers are.
 
     The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
-
-    Attributes:
-        has_state: whether this loader reads a pipeline.
-        epoch: the epoch that is read, or was read last.
     """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
@@ -81,6 +76,7 @@ class StatefulLoader(DataLoader[Any]):
         self._last_worker = -1
         self._is_done = True
         self._is_loaded = False
+        # The epoch that is read, or was read last.
         self.epoch = -1
         self.has_state = isinstance(dataset, DataPipeline)
         self._tagged = _Tagged(dataset)
@@ -116,7 +112,8 @@ class StatefulLoader(DataLoader[Any]):
         self._tagged.first_worker = (self._last_worker + 1) % max(1, self.num_workers)
         self._tagged.num_placeholders = self.batch_size or 1
         items = super().__iter__()
-        self._tagged.first_worker = 0
+        # The workers have both.
+        self._tagged.first_worker, dataset._loaded = 0, {}
         for batch, (worker, *place) in items:
             if worker != _NO_WORKER:
                 self._places[worker], self._last_worker = place, worker

@@ -99,9 +99,7 @@ class RandomMix(IterableDataset[Any]):
     probs: Sequence[float] | None = None
     longest: bool = False
     seed: Any = 0
-
-    def __post_init__(self) -> None:
-        self._epochs = EpochCounter()
+    _epochs: EpochCounter = field(default_factory=EpochCounter, init=False)
 
     def __iter__(self) -> Iterator[Any]:
         sources = [iter(dataset) for dataset in self.datasets]

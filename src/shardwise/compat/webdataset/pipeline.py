@@ -17,8 +17,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
+from torch.utils.data import get_worker_info
+
 from shardwise.compat.webdataset import positions, readers
-from shardwise.compat.webdataset.positions import EpochCounter, Places
+from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.readers import Position, Reader
 from shardwise.compat.webdataset.stages import PASSES_APART, StageList, division_warning, is_steered
 from shardwise.compat.webdataset.utils import PipelineStage
@@ -52,8 +54,7 @@ class DataPipeline(StageList):
         self.repetitions = 1
         self.nsamples = -1
         self._epochs = EpochCounter()
-        # Where sized epochs ended, and by worker, where a loaded state goes on.
-        self._ends: Places | None = None
+        # Where a loaded state goes on, by worker.
         self._loaded: dict[int, Position] = {}
         self._inherited_ranks: Ranks | None = None
         self._position: Position | None = None
@@ -71,7 +72,6 @@ class DataPipeline(StageList):
         result = copy.copy(self)
         result.pipeline = [*self.pipeline, *args]
         result._epochs = EpochCounter(self.next_epoch)
-        result._ends = None if self._ends is None else Places()
         result._open_passes = result._position = None
         return result
 
@@ -113,14 +113,13 @@ class DataPipeline(StageList):
         if not self.pipeline:
             raise ValueError("the pipeline has no stages, or it was closed")
         ranks = readers.find_ranks(inherited=self._inherited_ranks)
-        if readers.in_worker():
+        if get_worker_info() is not None:
             # For stages that are plain functions, the user's own among them.
             readers.INHERITED_RANKS.set(ranks)
         reader = readers.find_reader(inherited=ranks)
         self._warn_of_division(reader, ranks)
         position = self._begin(reader)
-        if self._ends is not None:
-            self._ends.go_on(position)
+        self._epochs.go_on(position)
         position = self._position = self._loaded_at(position) or position
         self._loaded.pop(reader.worker, None)
         if self.is_sized:
@@ -204,13 +203,13 @@ class DataPipeline(StageList):
 
     def _note_end(self, position: Position, num: int) -> None:
         """Have the reader's next epoch go on there, also in another process."""
-        if position.num_yielded < num or self._ends is None:
+        if position.num_yielded < num:
             return
         end = replace(position, epoch=position.epoch + 1, num_yielded=0)
         if self._is_resampled and end.num_prefix > _MAX_AGAIN:
             # Shards without end promise no sample: new ones cost less than the way back.
             end.number, end.num_prefix = end.number + 1, 0
-        self._ends.put(end)
+        self._epochs.put(end)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
@@ -225,7 +224,7 @@ class DataPipeline(StageList):
         self.repetitions = nepochs if nepochs > 0 else ENDLESS
         self.nsamples = nbatches
         self._open_passes = None
-        self._ends = Places() if self.is_sized else None
+        self._epochs = EpochCounter(self.next_epoch)
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -234,7 +233,9 @@ class DataPipeline(StageList):
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
         if epoch != self.next_epoch:
             self._open_passes = None
-            self._loaded = {}
+            if self._epochs.was_begun_by_worker:
+                # Workers have continued from the loaded state already.
+                self._loaded = {}
             self._epochs.set(epoch)
 
     @property
@@ -260,7 +261,7 @@ class DataPipeline(StageList):
             StateError: worker processes of another loader than `WebLoader` read this pipeline, so
                 that it can't know what they have yielded.
         """
-        if self._epochs.was_begun_by_worker and not readers.in_worker():
+        if self._epochs.was_begun_by_worker and get_worker_info() is None:
             raise StateError(
                 "workers of a plain DataLoader read this dataset, and only they know how far they "
                 "are: use wds.WebLoader and its state_dict()"
@@ -325,7 +326,8 @@ class DataPipeline(StageList):
             if state["rank"] != reader.rank:
                 # The prefix of another rank is not known: the items that it yielded are read again.
                 num = at.num_yielded + (epoch * self._share(own) if self.goes_on else 0)
-                at.move([0 if self.goes_on else self._first_pass(epoch), 0, at.num_yielded, num])
+                first = 0 if self.goes_on else self._first_pass(epoch)
+                at = Position(epoch, own, first, 0, at.num_yielded, num)
             result.append(at)
         return result
 

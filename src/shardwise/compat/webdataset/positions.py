@@ -26,18 +26,23 @@ _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
 # process, else the workers' common seed); how often the epoch was set, and to which; whether the
 # pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
+# Behind these each worker has a row for where its next epoch begins, if that continues another one:
+# the epoch + 1, the number of workers, and the numbers of a `Position`.
+_NUM_CELLS, _MAX_WORKERS = 6, 256
+# Of a state.
+VERSION = 2
 
 
 class EpochCounter:
-    """Counts the epochs that have begun, over generations of workers.
+    """Counts the epochs that have begun, over generations of workers, and knows where they end.
 
     torch's DataLoader may start new workers for every epoch, from a dataset that knows nothing of
-    the epochs before. Workers that were started together see the same epoch, the next generation
-    the next one. The memory needs no lock, and a killed process leaves no name behind.
+    the epochs before. Workers that were started together see the same epoch.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
-        self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0])
+        rows = [0] * (_NUM_CELLS * _MAX_WORKERS)
+        self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0, *rows])
         # Of the worker process that `_own_mark` names: its generation, and what it has read.
         self._own_mark: tuple[int, int] | None = None
         self._seen_sets = 0
@@ -86,40 +91,24 @@ class EpochCounter:
         self._cells[_WORD] = mark << _EPOCH_BITS | (epoch + 1)
         return epoch
 
-
-VERSION = 2
-_MAX_WORKERS = 256
-
-
-class Places:
-    """Where an epoch of each worker begins; each worker reads and writes a row of its own.
-
-    A row is the epoch + 1, the number of workers, and the numbers of a `Position`.
-    """
-
-    _NUM_CELLS = 6
-
-    def __init__(self) -> None:
-        self._cells = SharedIntegers([0] * (self._NUM_CELLS * _MAX_WORKERS))
-
-    def _row(self, reader: Reader) -> slice:
-        first = self._NUM_CELLS * reader.worker
-        return slice(first, first + self._NUM_CELLS)
-
     def put(self, at: Position) -> None:
         """Have the reader's epoch `at.epoch` begin there."""
-        row = self._row(at.reader)
+        row = _row(at.reader)
         if row.stop <= len(self._cells):
             place = [at.number, at.num_prefix, at.num_yielded, at.num_discarded]
             self._cells[row] = [0, at.reader.num_workers, *place]
             # The epoch is written last: the other cells are whole then.
             self._cells[row.start] = at.epoch + 1
 
-    def go_on(self, position: Position) -> None:
+    def go_on(self, at: Position) -> None:
         """Move a position to where an epoch ended, if it is a later one of the same workers."""
-        behind, num_workers, *place = self._cells[self._row(position.reader)] or [0, 0]
-        if 0 < behind <= position.epoch + 1 and num_workers == position.reader.num_workers:
-            position.move(place)
+        behind, num_workers, *place = self._cells[_row(at.reader)] or [0, 0]
+        if 0 < behind <= at.epoch + 1 and num_workers == at.reader.num_workers:
+            at.number, at.num_prefix, at.num_yielded, at.num_discarded = place
+
+
+def _row(reader: Reader) -> slice:
+    return slice(_NUM_CELLS * reader.worker + 4, _NUM_CELLS * reader.worker + 4 + _NUM_CELLS)
 
 
 def fingerprint(stages: list[Any]) -> str | None:

@@ -46,8 +46,7 @@ class Position:
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
         loader_state: the state of the loader at the beginning of the pass, where there is one.
-        seed: the pipeline's, while a pass is built.
-        num_keyed: how many of its stages have taken a key.
+        seed, num_keyed: while a pass is built: the pipeline's, and stages that have taken a key.
     """
 
     epoch: int
@@ -62,10 +61,6 @@ class Position:
     seed: int = 0
     num_keyed: int = 0
 
-    def move(self, place: list[int]) -> None:
-        """Go to another place of the epoch."""
-        self.number, self.num_prefix, self.num_yielded, self.num_discarded = place
-
     @property
     def place(self) -> list[int]:
         """The place in a state; `num_discarded` is there only where it is not 0."""
@@ -75,11 +70,6 @@ class Position:
 
 # The pass that is being built.
 CURRENT_PASS: ContextVar[Position | None] = ContextVar("shardwise_compat_pass", default=None)
-
-
-def in_worker() -> bool:
-    """Whether this process is a worker of torch's DataLoader."""
-    return get_worker_info() is not None
 
 
 def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
@@ -92,11 +82,12 @@ def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
     if group is not None:
         return discover(group=group)
     found = explicit_ranks()
-    inherited = inherited or (INHERITED_RANKS.get() if in_worker() else None)
+    in_worker = get_worker_info() is not None
+    inherited = inherited or (INHERITED_RANKS.get() if in_worker else None)
     # A process group is the truth; environment variables of a worker may be of any age.
     if inherited is None or found.source == "torch.distributed":
         return found
-    return inherited if in_worker() or found.source == "default" else found
+    return inherited if in_worker or found.source == "default" else found
 
 
 def find_reader(group: Any = None, inherited: Ranks | None = None) -> Reader:

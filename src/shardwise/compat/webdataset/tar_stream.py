@@ -47,25 +47,20 @@ class DamagedShardError(DataError, tarfile.ReadError):
     __str__ = DataError.__str__
 
 
+@dataclass(eq=False, repr=False)
 class TarStream:
     """The names and payloads of a tar's regular members, many at a time; iterated once.
 
-    `stream` has `read(size)`, which may return less, and b"" at the end.
-
-    Attributes:
-        has_end: after the iteration: whether the shard ended in a block of zeros.
-
-    Raises:
-        DamagedShardError: the shard is damaged or cut short. All members before it came out.
+    After the iteration, `has_end` says whether the shard ended in a block of zeros. A damaged or
+    cut shard is a `DamagedShardError`, behind all members before the damage.
     """
 
-    def __init__(self, stream: Any, url: str) -> None:
-        self.url = url
-        self.has_end = True
-        self._stream = stream
+    stream: Any
+    url: str
+    has_end: bool = field(default=True, init=False)
 
     def __iter__(self) -> Iterator[list[Member]]:
-        unpacked = Unpacked(self._stream)
+        unpacked = Unpacked(self.stream)
         source = StreamBytes(unpacked)
         scan = HeaderScan(source, url=self.url)
         try:
@@ -133,10 +128,7 @@ class _Rest(io.RawIOBase):
 
 
 def check_tar_format(fname: str) -> bool:
-    """Whether a file is a whole tar: every header is sound, every member and the end are there.
-
-    A compressed tar is unpacked, and its checksums are held.
-    """
+    """Whether a file is a whole tar: every header is sound, every member and the end are there."""
     return why_no_tar(fname) is None
 
 
@@ -224,7 +216,6 @@ class ShardSamples:
 
     Attributes:
         about: entries of all samples: `__url__`, and `__local_path__` where there is one.
-        handler: decides whether to go on where members do not fit together.
         sample: the sample under way.
         is_stopped: whether the handler said to stop.
     """

@@ -69,11 +69,7 @@ def repeatedly(
 
 
 def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
-    """Rank, world size, worker and number of workers of this process.
-
-    A group wins, then torch.distributed, then what the parent of this worker found, then the
-    environment. It holds in workers that were spawned, too.
-    """
+    """Rank, world size, worker and number of workers of this process; see `find_ranks`."""
     reader = find_reader(group)
     return reader.rank, reader.world_size, reader.worker, reader.num_workers
 
