@@ -33,13 +33,11 @@ from shardwise.shown import shown
 # package.
 pytorch_weights_only = variable("WDS_PYTORCH_WEIGHTS_ONLY") == "1"
 
-_PACKAGE = __name__.rpartition(".")[0]
-
 
 def torch_loads(data: bytes) -> Any:
     """Decode a file of `torch.save`, with its tensors on the CPU; it may run any code."""
     utils.refuse_unsafe("torch.loads")
-    package = importlib.import_module(_PACKAGE)
+    package = importlib.import_module(__name__.rpartition(".")[0])
     only = pytorch_weights_only or bool(getattr(package, "pytorch_weights_only", False))
     return torch.load(io.BytesIO(data), weights_only=only, map_location="cpu")
 
@@ -114,24 +112,13 @@ IMAGE_EXTENSIONS = (  # noqa: SIM905 - fifty words are easier to read in a row
 
 # spec: (kind of result, kind of elements, colours)
 imagespecs: dict[str, tuple[str, str | None, str]] = {
-    "l8": ("numpy", "uint8", "l"),
-    "rgb8": ("numpy", "uint8", "rgb"),
-    "rgba8": ("numpy", "uint8", "rgba"),
-    "l": ("numpy", "float", "l"),
-    "rgb": ("numpy", "float", "rgb"),
-    "rgba": ("numpy", "float", "rgba"),
-    "torchl8": ("torch", "uint8", "l"),
-    "torchrgb8": ("torch", "uint8", "rgb"),
-    "torchrgba8": ("torch", "uint8", "rgba"),
-    "torchl": ("torch", "float", "l"),
-    "torchrgb": ("torch", "float", "rgb"),
-    "torch": ("torch", "float", "rgb"),
-    "torchrgba": ("torch", "float", "rgba"),
-    "pill": ("pil", None, "l"),
-    "pil": ("pil", None, "rgb"),
-    "pilrgb": ("pil", None, "rgb"),
-    "pilrgba": ("pil", None, "rgba"),
+    f"{prefix}{colours}{ending}": (kind, elements, colours)
+    for prefix, kind in (("", "numpy"), ("torch", "torch"))
+    for ending, elements in (("8", "uint8"), ("", "float"))
+    for colours in ("l", "rgb", "rgba")
 }
+imagespecs |= {f"pil{colours}": ("pil", None, colours) for colours in ("l", "rgb", "rgba")}
+imagespecs |= {"torch": imagespecs["torchrgb"], "pil": imagespecs["pilrgb"]}
 
 # The library's own codec gives the same pixels as Pillow in two thirds of the time.
 _JPEG = {colours: image(colours, layout="HWC") for colours in ("rgb", "rgba")}

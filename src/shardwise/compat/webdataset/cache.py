@@ -55,8 +55,7 @@ def pipe_cleaner(spec: str) -> str:
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
     """The name of a URL's file in a cache: its last part, with `ndir` directories before it.
 
-    URLs of other schemes, such as `pipe:`, are quoted, and their last 128 letters are taken. Two
-    URLs may have one name: `FileCache` keeps them apart.
+    Of other URLs, such as `pipe:`, the last 128 letters, quoted. Two URLs may have one name.
     """
     assert isinstance(url, str), url  # WebDataset's tests expect this error
     parsed = urllib.parse.urlparse(url)
@@ -76,14 +75,12 @@ class _Opener:
     """A stage that opens one URL after the other; the handler is asked where that fails."""
 
     handler: Callable[[Exception], bool]
+    _open: Callable[[str], dict[str, Any]]
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open the URLs, each one a str or a dict with the entry `url`."""
         named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
         return (opened for _, opened in each_result(named, self._open, self.handler))
-
-    def _open(self, url: str) -> dict[str, Any]:
-        raise NotImplementedError
 
 
 @dataclass(eq=False, repr=False)
@@ -106,16 +103,14 @@ class StreamingOpen(_Opener):
 class FileCache(_Opener):
     """Opens each URL by way of a file in a cache directory; local files as they are.
 
-    A file is downloaded once, has its name when it is whole and `validator` has seen it, and is
-    checked against the full URL each time it is used. Where another URL, or a program's own file,
-    has the name already, the file gets another one. If there is no room, the shard is read without
-    the cache, with a warning. Several processes may use one directory.
+    A file has its name when it is whole and `validator` has seen it. Where another URL, or a
+    program's own file, has the name already, it gets another one. If there is no room, the shard is
+    read without the cache, with a warning. Several processes may use one directory.
 
     Args:
         cache_dir: the directory; None for the environment's WDS_CACHE, or `./_cache`.
         url_to_name: of a URL, the name of its file; it may have directories in it.
         validator: of a path, whether the file is a sound shard; None for no check.
-        handler: what to do where a URL can't be had. It is called once a URL.
         cache_size: the limit in bytes; beyond it, files used longest ago are deleted. -1 for none.
         cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded.
     """

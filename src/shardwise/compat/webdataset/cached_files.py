@@ -1,8 +1,7 @@
 """The files of a cache directory: which are ours, of which URL, and which are in use.
 
-Beside a cached file `name` lies its record `.name.url`, which holds a digest of the URL: a file
-without one belongs to another program and is neither read nor deleted. A file is locked (shared)
-while a stream of it is open.
+Beside a cached file `name` lies its record `.name.url` with a digest of the URL; a file without one
+is another program's, neither read nor deleted. While a stream of it is open, a file is locked.
 """
 
 from __future__ import annotations

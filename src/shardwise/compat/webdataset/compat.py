@@ -235,8 +235,7 @@ def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:
         raise ValueError(
             f"{urls!r} is an index of wids: read it with wids.ShardListDataset, or give the shards"
         )
-    is_recycled = mode in ("unlink", "keep", "resample")
-    if is_recycled and isinstance(urls, str) and urls.endswith("/"):
+    if mode in ("unlink", "keep", "resample") and isinstance(urls, str) and urls.endswith("/"):
         return shardlists.DirectoryShardList(urls, mode=mode)
     if resampled:
         return shardlists.ResampledShards(urls, seed=seed, deterministic=True)

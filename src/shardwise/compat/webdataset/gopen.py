@@ -117,8 +117,7 @@ gopen_schemes: dict[str, Callable[..., Any]] = {
 def rewrite_url(url: str) -> str:
     """Rewrite the beginning of a URL by the rules in the environment variable GOPEN_REWRITE.
 
-    Rules are separated by `;` and have the form `pattern=replacement`; the pattern is a regular
-    expression that must fit at the beginning. The first rule that changes the URL is taken.
+    Rules `pattern=replacement` are separated by `;`; the first that changes the URL is taken.
     """
     rules = variable("GOPEN_REWRITE")
     if rules is None:

@@ -250,8 +250,7 @@ class LoaderPipeline(DataPipeline):
         """Go on where a state says, with the next iteration.
 
         Raises:
-            StateError: it belongs to other shards, another seed or size, another number of workers
-                or ranks.
+            StateError: it belongs to another pipeline, or other numbers of workers or ranks.
         """
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])

@@ -1,7 +1,6 @@
 """Mixing several datasets: in turn, or at random; and several sets of shards.
 
-WebDataset calls `MultiShardSample` obsolete and refuses it; here it works, with a
-DeprecationWarning.
+WebDataset refuses `MultiShardSample`; here it works, with a DeprecationWarning.
 """
 
 from __future__ import annotations
@@ -89,10 +88,9 @@ def random_samples(
 
 @dataclass(eq=False, repr=False)
 class RandomMix(IterableDataset[Any]):
-    """Samples of datasets that are drawn with the weights `probs`.
+    """Samples of datasets that are drawn with the weights `probs`, by (seed, epoch, rank, worker).
 
-    The order depends on (seed, epoch, rank, worker) alone. It ends where a dataset has no more, or
-    with `longest` where all have no more.
+    It ends where a dataset has no more, or with `longest` where all have no more.
     """
 
     datasets: Sequence[Iterable[Any]]
@@ -134,7 +132,6 @@ class MultiShardSample(IterableDataset[Any]):
     """Shards of several sets, in a new random order each pass, alike on all ranks."""
 
     def __init__(self, fname: Any) -> None:
-        super().__init__()
         warnings.warn(
             "MultiShardSample is deprecated: mix datasets with RandomMix, or give one list of "
             "shards",

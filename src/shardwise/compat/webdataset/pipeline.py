@@ -174,7 +174,8 @@ class DataPipeline(StageList):
             # A copy runs the passes: they must not keep the pipeline alive that keeps them.
             items = copy.copy(self)._passes(position, ENDLESS)
             self._open_passes = os.getpid(), position, items
-            self._note_end(position, num)
+            if position.num_yielded >= num:
+                self._note_end(position)
         return self._cut(items, position, num)
 
     def _share(self, reader: Reader) -> int:
@@ -195,16 +196,14 @@ class DataPipeline(StageList):
             except StopIteration:
                 break
             position.num_yielded += 1
-            if goes_on:
+            if goes_on and position.num_yielded >= num:
                 # Before the last item goes out: its taker may not come back.
-                self._note_end(position, num)
+                self._note_end(position)
             yield item
         position.is_done = True
 
-    def _note_end(self, position: Position, num: int) -> None:
+    def _note_end(self, position: Position) -> None:
         """Have the reader's next epoch go on there, also in another process."""
-        if position.num_yielded < num:
-            return
         end = replace(position, epoch=position.epoch + 1, num_yielded=0)
         if self._is_resampled and end.num_prefix > _MAX_AGAIN:
             # Shards without end promise no sample: new ones cost less than the way back.
@@ -214,8 +213,7 @@ class DataPipeline(StageList):
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
 
-        In the workers of a loader, a `WebDataset` shares them: all workers together yield them.
-        A `DataPipeline` yields `nsamples` in each worker.
+        The workers of a loader yield them together; those of a `DataPipeline`, as many each.
         """
         return self.repeat(nbatches=max(nsamples, nbatches))
 
@@ -254,12 +252,10 @@ class DataPipeline(StageList):
     def state_dict(self) -> dict[str, Any]:
         """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
 
-        Ranks that are at the same step may take up each other's state; that costs reading the
-        epoch up to there, though.
+        Ranks at the same step may take up each other's state: they read the epoch up to there.
 
         Raises:
-            StateError: worker processes of another loader than `WebLoader` read this pipeline, so
-                that it can't know what they have yielded.
+            StateError: workers of another loader than `WebLoader` read this pipeline.
         """
         if self._epochs.was_begun_by_worker and get_worker_info() is None:
             raise StateError(

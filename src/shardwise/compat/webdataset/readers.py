@@ -119,11 +119,10 @@ def generator(seed: Any = None, *, each_reader: bool = False) -> random.Random:
 
 
 def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
-    """A function that makes the generator of a stage that is being built.
+    """A function of "each reader has its own numbers" that makes the generator of a stage.
 
-    It is called with whether each reader gets numbers of its own: shards must be shuffled alike
-    everywhere before they are divided. Outside of a pipeline the generator is seeded with `seed`,
-    or by the program's `random`, which programs seed alike on all ranks.
+    Outside of a pipeline the generator is seeded with `seed`, or by the program's `random`, which
+    programs seed alike on all ranks.
     """
     current = CURRENT_PASS.get()
     if current is None and seed is not None:
@@ -161,11 +160,7 @@ def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
 
 
 def _rotated(reader: Reader) -> Reader:
-    """The reader whose share is read.
-
-    A reader that has read all of its share before a steered epoch is over continues with the next
-    reader's share, which may be more than that one gets to. Its own samples came already.
-    """
+    """The reader whose share is read: in a steered epoch, the next one's after its own."""
     current = CURRENT_PASS.get()
     if current is None or not current.rotation:
         return reader

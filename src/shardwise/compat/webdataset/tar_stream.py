@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import logging
 import lzma
 import re
@@ -111,11 +110,10 @@ class Unpacked:
         return data
 
 
-class _Rest(io.RawIOBase):
+class _Rest:
     """A stream whose first bytes have been read already."""
 
     def __init__(self, start: bytes, stream: Any) -> None:
-        super().__init__()
         self._start = start
         self._stream = stream
 

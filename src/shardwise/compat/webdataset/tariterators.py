@@ -156,8 +156,7 @@ def expand_samples(
     """The samples of opened shards: what `tar_file_expander` and `group_by_keys` do, at once.
 
     Of a damaged shard, the samples before the damage come out; then `handler` is asked. If it says
-    to go on, the next shard follows. If it says to stop, what was read of the sample that is cut
-    comes out last, as in WebDataset.
+    to stop, what was read of the sample that is cut comes out last, as in WebDataset.
     """
     is_plain = select_files is None and rename_files is None
     for shard in shards:
