@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from shardwise.sources.tar.index.column_file import (
     ColumnFileError,
     decode_columns,
     encode_columns,
+    map_file,
     parse_header,
     read_start,
 )
@@ -164,12 +164,7 @@ def map_columns(path: str, *, check: bool = True) -> tuple[IndexHeader, dict[str
         FileNotFoundError: there is none.
         DataError: it is damaged, cut short, or of another version.
     """
-    with Path(path).open("rb") as file:
-        try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:
-            raise _unusable(path, "it is empty") from error
-    return decode(data, path=path, check=check)
+    return decode(map_file(path), path=path, check=check)
 
 
 def read_header(path: str) -> IndexHeader:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
 from shardwise.arguments import path_text
 from shardwise.shown import shown, without_query
@@ -15,9 +16,9 @@ from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, m
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.opened import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
-from shardwise.storage import StorageOptions, is_local
+from shardwise.storage import is_local
 
-__all__ = ["Item", "ShardPart", "example_names", "list_shards", "names_of", "split_items"]
+__all__ = ["Item", "ShardPart", "example_names", "named_items", "names_of"]
 
 # Shards of one origin, opened one by one or listed by a manifest file.
 ShardPart: TypeAlias = OpenedShards | ListedShards
@@ -25,42 +26,55 @@ ShardPart: TypeAlias = OpenedShards | ListedShards
 Item: TypeAlias = Sequence[str] | ShardPart
 
 
-def split_items(
+def named_items(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], store: IndexStore
-) -> list[Item]:
-    """Manifest files, and the shards that stand between them; none where there is no manifest.
+) -> tuple[list[Item], list[ListedShard] | None]:
+    """Manifest files, and the shards that stand between them; the entries of shard lists, if any.
 
     Raises:
-        ValueError: shard lists (.json) stand beside manifest files, or a shard is named twice.
+        MissingShardError: a pattern finds nothing, or a list is not there.
+        DataError: a shard list or a manifest file is malformed.
+        ValueError: shard lists stand beside shards or manifest files, or a shard is named twice.
     """
-    items = _items(urls)
-    if not any(isinstance(i, str | os.PathLike) and is_manifest_file(os.fspath(i)) for i in items):
-        return []
-    split: list[Item] = []
-    for is_manifest, group in groupby(
-        items, lambda item: is_manifest_file(path_text("urls", item))
-    ):
-        if is_manifest:
-            split += [
-                ListedShards(url, store)
-                for item in group
-                for url in manifest_files(os.fspath(item), store.options)
-            ]
+    names = [*urls] if isinstance(urls, Sequence) and not isinstance(urls, str | bytes) else [urls]
+    kinds = [_kind(name) for name in names]
+    if "manifest" not in kinds:
+        if "list" not in kinds:
+            return [expand_shards(urls, options=store.options)], None
+        if "shards" in kinds:
+            raise ValueError("urls mixes shard lists (.json) with shards: give one or the other")
+        listed = [
+            shard
+            for name in names
+            for shard in read_shard_list(os.fspath(name), options=store.options)
+        ]
+        shards = [shard.url for shard in listed]
+        for url, count in Counter(shards).items():
+            if count > 1:
+                raise _named_twice(url)
+        return [shards], listed
+    if "list" in kinds:
+        raise ValueError(
+            "urls mixes shard lists (.json) with manifests (.swm): give one or the other"
+        )
+    items: list[Item] = []
+    for kind, group in groupby([path_text("urls", name) for name in names], _kind):
+        if kind == "shards":
+            items.append(expand_shards([*group], options=store.options))
             continue
-        names = list(group)
-        if any(is_shard_list(os.fspath(name)) for name in names):
-            raise ValueError(
-                "urls mixes shard lists (.json) with manifests (.swm): give one or the other"
-            )
-        split.append(expand_shards(names, options=store.options))
-    if len(split) > 1:
-        _refuse_repeats(split)
-    return split
+        for name in group:
+            items += [ListedShards(url, store) for url in manifest_files(name, store.options)]
+    if len(items) > 1:
+        _refuse_repeats(items)
+    return items, None
 
 
-def _items(urls: Any) -> list[Any]:
-    is_many = isinstance(urls, Sequence) and not isinstance(urls, str | bytes)
-    return [*urls] if is_many else [urls]
+def _kind(name: object) -> Literal["manifest", "list", "shards"]:
+    """What a name is of; `expand_shards` refuses one that is no text."""
+    text = os.fspath(name) if isinstance(name, str | os.PathLike) else name
+    if not isinstance(text, str):
+        return "shards"
+    return "manifest" if is_manifest_file(text) else "list" if is_shard_list(text) else "shards"
 
 
 def _refuse_repeats(items: Sequence[Item]) -> None:
@@ -88,24 +102,3 @@ def example_names(items: Sequence[Item]) -> Iterator[str]:
     for item in items:
         names = names_of(item)
         yield from names.examples() if isinstance(names, ShardNames) else names
-
-
-def list_shards(
-    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    storage: StorageOptions | None,
-) -> tuple[list[ListedShard] | None, list[str]]:
-    """The entries of shard lists, None where there are none, and the URLs of the shards."""
-    items = _items(urls)
-    are_lists = [isinstance(i, str | os.PathLike) and is_shard_list(os.fspath(i)) for i in items]
-    if not any(are_lists):
-        return None, expand_shards(urls, options=storage)
-    if not all(are_lists):
-        raise ValueError("urls mixes shard lists (.json) with shards: give one or the other")
-    listed = [
-        shard for item in items for shard in read_shard_list(os.fspath(item), options=storage)
-    ]
-    names = [shard.url for shard in listed]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _named_twice(twice)
-    return listed, names

@@ -149,8 +149,6 @@ def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
     Raises:
         DataError: the file is damaged, cut short, of another version, or no manifest.
     """
-    if not len(data):
-        raise _unusable(path, "the file is empty (0 bytes)")
     try:
         with memoryview(data) as view:
             metadata = parse_header(bytes(view[:FIRST_BYTES]), view)[0]
