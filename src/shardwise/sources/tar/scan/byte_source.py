@@ -17,10 +17,12 @@ class FileBytes:
 
     Attributes:
         first_read_bytes: length of the scan's first read.
+        block_bytes: length of its next reads, where it reads all bytes.
         sparse_headers: headers that the scan reads one by one before it tries a block again.
     """
 
     first_read_bytes = 64 << 10
+    block_bytes = 1 << 20
     sparse_headers = 256
     # From 16 KiB a member on, one read a header costs less than reading the payloads as well.
     sparse_stride = 16 << 10
@@ -72,6 +74,7 @@ class StreamBytes:
     """
 
     first_read_bytes = 64 << 10
+    block_bytes = 1 << 20
     # One: payloads between headers are kept until they are released.
     sparse_headers = 1
 

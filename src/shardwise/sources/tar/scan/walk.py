@@ -38,7 +38,8 @@ from shardwise.storage import File
 
 __all__ = ["HeaderRun", "HeaderScan", "Scan", "shown"]
 
-_DENSE_READ_BYTES = 1 << 20
+# Bytes that are read at a time behind the last member.
+_END_READ_BYTES = 1 << 20
 # Headers read one by one before the first block is tried again.
 _FIRST_SPARSE_HEADERS = 64
 # Longer extended headers hold no names: a file's path has at most 4096 bytes.
@@ -115,7 +116,7 @@ class HeaderScan:
             if len(run.positions):
                 yield run
                 is_dense = self.source.is_dense(run.positions, self.position)
-                length, num_headers = _DENSE_READ_BYTES, self.source.sparse_headers
+                length, num_headers = self.source.block_bytes, self.source.sparse_headers
             if self._problem is not None:
                 raise self._problem
 
@@ -259,7 +260,7 @@ class HeaderScan:
             DataError: there are others, or an extended header at `open_at` has no member.
         """
         self._is_done = True
-        num_bytes = self.source.available(position, _DENSE_READ_BYTES)
+        num_bytes = self.source.available(position, _END_READ_BYTES)
         self.has_end = num_bytes >= BLOCK
         if open_at is not None:
             raise DataError(
@@ -280,7 +281,7 @@ class HeaderScan:
                 )
                 raise DataError(message, url=self.url, offset=position)
             start += num_bytes
-            num_bytes = self.source.available(start, _DENSE_READ_BYTES)
+            num_bytes = self.source.available(start, _END_READ_BYTES)
 
 
 def _stated_size(kind: int, payload: bytes) -> int | None:
