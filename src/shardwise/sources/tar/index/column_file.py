@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 __all__ = [
     "FIRST_BYTES",
     "ColumnFileError",
+    "as_metadata",
     "decode_columns",
     "encode_columns",
     "map_file",
@@ -166,6 +167,14 @@ def map_file(path: str) -> mmap.mmap | bytes:
         except ValueError:
             # An empty file can't be mapped.
             return b""
+
+
+def as_metadata(header: Any) -> dict[str, str]:
+    """The fields of a dataclass as metadata, in their order: str as it is, all else as JSON."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
+        for name, value in vars(header).items()
+    }
 
 
 def shrink(column: NDArray[Any]) -> NDArray[Any]:

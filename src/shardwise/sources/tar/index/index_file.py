@@ -10,7 +10,7 @@ import json
 import mmap
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +21,7 @@ from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import (
     ColumnFileError,
+    as_metadata,
     decode_columns,
     encode_columns,
     map_file,
@@ -66,6 +67,7 @@ class IndexHeader:
     name: str
     num_bytes: int
     mtime_ns: int
+    etag: str = ""
     num_samples: int
     fields: tuple[str, ...]
     optional: frozenset[str] = frozenset()
@@ -74,7 +76,6 @@ class IndexHeader:
     has_end: bool = True
     ignored: Mapping[str, int] = field(default_factory=dict)
     writer: str = ""
-    etag: str = ""
 
     @property
     def stat(self) -> FileStat:
@@ -83,22 +84,11 @@ class IndexHeader:
 
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "name": self.name,
-            "num_bytes": str(self.num_bytes),
-            "mtime_ns": str(self.mtime_ns),
-            **({"etag": self.etag} if self.etag else {}),
-            "num_samples": str(self.num_samples),
-            "fields": json.dumps(self.fields),
-            "optional": json.dumps(sorted(self.optional)),
-            "key_length": json.dumps(self.key_length),
-            "has_digests": json.dumps(self.has_digests),
-            "has_end": json.dumps(self.has_end),
-            "ignored": json.dumps(dict(self.ignored), sort_keys=True),
-            "writer": self.writer or f"shardwise {_release()}",
-        }
+        header = replace(self, writer=self.writer or f"shardwise {_release()}")
+        texts = {"format": _FORMAT, "version": _VERSION, **as_metadata(header)}
+        if not self.etag:
+            del texts["etag"]
+        return texts
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> IndexHeader:

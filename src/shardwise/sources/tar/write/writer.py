@@ -18,7 +18,7 @@ from typing import Any, Self
 from shardwise.arguments import check_number, path_text
 from shardwise.errors import StorageError
 from shardwise.shown import shown
-from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
+from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import ManifestBuilder, manifest_path
 from shardwise.sources.tar.media.build import media_fields, publish_sidecar, sample_blocks
 from shardwise.sources.tar.scan.headers import BLOCK, round_up
@@ -135,12 +135,14 @@ class TarWriter:
         self._shard: PartialShard | None = None
         self._closed = False
         _check_pattern(self._pattern)
-        self._builder = self._manifest_builder(manifest)
+        self._builder: ManifestBuilder | None = None
+        if manifest is not False:
+            file = manifest_path(self._pattern) if manifest is True else manifest
+            self._builder = ManifestBuilder(path_text("manifest", file), options=self._options)
         self.manifest = None if self._builder is None else self._builder.path
         if not overwrite:
-            for path in (self._path(0), self.manifest):
-                if path is not None:
-                    refuse_existing(path, self._options)
+            for target in filter(None, (self._path(0), self.manifest)):
+                refuse_existing(target, self._options)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write one sample.
@@ -250,12 +252,6 @@ class TarWriter:
     def _path(self, number: int) -> str:
         return self._pattern.format(shard=number)
 
-    def _manifest_builder(self, manifest: bool | str | os.PathLike[str]) -> ManifestBuilder | None:
-        if manifest is False:
-            return None
-        path = manifest_path(self._pattern) if manifest is True else path_text("manifest", manifest)
-        return ManifestBuilder(path, options=self._options)
-
     def _open_shard(self) -> PartialShard:
         path = self._path(len(self.shards))
         if path in self.shards:
@@ -273,7 +269,7 @@ class TarWriter:
         self.shards.append(shard.path)
         if not is_local(shard.path) and (self._index or self._builder is not None):
             # The store has a version of its own.
-            stat = open_uncached(shard.path, self._options).stat()
+            stat = self._store.stat(shard.path)
             index = index.of_version(stat.mtime_ns, stat.etag)
         if self._builder is not None:
             self._builder.add(shard.path, index, index.header.stat)
