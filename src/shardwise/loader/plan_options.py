@@ -143,5 +143,9 @@ class _SizesOf:
 
     dataset: Any
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
-        return np.array(self.dataset.shard_sizes, dtype=dtype or np.int64, copy=copy)
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: bool | None = None,  # noqa: ARG002 - copies always: NumPy 1.26 takes no None here
+    ) -> NDArray[np.int64]:
+        return np.array(self.dataset.shard_sizes, dtype=dtype or np.int64)
