@@ -143,9 +143,6 @@ class _SizesOf:
 
     dataset: Any
 
-    def __array__(
-        self,
-        dtype: Any = None,
-        copy: bool | None = None,  # noqa: ARG002 - copies always: NumPy 1.26 takes no None here
-    ) -> NDArray[np.int64]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
+        # A copy whatever `copy` is: `np.array` of NumPy 1.26 takes no None for it.
         return np.array(self.dataset.shard_sizes, dtype=dtype or np.int64)
