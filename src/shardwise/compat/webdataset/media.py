@@ -241,7 +241,9 @@ def _video_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
             # Before the picture is made: a header may promise one of any size.
             num_bytes += 3 * frame.height * frame.width
             check_bytes(num_bytes, max_bytes, f"{len(frames) + 1} frames")
-            frames.append(frame.to_ndarray(format="rgb24"))
+            # PyAV 19 keeps what converts colours for each thread: with threads of its own a fork of
+            # this process would wait for them for ever.
+            frames.append(frame.to_ndarray(format="rgb24", threads=1))
     if not frames:
         raise ValueError(f"the {len(data)} bytes hold a video without frames")
     return torch.from_numpy(np.stack(frames)), fps
