@@ -160,7 +160,7 @@ class Plan:
 
     @property
     def num_steps(self) -> int:
-        """Batches of each rank from `start` on. Under a budget it differs by epoch: see `resumed`."""
+        """Batches of each rank from `start` on. It differs by epoch under a budget: `resumed`."""
         return self.partition.num_steps
 
     @property
