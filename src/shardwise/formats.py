@@ -42,7 +42,7 @@ def tar(
             `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are. They may have been cut between two samples, so without it they are a DataError.
-        check: when a shard that a manifest file lists is held against its entry: at its first use,
+        check: when a shard that a manifest file lists is compared with its entry: at its first use,
             or "all" before this returns. Other shards are all looked at when it is first used.
 
     Raises:

@@ -125,7 +125,7 @@ class StatefulLoader(RankedPlan):
         self._account.go_back()
 
     def certificate(self) -> dict[str, Any]:
-        """What was handed out in the newest pass, held against the plan: a proof, or what differs.
+        """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
 
         Where torch.distributed is initialised and its ranks are the loader's, it is of all ranks,
         and all of them must call it, at the same step: it gathers 12 numbers of each. Else it is
