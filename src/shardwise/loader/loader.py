@@ -76,9 +76,9 @@ class DataLoader(StatefulLoader):
         num_workers: worker processes; 0 for none. None for one a core that this rank may use if
             functions of yours run for each sample (a `map()`, a decoder that is a plain function)
             and there is more than one core, else for none.
-        num_threads: threads that read and decode, in each process; None for one a core that this
-            rank may use (of tar shards that are only read, for one alone while no read has to
-            wait), or one in each of several processes; 0 for none.
+        num_threads: threads that read and decode, in each process; 0 for none. None for one a core
+            that this rank may use; with worker processes, for one in each. Samples that are read
+            without decoding are loaded by one of them until a read has to wait.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
             `sw.service(...)`, for batches that servers make.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such

@@ -1,4 +1,4 @@
-"""A loader that is an instance of torch's DataLoader, for code that insists on one.
+"""A loader that is an instance of torch's DataLoader, for code that checks the type.
 
 Prefer `shardwise.DataLoader` itself: Accelerate, Lightning and Ray rebuild instances of torch's
 class around their `.dataset` in some of their calls. This one tells Lightning by its sampler that
