@@ -204,6 +204,17 @@ def test_a_file_is_read_of_one_version(path, monkeypatch):
             pinned.open()
 
 
+def test_a_long_range_of_a_file_that_is_cut_is_of_another_version(path):
+    long = 65 << 20  # such ranges are compared with the file's size first
+    os.truncate(path, long)
+    file = LocalFile(path)
+    file.open()
+    os.truncate(path, 1 << 20)
+    with pytest.raises(StaleIndexError, match="replaced while it was in use") as caught:
+        file.read(0, long)
+    assert caught.value.url == path
+
+
 def test_a_missing_file_is_a_missing_shard_with_its_url(tmp_path):
     missing = str(tmp_path / "no.tar")
     for use in (open_file, lambda p: LocalFile(p).read(0, 1), lambda p: LocalFile(p).stat()):

@@ -132,7 +132,8 @@ class LocalFile:
         opened = self._descriptor()
         try:
             if length > _CHECKED_BYTES:
-                self._check_end(offset, length, os.fstat(opened.fd).st_size)
+                opened.check(self.url)
+                self._check_end(offset, length, opened.stat.num_bytes)
             data = os.pread(opened.fd, length, offset)
         except OSError as error:
             raise _explained(error, self.url, "read") from None
@@ -152,8 +153,7 @@ class LocalFile:
 
         Raises:
             DataError: the file ends before the buffer is full.
-            MissingShardError: the file is not there.
-            StorageError: it could not be read.
+            StaleIndexError, MissingShardError, StorageError: as `read` says.
         """
         view = memoryview(buffer).cast("B")
         _check_range(offset, len(view))
@@ -171,8 +171,7 @@ class LocalFile:
 
         Raises:
             DataError: the file ends before a range does.
-            MissingShardError: the file is not there.
-            StorageError: it could not be read.
+            StaleIndexError, MissingShardError, StorageError: as `read` says.
         """
         opened = self._descriptor()
         fd, preadv, flags = opened.fd, os.preadv, _AT_ONCE or 0
