@@ -46,7 +46,8 @@ class FilePool:
         self._open = _OpenFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._limit_argument, self.options, self._pins)
+        # A copy: another thread may pin a file while it is pickled.
+        return _rebuild, (self._limit_argument, self.options, dict(self._pins))
 
     def __len__(self) -> int:
         return len(self._open.files)
