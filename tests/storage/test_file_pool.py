@@ -126,6 +126,15 @@ def test_a_pool_pickles_while_other_files_are_pinned():
     assert len(pickle.loads(pickle.dumps(pool))._pins) == 3
 
 
+def test_a_remote_file_that_was_pinned_stays_that_version():
+    pool = FilePool()
+    pool.pin("s3://bucket/a", FileStat(5, 1, "old"))
+    for each in (pool, pickle.loads(pickle.dumps(pool))):
+        each.pin("s3://bucket/a", FileStat(5, 2, "old"))
+        with pytest.raises(StaleIndexError, match=r"ETag old, and has 5 bytes, ETag new"):
+            each.pin("s3://bucket/a", FileStat(5, 1, "new"))
+
+
 def test_a_missing_file_leaves_the_pool_as_it_was(tmp_path):
     pool = FilePool()
     with pytest.raises(MissingShardError):

@@ -94,7 +94,8 @@ class DataLoader(StatefulLoader):
             arrays whose shape its decoder does not fix; "nested" makes nested tensors of these
             fields. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
-            "replace" puts another sample there, the same one in every run.
+            "replace" puts another sample there, the same one in every run. `StorageError` and
+            `StaleIndexError` are raised in any case.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.

@@ -275,8 +275,12 @@ class IndexStore:
             or header.num_bytes != stat.num_bytes
             # Different ETags prove other content.
             or (header.etag and stat.etag)
-            or not has_headers_of(index, open_uncached(url, self.options))
         ):
+            return index
+        shard = open_uncached(url, self.options)
+        # Replaced since `stat`, it would be said to be cut.
+        shard.pin(stat)
+        if not has_headers_of(index, shard):
             return index
         return index.of_version(stat.mtime_ns, stat.etag)
 

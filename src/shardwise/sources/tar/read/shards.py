@@ -267,9 +267,13 @@ class ShardSet:
                 # With a default: another thread may evict the same index.
                 self._mapped.pop(next(iter(self._mapped)), None)
             self._mapped[shard] = index
+        header = index.header
+        has_changed = not fits(header, url, opened)
+        now = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         # With an ETag, each read is pinned to the opened version.
-        now = opened if opened.etag else self._store.stat(url)
-        has_changed = now != opened or not fits(index.header, url, opened)
+        if not opened.etag:
+            now = self._store.stat(url)
+            has_changed |= now != opened
         if has_changed or index.num_samples != num_samples:
             self._mapped.pop(shard, None)
             self._unsaved.pop(shard, None)
