@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.options import common_options, usage_errors
+from shardwise.cli.options import common_options
 from shardwise.cli.output import write_document, write_line
 from shardwise.cli.python_names import is_python, open_python
 
@@ -127,14 +127,13 @@ def serve(
         ended.set()
 
     before = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGINT)}
-    with usage_errors():
-        data = None if dataset is None else open_python(dataset)
+    data = None if dataset is None else open_python(dataset)
     token = None
     if token_file is not None:
         make_token(Path(token_file))
         token = read_token(token_file)
     server = BatchServer(
-        listen(transport, host, port, tls=tls),
+        listen(transport, host, port, files=tls),
         dataset=data,
         token=token,
         num_threads=num_threads or usable_cores(num_ranks=1),

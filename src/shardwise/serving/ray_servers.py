@@ -12,13 +12,13 @@ import asyncio
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from shardwise.serving.directory import ServerList
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpListener
 
-__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerRegistry", "num_threads"]
+__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerList", "ServerRegistry", "num_threads"]
 
 # Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
 DEFAULT_OPTIONS: Mapping[str, Any] = {
@@ -31,6 +31,23 @@ DEFAULT_OPTIONS: Mapping[str, Any] = {
 def num_threads(options: Mapping[str, Any]) -> int:
     """The threads of a server: as many as CPUs that Ray sets aside for it, at least 1."""
     return max(1, int(options["num_cpus"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerList:
+    """The servers of one moment.
+
+    Attributes:
+        addresses: of those that can be asked.
+        token: the secret that they ask for.
+        num_wanted: how many there should be.
+        trouble: why there are fewer; empty where nothing is known.
+    """
+
+    addresses: tuple[str, ...]
+    token: bytes
+    num_wanted: int
+    trouble: str
 
 
 class BatchServerActor:

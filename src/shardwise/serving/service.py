@@ -13,7 +13,7 @@ from shardwise.serving.addresses import parse_addresses, scheme_of
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.ray_directory import RayDirectory, require_ray
 from shardwise.serving.tls import TlsFiles
-from shardwise.serving.transports import AddressedTransport
+from shardwise.serving.transports import connect_to
 
 __all__ = ["RayService", "Service", "service"]
 
@@ -42,7 +42,7 @@ class Service:
             fallback=self.fallback,
             token_file=self.token_file,
             timeout=timeout,
-            transport=AddressedTransport(self.addresses, tls=self.tls),
+            connect=connect_to(self.addresses, files=self.tls),
         )
 
 
