@@ -11,8 +11,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.cli.data import kind_of, open_data
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.data import kind_of, list_shards, open_data
+from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import (
     clean,
     format_bytes,
@@ -23,7 +23,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.shards import list_shards
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
@@ -57,12 +56,10 @@ def info(
     have no index, it shows the counts and the fields.
     """
     if kind_of(urls) != "tar":
-        with usage_errors():
-            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         _show_data(data, as_json=as_json)
         return
-    with usage_errors():
-        names = list_shards(urls)
+    names = list_shards(urls)
     shards = []
     sizes: dict[str, list[NDArray[np.int64]]] = {}
     ignored: Counter[str] = Counter()

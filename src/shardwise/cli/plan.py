@@ -110,8 +110,7 @@ def plan(
     else:
         if num_shards is not None:
             raise click.UsageError("--shards goes with --num-samples; URLS have their own")
-        with usage_errors():
-            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         sizes, own = data.shard_sizes, getattr(data, "sampler", None)
     num_ids = int(sizes.sum())
     if remainder is None:
