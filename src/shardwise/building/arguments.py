@@ -14,7 +14,6 @@ from shardwise.storage import is_local, local_path
 
 __all__ = [
     "check_arguments",
-    "check_media",
     "check_ray",
     "check_place",
     "inputs_per_shard",
@@ -96,11 +95,13 @@ def _real(root: str) -> str:
     return os.path.realpath(root) if is_local(root) else root.rstrip("/")
 
 
-def check_arguments(order: Any, on_error: Any, map_: Any, filter_: Any) -> None:
+def check_arguments(
+    suffix: str, order: Any, on_error: Any, map_: Any, filter_: Any, *, media: bool
+) -> None:
     """Refuse arguments that are none of the choices, or no functions.
 
     Raises:
-        ValueError: no such choice.
+        ValueError: no such choice, or sidecars of Parquet shards, which have none.
         TypeError: no function.
     """
     if order not in (None, "window", "full"):
@@ -110,14 +111,6 @@ def check_arguments(order: Any, on_error: Any, map_: Any, filter_: Any) -> None:
     for name, function in (("map", map_), ("filter", filter_)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}={function!r:.40}: a function of a sample or item")
-
-
-def check_media(suffix: str, *, media: bool) -> None:
-    """Refuse sidecars of shards that have none.
-
-    Raises:
-        ValueError: they are asked for of Parquet shards.
-    """
     if media and suffix != ".tar":
         raise ValueError(
             f"media=True: only tar shards have sidecars of frames, and these end in {suffix!r}; "

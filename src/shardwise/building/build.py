@@ -13,21 +13,18 @@ from typing import Any, Literal
 from shardwise.arguments import path_text
 from shardwise.building.arguments import (
     check_arguments,
-    check_media,
     check_place,
     check_ray,
     inputs_per_shard,
     split_pattern,
 )
-from shardwise.building.errors_file import write_errors
 from shardwise.building.inputs import input_of
-from shardwise.building.local_workers import local_workers
 from shardwise.building.place import Place
 from shardwise.building.ray_workers import ray_workers
 from shardwise.building.recipe import Failure, Recipe
 from shardwise.building.shard import Job, outcome_of
-from shardwise.building.state import BuildState, identity_of, load_state, save_state
-from shardwise.building.workers import Workers, hand_out
+from shardwise.building.state import BuildState, identity_of, load_state, save_state, write_errors
+from shardwise.building.workers import Workers, hand_out, local_workers
 from shardwise.cores import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.errors import StateError
@@ -132,8 +129,7 @@ def build(
     began = time.perf_counter()
     inputs = input_of(source)
     root, name, suffix = split_pattern(path_text("pattern", pattern))
-    check_arguments(order, on_error, map, filter)
-    check_media(suffix, media=media)
+    check_arguments(suffix, order, on_error, map, filter, media=media)
     if isinstance(source, Dataset):
         check_place(root, suffix, source.manifest.urls)
     recipe = Recipe(
