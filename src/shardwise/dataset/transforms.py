@@ -88,10 +88,6 @@ class Transforms:
         """Add a function of samples."""
         return replace(self, maps=(*self.maps, MapFunction.of(fn, place=len(self.maps))))
 
-    def take(self, indices: NDArray[np.int64]) -> Transforms:
-        """Take the samples that have these ids in the source."""
-        return replace(self, indices=indices)
-
     def fields(self, known: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Field, ...]:
         """The fields that are read, with their decoders, and with layouts where they are arrays."""
         return tuple(
