@@ -126,9 +126,12 @@ def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> Ep
         for rank in range(leg.line.world_size):
             chain = _counting(stretch, rank)
             for placed in chain:
-                _add(verdict, placed.line)
-                if placed.line.is_end:
-                    ends.append(placed.line)
+                line = placed.line
+                verdict.counted += line.counted
+                verdict.planned += line.planned
+                verdict.num_given += line.handed_out.count if line.is_given else 0
+                if line.is_end:
+                    ends.append(line)
             # Copies are held against the plan as well, and counted once.
             for placed in [*chain, *leg.copies(chain, stretch.last)]:
                 verdict.used.append(placed)
@@ -154,13 +157,6 @@ def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
         return chain
     passes = leg.passes.get(rank, [])
     return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
-
-
-def _add(verdict: EpochVerdict, line: CoverageLine) -> None:
-    """Count a line."""
-    verdict.counted += line.counted
-    verdict.planned += line.planned
-    verdict.num_given += line.handed_out.count if line.is_given else 0
 
 
 def _line_faults(placed: PlacedLine, data: Dataset | None) -> list[str]:

@@ -159,9 +159,9 @@ def _describe_shard(
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
     """The size of a kept index."""
-    if index is None:
-        return Path(path).stat().st_size if is_local(path) else None
-    return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())
+    if is_local(path):
+        return Path(path).stat().st_size
+    return None if index is None else len(index.to_bytes())
 
 
 def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:

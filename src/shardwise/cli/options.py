@@ -19,6 +19,7 @@ __all__ = [
     "PathType",
     "common_options",
     "shard_options",
+    "shuffle_option",
     "urls_argument",
     "usage_errors",
 ]
@@ -46,6 +47,9 @@ class PathType(click.Path):
 
 
 urls_argument = click.argument("urls", nargs=-1, required=True, metavar="URLS...")
+shuffle_option = click.option(
+    "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
+)
 
 
 def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options, usage_errors
+from shardwise.cli.options import common_options, shard_options, shuffle_option, usage_errors
 from shardwise.cli.output import (
     bar,
     bar_legend,
@@ -52,9 +52,7 @@ MAX_CELLS = 4_000_000
     show_default=True,
     help="Samples a rank and step.",
 )
-@click.option(
-    "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
-)
+@shuffle_option
 @click.option(
     "--remainder",
     type=click.Choice(["drop", "pad", "uneven"]),
