@@ -7,6 +7,7 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
+from shardwise.arguments import check_function
 from shardwise.building.inputs import Input
 from shardwise.plan.arguments import whole
 from shardwise.shown import shown
@@ -108,9 +109,8 @@ def check_arguments(
         raise ValueError(f"order={order!r}: None for the source's order, 'window' or 'full'")
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error={on_error!r}: 'raise' or 'record'")
-    for name, function in (("map", map_), ("filter", filter_)):
-        if function is not None and not callable(function):
-            raise TypeError(f"{name}={function!r:.40}: a function of a sample or item")
+    check_function("map", map_)
+    check_function("filter", filter_)
     if media and suffix != ".tar":
         raise ValueError(
             f"media=True: only tar shards have sidecars of frames, and these end in {suffix!r}; "

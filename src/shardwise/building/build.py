@@ -179,8 +179,10 @@ def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
         _refuse_foreign(job)
         state = BuildState(identity)
         save_state(place, state)
+    is_retry = retry_errors or state.generation > 0
     state.require(
-        _without_recipe(identity) if retry_errors or state.generation else identity,
+        # A retry may call other functions.
+        {name: each for name, each in identity.items() if name != "recipe" or not is_retry},
         place,
         retries=retry_errors,
     )
@@ -326,8 +328,3 @@ def _refuse_foreign(job: Job) -> None:
             f"{shown(job.place.url(found[0]))!r} exists, and no build.json says that a build made "
             "it: give another directory, or remove it"
         )
-
-
-def _without_recipe(identity: dict[str, Any]) -> dict[str, Any]:
-    """An identity for a retry, which may call other functions."""
-    return {name: value for name, value in identity.items() if name != "recipe"}

@@ -7,7 +7,7 @@ well. Problems of shards are found in manifests, and shown, here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,11 +139,9 @@ def open_data(
         return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
     if index is not None or accept_unfinished:
         raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
-    several: dict[str, Callable[..., Dataset]] = {
-        "parquet": sw.parquet, "mds": sw.mds, "tfrecord": sw.tfrecord,
-    }  # fmt: skip
-    if kind in several:
-        return several[kind](urls)
+    if kind in ("parquet", "mds", "tfrecord"):
+        several: Dataset = getattr(sw, kind)(urls)
+        return several
     if len(urls) > 1:
         raise click.UsageError(f"give one of these, not {len(urls)}: each is a dataset")
     if kind == "python":
@@ -153,10 +151,7 @@ def open_data(
             f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
             "module:function, that returns sw.tokens(path, block=...)"
         )
-    one: dict[str, Callable[..., Dataset]] = {
-        "lance": sw.lance, "litdata": sw.litdata, "files": sw.files,
-    }  # fmt: skip
-    return one[kind](urls[0])
+    return getattr(sw, kind)(urls[0])
 
 
 @usage_errors()

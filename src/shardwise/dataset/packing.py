@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -133,10 +134,10 @@ def _only(dataset: Dataset, fields: Sequence[str]) -> Dataset:
 def _packed(
     lengths: NDArray[np.int64], size: int, width: int, long: LongDocuments, progress: Progress
 ) -> Packs:
-    if progress is None or progress is True:
-        with progress_bar("packing", len(lengths), unit="documents") as report:
-            return pack_documents(lengths, length=size, window=width, long=long, report=report)
-    return pack_documents(lengths, length=size, window=width, long=long)
+    is_shown = progress is None or progress is True
+    bar = progress_bar("packing", len(lengths), unit="documents") if is_shown else nullcontext()
+    with bar as report:
+        return pack_documents(lengths, length=size, window=width, long=long, report=report)
 
 
 def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpListener
 
-__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerList", "ServerRegistry", "num_threads"]
+__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerList", "ServerRegistry"]
 
 # Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
 DEFAULT_OPTIONS: Mapping[str, Any] = {
@@ -26,11 +26,6 @@ DEFAULT_OPTIONS: Mapping[str, Any] = {
     "max_restarts": -1,
     "scheduling_strategy": "SPREAD",
 }
-
-
-def num_threads(options: Mapping[str, Any]) -> int:
-    """The threads of a server: as many as CPUs that Ray sets aside for it, at least 1."""
-    return max(1, int(options["num_cpus"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +133,10 @@ class ServerRegistry:
 
         kind = ray.remote(BatchServerActor).options(**self._options)
         registry = ray.get_runtime_context().current_actor
+        # As many threads as CPUs that Ray sets aside for a server.
+        num_threads = max(1, int(self._options["num_cpus"]))
         for number in range(len(self._actors), self._count):
-            actor = kind.remote(registry, number, self._token, num_threads(self._options))
+            actor = kind.remote(registry, number, self._token, num_threads)
             self._actors[number] = actor
             watch = asyncio.create_task(self._watch(number, actor))
             self._watches.add(watch)
