@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.request import BatchRows
-from shardwise.loader.tally import Tally
+from shardwise.loader.account import Tally
 from shardwise.plan import Partition, WindowSampler
 from shardwise.plan.id_word import IdWord
 from shardwise.plan.lanes import in_lane_order

@@ -150,7 +150,7 @@ def tokens(
     Inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`: the last token of a block is the first of
     the next. The dtype is the file's own. Formats: Megatron's `.bin` with its `.idx`, raw `.bin`
     (nanoGPT) and those with llm.c's header, `.npy`, and LitData's token chunks. Local files are
-    mapped: they may be replaced while they are read, but must not be written to.
+    mapped: they may be replaced by renaming while they are read; one that was written to raises.
 
     Args:
         urls: files, a brace pattern, a glob, a directory, or a list of these; local or of a store.

@@ -6,6 +6,10 @@ import functools
 import importlib
 import io
 import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
 import av
 import numpy as np
@@ -113,6 +117,42 @@ def test_a_video_is_frames_sound_and_rates(backend, channels):
     assert info == {"video_fps": FPS, "audio_fps": RATE}
     assert isinstance(info["video_fps"], float)
     assert isinstance(info["audio_fps"], int)
+
+
+# PyAV frees in the child what the other threads of the parent convert colours with.
+_FORKS = """
+import os, sys, threading
+from pathlib import Path
+from shardwise.compat.webdataset.media import _video_by_pyav
+
+def decode():
+    _video_by_pyav(Path(sys.argv[1]).read_bytes(), 1 << 30)
+    is_decoded.set()
+    is_over.wait()
+
+is_decoded, is_over = threading.Event(), threading.Event()
+thread = threading.Thread(target=decode)
+thread.start()
+is_decoded.wait()
+child = os.fork()
+if not child:
+    os._exit(0)
+is_over.set()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_fork_ends_while_a_thread_lives_that_decoded(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(film())
+    # In a session of its own: a child that hangs has to be killed, too.
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKS, str(tmp_path / "a.mp4")], start_new_session=True
+    ) as process:
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_silent_video_has_empty_sound(backend):

@@ -23,7 +23,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest

@@ -21,6 +21,7 @@ def test_a_second_division_is_refused_and_a_single_one_reads_everything(tmp_path
         for rank in ranks:
             assert rank[part].startswith("RankError: Accelerate's"), rank[part]
             assert "StatefulDataLoader" in rank[part]
+            assert "through LoaderMixin" in rank[part]
     stateful, undivided = (
         [i for rank in ranks for i in rank[name]] for name in ("stateful", "undivided")
     )

@@ -26,6 +26,10 @@ def test_rays_preparation_of_a_loader_is_one_sentence(monkeypatch: pytest.Monkey
     with pytest.raises(AttributeError, match="Iterate it as it is: without Ray's prepare_data_"):
         # Made, it would start a cluster; it refuses before it needs itself.
         train_loop_utils._TorchAccelerator.prepare_data_loader(None, loader)
+    batches = sw.torch.BatchSampler(loader.dataset, 2)
+    stateful = sw.torch.StatefulDataLoader(loader.dataset, batch_sampler=batches)
+    with pytest.raises(sw.FrameworkError, match="in place of this loader's order"):
+        train_loop_utils._TorchAccelerator.prepare_data_loader(None, stateful)
 
 
 @needs("ray")

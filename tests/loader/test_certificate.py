@@ -15,7 +15,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.engine.request import BatchRows
-from shardwise.loader.tally import Tally
+from shardwise.loader.account import Tally
 from shardwise.plan import ResamplingSampler
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import IdWord

@@ -34,7 +34,7 @@ def shown_by_ffmpeg(path):
     """The numbers in all frames of a file, as FFmpeg's own player would show them."""
     with av.open(str(path)) as container:
         return numbers_in(
-            np.stack([f.to_ndarray(format="rgb24") for f in container.decode(video=0)])
+            np.stack([f.to_ndarray(format="rgb24", threads=1) for f in container.decode(video=0)])
         )
 
 

@@ -68,7 +68,7 @@ def test_pixels_that_are_not_square_stay_as_they_are_stored(media_files, backend
 def test_real_clips_give_the_frames_that_ffmpeg_shows(path):
     data = path.read_bytes()
     with av.open(str(path)) as container:
-        shown = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        shown = [frame.to_ndarray(format="rgb24", threads=1) for frame in container.decode(video=0)]
     media = sw.media()(data)
     assert media.info.num_frames == len(shown)
     wanted = np.random.default_rng(2).integers(0, len(shown), 5)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.storage import StorageOptions
-from shardwise.storage.read import read_whole
+from shardwise.storage import StorageOptions, read_whole
 from shardwise.storage.remote import RemoteFile
 from tests.building.program import run
 from tests.support.servers import S3Server

@@ -23,7 +23,7 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.serving import server, tcp
+from shardwise.serving import greeting, server, tcp
 from shardwise.serving.addresses import host_and_port
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.frames import _PREFIX
@@ -234,6 +234,18 @@ def test_a_server_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch)
             next(iter(loader(data, sw.service(addresses(servers)))))
     assert here in str(caught.value)
     assert "0.0.1" in str(caught.value)
+
+
+def test_a_server_of_another_python_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = greeting.PYTHON
+    # What the client says; the server compares with what it imported itself.
+    monkeypatch.setattr(greeting, "PYTHON", "3.99")
+    with serving(dataset().map(refusing)) as servers:
+        with pytest.raises(sw.ServiceError, match=f"runs Python {here}, the client 3.99"):
+            next(iter(loader(dataset(), sw.service(addresses(servers)))))
+    # Where no function is the user's, bytecode does not count.
+    with serving(dataset()) as servers:
+        assert len(list(loader(dataset(), sw.service(addresses(servers))))) == 15
 
 
 def test_a_wrong_server_beside_a_right_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

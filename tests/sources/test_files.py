@@ -193,7 +193,7 @@ def test_a_file_that_changed_or_went_away_is_noticed(tmp_path):
     ds = sw.files(tmp_path)
     assert ds[0]["image"] == b"before"
     write(first, b"after all")
-    with pytest.raises(StaleIndexError, match="changed since the directory was listed") as caught:
+    with pytest.raises(StaleIndexError, match="replaced while it was in use") as caught:
         ds[0]
     assert (caught.value.url, caught.value.key) == (str(first), "a/1.jpg")
     os.remove(second)

@@ -6,7 +6,7 @@ import threading
 import psutil
 import pytest
 
-from shardwise.errors import MissingShardError
+from shardwise.errors import MissingShardError, StaleIndexError
 from shardwise.storage import FilePool
 
 
@@ -94,6 +94,21 @@ def test_a_pool_pickles_without_its_files(tmp_path):
     pool.get(path)
     copy = pickle.loads(pickle.dumps(pool))
     assert (copy.limit, len(copy)) == (5, 0)
+
+
+def test_a_local_file_that_is_opened_again_is_the_one_that_was_pinned(tmp_path):
+    path, other = make_files(tmp_path, 2)
+    pool = FilePool(limit=1)
+    stat = pool.get(path).stat()
+    pool.pin(path, stat)
+    assert len(pool.get(other).read(0, 1)) == 1
+    os.utime(path, ns=(0, stat.mtime_ns + 1))
+    for each in (pool, pickle.loads(pickle.dumps(pool))):
+        with pytest.raises(StaleIndexError, match="replaced while it was in use") as caught:
+            each.get(path)
+        assert caught.value.url == path
+        with pytest.raises(StaleIndexError):
+            each.pin(path, stat._replace(num_bytes=stat.num_bytes + 1))
 
 
 def test_a_missing_file_leaves_the_pool_as_it_was(tmp_path):

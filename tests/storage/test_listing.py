@@ -132,3 +132,15 @@ def test_a_double_star_matches_what_has_no_hidden_part(names):
     assert _matches(names, names) is True
     assert _matches(names, ["*"] * len(names)) == (not any(name.startswith(".") for name in names))
     assert not _matches(names, ["*"] * (len(names) + 1))
+
+
+def test_a_listing_names_the_object_whose_name_stands_in_its_way(s3, options):
+    s3.put("names/0.tar", b"0")
+    s3.put("names/a\nb.tar", b"1")
+    try:
+        for pattern in ("names/", "names/*.tar", "names/**/*.tar"):
+            with pytest.raises(StorageError, match=r"'names/a\\nb\.tar' there .* by braces"):
+                keys(s3.url(pattern), options)
+        assert keys(s3.url("names/{0..0}.tar"), options) == ["names/0.tar"]
+    finally:
+        s3.delete("names/a\nb.tar")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.storage import IO_COUNTS, FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
 
@@ -172,6 +172,36 @@ def test_a_forked_child_opens_the_file_anew_and_leaves_the_old_number_alone(path
 
     assert in_fork(child)
     assert file.read(0, 16) == CONTENT[:16]
+
+
+def test_a_file_is_read_of_one_version(path, monkeypatch):
+    monkeypatch.setattr(local_module, "LOOK_EVERY_NS", 0)
+    file, mapped = LocalFile(path), LocalFile(path)
+    first = file.stat()
+    assert file.read(0, 4) == CONTENT[:4]
+    assert mapped.map()[:4] == CONTENT[:4]
+    with open(path, "r+b") as stream:
+        stream.write(b"else")
+    os.utime(path, ns=(0, first.mtime_ns + 1))
+    buffer = memoryview(bytearray(4))
+    for read in (
+        lambda: file.read(0, 4),
+        lambda: file.read_into(0, buffer),
+        lambda: file.read_spans([0], [4], buffer, 0),
+        mapped.check,
+    ):
+        with pytest.raises(StaleIndexError, match="replaced while it was in use") as caught:
+            read()
+        assert caught.value.url == path
+    # Opened anew, by itself or in another process, it is the new one, unless it is pinned.
+    file.close()
+    assert file.read(0, 4) == b"else"
+    with pytest.raises(StaleIndexError, match="replaced while it was in use"):
+        file.pin(first)
+    for pinned in (LocalFile(path), pickle.loads(pickle.dumps(file))):
+        pinned.pin(first)
+        with pytest.raises(StaleIndexError, match="replaced while it was in use"):
+            pinned.open()
 
 
 def test_a_missing_file_is_a_missing_shard_with_its_url(tmp_path):

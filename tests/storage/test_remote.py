@@ -20,8 +20,7 @@ from shardwise.errors import (
     StaleIndexError,
     StorageError,
 )
-from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file
-from shardwise.storage.read import read_whole
+from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file, read_whole
 from tests.support.fault_proxy import FaultProxy
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx

@@ -84,6 +84,12 @@ def test_pinning_without_an_accelerator_does_nothing():
     assert to_tensors(batch, pin_memory=True)["x"].data_ptr() == batch["x"].ctypes.data
 
 
+def test_pinning_asks_cuda_where_torch_is_older_than_2_6(monkeypatch):
+    monkeypatch.delattr(torch, "accelerator")
+    tensors = to_tensors({"x": np.arange(3)}, pin_memory=True)
+    assert tensors["x"].is_pinned() == torch.cuda.is_available()
+
+
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_pinned_tensors_lie_in_page_locked_memory():
     tensors = to_tensors({"x": np.arange(3), "y": ["a"]}, pin_memory=True)

@@ -7,7 +7,7 @@ well. Problems of shards are found in manifests, and shown, here.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ __all__ = [
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
 _LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _MAGIC = frozenset("*[{")
+# Kinds of which several URLS are one dataset.
+_SEVERAL = ("parquet", "mds", "tfrecord")
 _TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
@@ -139,10 +141,7 @@ def open_data(
         return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
     if index is not None or accept_unfinished:
         raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
-    if kind in ("parquet", "mds", "tfrecord"):
-        several: Dataset = getattr(sw, kind)(urls)
-        return several
-    if len(urls) > 1:
+    if len(urls) > 1 and kind not in _SEVERAL:
         raise click.UsageError(f"give one of these, not {len(urls)}: each is a dataset")
     if kind == "python":
         return open_python(urls[0])
@@ -151,7 +150,8 @@ def open_data(
             f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
             "module:function, that returns sw.tokens(path, block=...)"
         )
-    return getattr(sw, kind)(urls[0])
+    opener: Callable[..., Dataset] = getattr(sw, kind)
+    return opener(urls if kind in _SEVERAL else urls[0])
 
 
 @usage_errors()

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Columns, merge_columns
 from shardwise.dataset import Dataset
+from shardwise.dataset.samples import read_rows
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import (
     EpochReads,
     Source,
     SourceTraits,
-    read_rows,
     traits_of,
     value_fields_of,
 )

@@ -229,7 +229,8 @@ def _decoded(
     if field.decoder is None:
         return value
     try:
-        rows.begin(row, field.number, value)
+        if rows.watch is not None:
+            rows.begin(row, field.number, value)
         if field.has_mask:
             return field.decode_masked(value, lambda: rows.generator(row, field.stream), out)
         if field.takes_rng:

@@ -28,6 +28,7 @@ class Field:
         number: its place among the fields that are read.
         takes_rng: the decoder has a parameter called `rng`.
         has_mask: the decoder gives a mask beside each value, which is a field of its own.
+        has_no_null: no row of a batch may lack it: it is required, or an array in all others.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Field:
     number: int = 0
     takes_rng: bool = False
     has_mask: bool = False
+    has_no_null: bool = False
 
     @classmethod
     def of(
@@ -44,7 +46,8 @@ class Field:
     ) -> Field:
         """Look at the decoder's signature once."""
         rng, mask = takes_rng(decoder), has_mask(decoder)
-        return cls(name, decoder, required, layout, number, rng, mask)
+        has_no_null = required or layout is not None
+        return cls(name, decoder, required, layout, number, rng, mask, has_no_null)
 
     @property
     def mask_name(self) -> str:
@@ -76,11 +79,6 @@ class Field:
         pair: tuple[Any, NDArray[np.bool_]]
         pair = decoder.decode_masked(value, out, **({"rng": rng()} if self.takes_rng else {}))
         return pair
-
-    @property
-    def has_no_null(self) -> bool:
-        """Whether no row of a batch may lack it: it was asked for, or is an array in all others."""
-        return self.required or self.layout is not None
 
     @property
     def cast(self) -> np.dtype[Any] | None:

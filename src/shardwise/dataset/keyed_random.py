@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,20 +43,18 @@ def seeded_generator(sample_id: int, word: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(sample_id << 64 | word)))
 
 
+@dataclass(slots=True)
 class SampleKeys:
     """Makes the generators of one epoch's samples; for one thread.
 
-    Args:
+    Attributes:
         seed: the loader's.
         epoch: the epoch.
     """
 
-    __slots__ = ("_words", "epoch", "seed")
-
-    def __init__(self, seed: int = 0, epoch: int = 0) -> None:
-        self.seed = seed
-        self.epoch = epoch
-        self._words: dict[int, int] = {}
+    seed: int = 0
+    epoch: int = 0
+    _words: dict[int, int] = field(default_factory=dict, init=False)
 
     def generator(self, sample_id: int, stream: int = 0) -> np.random.Generator:
         """The generator of a sample, by its id in the source: a new object at each call (3 us)."""

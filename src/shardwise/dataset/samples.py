@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Layout
+from shardwise.columns import Columns, Layout
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
 from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_place
 from shardwise.dataset.keyed_random import SampleKeys
@@ -27,9 +27,25 @@ from shardwise.plan import WindowShape
 from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, read_rows, traits_of
+from shardwise.sources.protocol import Source, SourceTraits, traits_of
 
-__all__ = ["LoadedSamples"]
+__all__ = ["LoadedSamples", "read_rows"]
+
+
+def read_rows(
+    source: Source,
+    ids: NDArray[np.int64],
+    fields: tuple[str, ...] | None,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+) -> Columns:
+    """Read samples of an epoch: by `read_epoch` where the source has it, else by `read`."""
+    read_epoch = getattr(source, "read_epoch", None)
+    if read_epoch is None:
+        return source.read(ids, fields)
+    columns: Columns = read_epoch(ids, fields, epoch=epoch, seed=seed)
+    return columns
 
 
 class LoadedSamples:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from shardwise.arguments import check_flag
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.batch.ragged import Ragged
-from shardwise.engine.batch.schedule import epoch_requests
+from shardwise.engine.batch.schedule import coalesced_batches, epoch_requests, num_coalesced
 from shardwise.engine.choice import (
     ExecutorFactory,
     ExecutorName,

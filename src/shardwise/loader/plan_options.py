@@ -144,4 +144,5 @@ class _SizesOf:
     dataset: Any
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
-        return np.array(self.dataset.shard_sizes, dtype=dtype or np.int64, copy=copy)
+        # A copy whatever `copy` is: `np.array` of NumPy 1.26 takes no None for it.
+        return np.array(self.dataset.shard_sizes, dtype=dtype or np.int64)

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 
 __all__ = ["StageSeconds", "spent_in"]
 
 
+@dataclass(slots=True, eq=False)
 class StageSeconds:
     """Counts, while it is entered, what this thread spends in stages of decoding.
 
@@ -30,15 +32,13 @@ class StageSeconds:
         ['demux']
     """
 
-    __slots__ = ("_outer", "is_paused", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.is_paused = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    is_paused: bool = False
+    _outer: Token[StageSeconds | None] = field(init=False)
 
     def __enter__(self) -> StageSeconds:
         """Count from now on."""
-        self._outer: Token[StageSeconds | None] = _COUNTED.set(self)
+        self._outer = _COUNTED.set(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -78,6 +78,7 @@ class Admission:
         options: of its batches.
         digest: of its pickled builder; None without a token.
         needs_pickle: see `ClientSide`.
+        python: the minor version that it runs, such as "3.12".
         ask_pickle: gets the pickle from the client.
     """
 
@@ -85,6 +86,7 @@ class Admission:
     options: dict[str, Any]
     digest: str | None
     needs_pickle: bool
+    python: str
     ask_pickle: Callable[[], bytes]
 
 
@@ -188,7 +190,7 @@ def admit(
             _refuse(connection, "the client has another token than the server")
         _set_endpoint(connection, endpoint)
     digest = said.get("digest")
-    is_python = said.get("python") == PYTHON
+    python = _text(said, "python", most=16)
 
     def ask_pickle() -> bytes:
         if token is None or digest is None:
@@ -196,10 +198,10 @@ def admit(
                 "the server needs the dataset from its client, and takes it under a token only: "
                 "start it with --token-file, and give that file to sw.service(token_file=...)"
             )
-        if not is_python:
+        if python != PYTHON:
             raise Refusal(
-                f"the server runs Python {PYTHON}, the client {said.get('python')!r:.20}: code "
-                "travels between equal versions only"
+                f"the server runs Python {PYTHON}, the client {python}: code travels between "
+                "equal versions only"
             )
         _say(connection, Kind.WELCOME, {"needs_pickle": True})
         frame = read_frame(connection, _PICKLE)
@@ -221,7 +223,7 @@ def admit(
         raise FrameError("a greeting without a version word") from None
     needs_pickle = bool(said.get("needs_pickle"))
     try:
-        num_credits = choose(Admission(word, options, digest, needs_pickle, ask_pickle))
+        num_credits = choose(Admission(word, options, digest, needs_pickle, python, ask_pickle))
     except Refusal as refusal:
         _refuse(connection, str(refusal))
     _say(connection, Kind.WELCOME, {"credits": num_credits})

@@ -30,7 +30,7 @@ from shardwise.serving.error_frames import encode_error
 from shardwise.serving.frames import FrameError, Kind, Limits, read_frame, write
 from shardwise.serving.greeting import Admission, Refusal, admit
 from shardwise.serving.transport import Connection, Listener
-from shardwise.serving.version import VersionWord, builder_of, builder_options
+from shardwise.serving.version import PYTHON, VersionWord, builder_of, builder_options
 
 __all__ = ["BatchServer"]
 
@@ -208,7 +208,7 @@ class BatchServer:
     def _job_of(self, admission: Admission) -> _Job:
         """What builds a client's batches; refuses other data and other code."""
         if self._word is not None:
-            _refuse_other(self._word, admission.word)
+            _refuse_other(self._word, admission)
         elif admission.word.release != VersionWord.release_here():
             raise Refusal(
                 f"the server has release {VersionWord.release_here()}, the client "
@@ -229,7 +229,7 @@ class BatchServer:
             word = own_word or VersionWord.of(builder.dataset)
             job = _Job(builder, hashlib.sha256(repr(key).encode()).digest(), word)
         # A pickle only names the functions of modules, which may be others here than at the client.
-        _refuse_other(job.word, admission.word)
+        _refuse_other(job.word, admission)
         if job.collate != admission.options.get("collate"):
             raise Refusal("the server has other code of the collate function than the client")
         with self._lock:
@@ -292,10 +292,16 @@ class BatchServer:
         future.set_result(answer)
 
 
-def _refuse_other(word: VersionWord, client: VersionWord) -> None:
-    difference = word.difference(client)
-    if difference is not None:
-        raise Refusal(f"the server has {difference}")
+def _refuse_other(word: VersionWord, admission: Admission) -> None:
+    difference = word.difference(admission.word)
+    if difference is None:
+        return
+    if word.recipe != admission.word.recipe and admission.python != PYTHON:
+        difference += (
+            f"; it runs Python {PYTHON}, the client {admission.python}, and the bytecode of the "
+            "same functions differs between them: run one version at both ends"
+        )
+    raise Refusal(f"the server has {difference}")
 
 
 def _send(connection: Connection, outbox: SimpleQueue[tuple[int, Answer] | None]) -> None:

@@ -13,7 +13,7 @@ from shardwise.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 
-__all__ = ["EpochReads", "Source", "SourceTraits", "read_rows", "traits_of", "value_fields_of"]
+__all__ = ["EpochReads", "Source", "SourceTraits", "traits_of", "value_fields_of"]
 
 
 @runtime_checkable
@@ -136,22 +136,6 @@ def traits_of(source: Source) -> SourceTraits:
         trait: getattr(source, name) for name, trait in _MEMBERS.items() if hasattr(source, name)
     }
     return SourceTraits(**members)
-
-
-def read_rows(
-    source: Source,
-    ids: NDArray[np.int64],
-    fields: tuple[str, ...] | None,
-    *,
-    epoch: int = 0,
-    seed: int = 0,
-) -> Columns:
-    """Read samples of an epoch: by `read_epoch` where the source has it, else by `read`."""
-    read_epoch = getattr(source, "read_epoch", None)
-    if read_epoch is None:
-        return source.read(ids, fields)
-    columns: Columns = read_epoch(ids, fields, epoch=epoch, seed=seed)
-    return columns
 
 
 def value_fields_of(source: Source) -> Collection[str]:

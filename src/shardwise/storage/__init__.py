@@ -7,17 +7,23 @@ publishes a file whole or not at all.
 """
 
 from shardwise.storage.atomic import atomic_write
-from shardwise.storage.file_pool import FilePool
+from shardwise.storage.file_pool import FilePool, read_files, read_payloads
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.local import LocalFile
-from shardwise.storage.open import is_local, local_path, open_file, takes_many_ranges
+from shardwise.storage.open import (
+    is_local,
+    local_path,
+    open_file,
+    read_whole,
+    takes_many_ranges,
+)
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.read import read_files, read_payloads, read_whole
 from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
 from shardwise.storage.requests.event_loop import give_up_reads
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.url_patterns import expand
+from shardwise.storage.versions import described, require_not_written_since, require_same
 
 __all__ = [
     "IO_COUNTS",
@@ -28,6 +34,7 @@ __all__ = [
     "LocalFile",
     "StorageOptions",
     "atomic_write",
+    "described",
     "expand",
     "give_up_reads",
     "is_local",
@@ -38,5 +45,7 @@ __all__ = [
     "read_files",
     "read_payloads",
     "read_whole",
+    "require_not_written_since",
+    "require_same",
     "takes_many_ranges",
 ]

@@ -1,19 +1,25 @@
-"""A bounded set of open files: a dataset may have more shards than a process may open."""
+"""A bounded set of open files, and ranges of many of them, with all requests in flight at once.
+
+A dataset may have more shards than a process may open.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from shardwise.storage.limits import max_open_files
-from shardwise.storage.open import open_file
+from shardwise.storage.open import is_local, open_file
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.protocol import File, FileStat, ReadRequest
+from shardwise.storage.requests.ranges import byte_ranges, payloads_of
+from shardwise.storage.versions import require_same
 
-__all__ = ["FilePool"]
+__all__ = ["FilePool", "read_files", "read_payloads"]
 
 
 class FilePool:
@@ -46,10 +52,16 @@ class FilePool:
         return len(self._open.files)
 
     def pin(self, url: str, stat: FileStat) -> None:
-        """Allow this version of a file only, however often it is opened; see `File.pin`."""
-        if not stat.etag:
+        """Allow this version of a file only, however often it is opened; see `File.pin`.
+
+        Raises:
+            StaleIndexError: a local file was pinned to another version.
+        """
+        if is_local(url):
+            require_same(self._pins.setdefault(url, stat), stat, url)
+        elif not stat.etag:
             return
-        if url not in self._pins and self._pins:
+        elif url not in self._pins and self._pins:
             self._next_urls[next(reversed(self._pins))] = url
         self._pins[url] = stat
         file = self._open.files.get(url)
@@ -119,3 +131,65 @@ class _OpenFiles:
         for file in self.files.values():
             if file.is_remote:
                 file.close()
+
+
+# A URL, and the arguments of `File.read_spans`: offsets, ends, begin.
+UrlRanges = tuple[str, list[int], list[int], int]
+
+
+def read_files(pool: FilePool, reads: Sequence[UrlRanges], buffer: memoryview) -> None:
+    """Fill a buffer with ranges of several files.
+
+    Local files are read one after the other. The requests for all remote ones are in flight
+    together, at most `StorageOptions.max_requests` at a time.
+
+    Args:
+        pool: opens the files.
+        reads: for each file its URL and the arguments of `File.read_spans`: `offsets`, `ends`,
+            `begin`.
+        buffer: writable and contiguous.
+
+    Raises:
+        DataError: a file is missing, has changed, or ends before a range does.
+        StorageError: bytes could not be read.
+    """
+    remote: list[ReadRequest] = []
+    for url, offsets, ends, begin in reads:
+        file = pool.get(url)
+        if file.is_remote:
+            remote.append(ReadRequest(file, byte_ranges(offsets, ends, begin)))
+        else:
+            file.read_spans(offsets, ends, buffer, begin)
+    if remote:
+        # All remote files of a pool are of one class: behind its cache, or without one.
+        remote[0].file.read_many(remote, buffer)
+
+
+def read_payloads(
+    pool: FilePool, reads: Sequence[UrlRanges], starts: Sequence[int], lengths: Sequence[int]
+) -> list[bytes | None] | None:
+    """Parts of the buffer that `read_files` would fill, each as bytes that were copied once.
+
+    Args:
+        pool: opens the files.
+        reads: as in `read_files`.
+        starts: where each part begins in the buffer.
+        lengths: bytes of each; negative for None.
+
+    Returns:
+        The parts; None for files that can only be read into a buffer: local and cached ones.
+
+    Raises:
+        DataError: as `read_files` says.
+        StorageError: as `read_files` says.
+    """
+    files = [pool.get(url) for url, *_ in reads]
+    if pool.options.cache is not None or not all(file.is_remote for file in files):
+        return None
+    from shardwise.storage.remote import receive
+
+    requests = [
+        ReadRequest(file, byte_ranges(offsets, ends, begin))
+        for file, (_, offsets, ends, begin) in zip(files, reads, strict=True)
+    ]
+    return payloads_of(receive(requests), starts, lengths)

@@ -1,17 +1,16 @@
-"""One door to all storage: a URL's scheme decides which class opens it."""
+"""One door to all storage: a URL's scheme decides which class opens it, or reads it whole."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
-from shardwise.errors import StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.storage.local import LocalFile
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["is_local", "local_path", "open_file", "takes_many_ranges"]
+__all__ = ["is_local", "local_path", "open_file", "read_whole", "takes_many_ranges"]
 
 
 def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = None) -> File:
@@ -45,8 +44,52 @@ def _open_remote(url: str, options: StorageOptions) -> File:
         return RemoteFile(url, options)
     from shardwise.storage.cache import CachedFile, cache_of
 
-    # The cache fetches ahead under block locks, so that processes share each request.
-    return CachedFile(RemoteFile(url, replace(options, prefetch_bytes=0)), cache_of(options.cache))
+    return CachedFile(RemoteFile(url, options), cache_of(options.cache))
+
+
+# Asked for without knowing the length. Longer requests would be late and sent again, and through
+# fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
+_FIRST_BYTES = 8 << 20
+
+
+def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
+    """All bytes of a file, without a request for its length and past the cache.
+
+    Raises:
+        MissingShardError: it is not there.
+        StorageError: it could not be read.
+    """
+    if is_local(url):
+        file = LocalFile(local_path(url))
+        try:
+            return file.read(0, file.stat().num_bytes)
+        finally:
+            file.close()
+    from shardwise.storage.pinned_object import PinnedObject
+    from shardwise.storage.requests.event_loop import gather_or_cancel
+
+    remote = PinnedObject(url, options or StorageOptions())
+
+    async def read() -> bytes:
+        try:
+            first = await remote.client().get(url, remote.key, 0, _FIRST_BYTES, "")
+        except DataError as error:
+            # An empty file has no first byte: stores answer with HTTP 416.
+            if type(error) is not DataError or (await remote.current()).num_bytes:
+                raise
+            return b""
+        remote.check(first.stat)
+        num_bytes = first.stat.num_bytes
+        if len(first.data) >= num_bytes:
+            return bytes(first.data)
+        size = remote.client().latency.max_request_bytes
+        starts = range(len(first.data), num_bytes, size)
+        rest = await gather_or_cancel(
+            remote.get(start, min(start + size, num_bytes)) for start in starts
+        )
+        return b"".join((first.data, *(reply.data for reply in rest)))
+
+    return remote.process.run(read())
 
 
 def is_local(url: str | os.PathLike[str]) -> bool:

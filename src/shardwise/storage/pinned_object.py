@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from shardwise.errors import DataError, StaleIndexError
+from shardwise.errors import DataError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
@@ -17,6 +17,7 @@ from shardwise.storage.requests.event_loop import Runtime, runtime
 from shardwise.storage.requests.retry import RetryingClient
 from shardwise.storage.stores.connect import location_of
 from shardwise.storage.stores.shared_client import shared_client
+from shardwise.storage.versions import require_same
 
 __all__ = ["PinnedObject"]
 
@@ -123,28 +124,7 @@ class PinnedObject:
         if self.stat is None:
             self.stat = current
         else:
-            _check_version(self.stat, current, self.url)
-
-
-def _check_version(pinned: FileStat, current: FileStat, url: str) -> None:
-    """Compare a reply's version with the pinned one: by ETag, else by length and time.
-
-    Raises:
-        StaleIndexError: the file was replaced.
-    """
-    if pinned.etag and current.etag:
-        is_same = pinned.etag == current.etag
-    else:
-        is_same = pinned.num_bytes == current.num_bytes
-        if is_same and not pinned.etag and not current.etag and pinned.mtime_ns:
-            is_same = current.mtime_ns in (pinned.mtime_ns, 0)
-    if not is_same:
-        raise StaleIndexError(
-            "the file was replaced while it was in use: it was "
-            f"{_described(pinned)}, it is {_described(current)}; index it anew, and begin the "
-            "epoch anew",
-            url=url,
-        )
+            require_same(self.stat, current, self.url)
 
 
 def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
@@ -162,7 +142,3 @@ def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
         url=url,
         offset=start,
     )
-
-
-def _described(stat: FileStat) -> str:
-    return f"{stat.num_bytes} bytes with the ETag {stat.etag or 'none'}"

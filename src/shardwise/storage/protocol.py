@@ -1,7 +1,7 @@
 """What every file is to the rest of the library: exact byte ranges of one version.
 
 Keeps I6: a range is read whole, or an error says why not; and the bytes of two versions of a file
-are never mixed where the store has ETags.
+are never mixed where the store has ETags, or times of change as local files have.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class File(Protocol):
     def pin(self, stat: FileStat) -> None:
         """Allow this version only: reads of another one raise StaleIndexError from now on.
 
-        A local file ignores it, and so does a stat without an ETag. A remote file that was not
-        pinned is pinned by its first `stat` or reply.
+        A local file is held to the length and the time; a remote one ignores a stat without an
+        ETag, and is pinned by its first `stat` or reply.
         """
         ...
 

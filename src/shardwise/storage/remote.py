@@ -204,7 +204,8 @@ class RemoteFile(RemoteReads):
 
     def _read_ahead(self) -> ReadAhead | None:
         options = self._options
-        if not options.prefetch_bytes:
+        # A cache fetches ahead under block locks, so that processes share each request.
+        if not options.prefetch_bytes or options.cache is not None:
             return None
         key = ("ahead", options.prefetch_bytes, options.max_requests)
         return self._object.process.get(
@@ -237,7 +238,8 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     ]
     if not reads:
         return []
-    processes = {file._object.process for file, _ in reads}
+    # The same for all, unless a fork came between fsspec and obstore.
+    process = reads[0][0]._object.process
 
     async def read_all() -> list[ReceivedBytes]:
         files = [file for file, _ in reads]
@@ -252,8 +254,7 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
         )
         return [each for received in by_file for each in received]
 
-    # One, unless a fork came between fsspec and obstore.
-    return processes.pop().run(read_all())
+    return process.run(read_all())
 
 
 async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_Progress]:

@@ -30,7 +30,8 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     >>> to_tensors({"x": np.arange(3, dtype=np.float32), "__key__": ["a", "b", "c"]})
     {'x': tensor([0., 1., 2.]), '__key__': ['a', 'b', 'c']}
     """
-    pin = pin_memory and torch.accelerator.is_available()
+    # torch.accelerator came with torch 2.6.
+    pin = pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
     tensors: dict[str, Any] = {}
     for name, column in batch.items():
         value = column

@@ -37,10 +37,12 @@ class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
 class PositionedLoader(torch.utils.data.DataLoader[Any]):
     """A loader of torch's class that goes on in mid-epoch by its own state.
 
-    Accelerate's `skip_first_batches` asks for the generator, to make another loader of the parts.
+    Accelerate's `skip_first_batches` and the `with_sampler` of Ray's `prepare_data_loader` ask for
+    the generator, to make another loader of the parts.
 
     Raises:
-        FrameworkError: it asks. After `load_state` it would leave the same batches out once more.
+        FrameworkError: one of them asks. After `load_state` the first would leave the same batches
+            out once more; the second has torch's sampler in place of this loader's.
     """
 
     _generator: torch.Generator | None = None
@@ -53,6 +55,11 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         # Before Python 3.12 a comprehension has a frame of its own.
         asking = sys._getframe(1)
         names = {frame.f_code.co_name for frame in (asking, asking.f_back) if frame is not None}
+        if "with_sampler" in names:
+            raise FrameworkError(
+                "Ray's prepare_data_loader would put torch's DistributedSampler in place of this "
+                "loader's order, and its state would not move: iterate the loader as it is"
+            )
         if "skip_first_batches" in names and self._refuses_skips:
             raise FrameworkError(
                 "a loader that keeps its position goes on there by itself: leave Accelerate's "

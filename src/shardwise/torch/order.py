@@ -175,7 +175,8 @@ def refuse_second_division(part: object, world_size: int) -> None:
             f"Accelerate's {owner} divides among its processes what {name} has divided over "
             f"world_size={world_size} ranks, so each would read a part of its part: give "
             f"accelerator.prepare a shardwise.torch.StatefulDataLoader around the {name}, or a "
-            "sw.DataLoader; or pass rank=0 and the number of ranks 1, for Accelerate to divide"
+            "sw.DataLoader; give Hugging Face's Trainer a sw.DataLoader through LoaderMixin of "
+            "shardwise.integrations.huggingface"
         )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.engine.batch import prefetch as prefetch_module
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.batch.prefetch import PrefetchBound, num_bytes
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor

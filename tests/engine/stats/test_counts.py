@@ -20,8 +20,7 @@ from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest
-from shardwise.engine.stats.counts import Counts
-from shardwise.engine.stats.shard_times import ShardTimes
+from shardwise.engine.stats.counts import Counts, ShardTimes
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples

@@ -17,6 +17,7 @@ from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan import walk as scan_module
 from shardwise.sources.tar.scan.byte_source import FileBytes
+from shardwise.sources.tar.scan.compressed import refuse_compressed_start
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import open_file
 from tests.support.raw_tars import END, header, member, pax_records
@@ -311,6 +312,11 @@ def test_other_files_are_no_tars(tmp_path, data):
 def test_compressed_shards_are_refused_by_what_is_in_them(tmp_path, start, command):
     with pytest.raises(DataError, match=f"compressed .* unpack it with `{command} .*x.tar`"):
         index_bytes(tmp_path, start + bytes(1000))
+
+
+def test_a_server_that_compresses_is_told_of():
+    with pytest.raises(DataError, match=r"compressed \(gzip\).* \(Content-Encoding\)"):
+        refuse_compressed_start(b"\x1f\x8b\x08", "http://host/a.tar")
 
 
 @pytest.mark.parametrize("start", [b"PAR1", b"ARROW1\0\0"])

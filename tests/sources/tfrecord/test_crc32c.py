@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.sources.tfrecord import crc32c as module_of_ours
 from shardwise.sources.tfrecord.crc32c import crc32c, crc32c_by_numpy, masked_crc32c
 
-# The first is google-crc32c where that is installed.
+# The first is google-crc32c or crc32c where one is installed.
 BOTH_WAYS = pytest.mark.parametrize("way", [crc32c, crc32c_by_numpy])
 
 
@@ -58,6 +61,24 @@ def test_any_strings_together_are_each_by_itself(way, strings):
 def test_long_strings_are_joined_of_blocks(way):
     data = np.random.default_rng(0).bytes(70_001)
     assert of(way, [data, b"a", data[:4096]]) == [plain(data), plain(b"a"), plain(data[:4096])]
+
+
+@BOTH_WAYS
+def test_strings_of_odd_numbers_of_blocks_and_of_none_are_joined(way):
+    lengths = [0, 3 * 64, 64, 1, 0, 5 * 64 + 1, 7 * 64]
+    strings = [bytes([number + 1]) * length for number, length in enumerate(lengths)]
+    assert of(way, strings) == [plain(each) for each in strings]
+
+
+@pytest.mark.parametrize(
+    "google", [None, SimpleNamespace(implementation="python", value=lambda data: 1)]
+)
+def test_the_package_crc32c_is_used_where_google_has_no_extension(google, monkeypatch):
+    monkeypatch.setitem(sys.modules, "google_crc32c", google)
+    module = SimpleNamespace(crc32c=lambda data: plain(bytes(data)) ^ 1)
+    monkeypatch.setitem(sys.modules, "crc32c", module)
+    monkeypatch.setattr(module_of_ours, "_compiled", module_of_ours._compiled.__wrapped__)
+    assert of(crc32c, [b"123456789"]) == [0xE3069283 ^ 1]
 
 
 @BOTH_WAYS

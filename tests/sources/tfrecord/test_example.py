@@ -91,3 +91,8 @@ def test_a_cut_example_is_refused(cut):
 def test_numbers_are_arrays():
     found = parse_example(example({"i": message(3, message(1, varint(-1)))}))
     assert found["i"][1].dtype == np.int64
+
+
+def test_a_number_where_floats_belong_is_no_length_of_zeros():
+    floats = varint(1 << 3) + varint(2**60) + varint(1 << 3 | 5) + struct.pack("<f", 1.5)
+    assert parse_example(example({"f": message(2, floats)}))["f"][1].tolist() == [1.5]

@@ -173,11 +173,11 @@ def test_a_local_file_that_is_cut_or_replaced_is_an_error_and_ends_no_process(tm
     assert ds[3]["tokens"][0] == 48
     with open(path, "r+b") as file:
         file.truncate(1000)
-    with pytest.raises(sw.DataError, match="has 1000") as raised:
+    with pytest.raises(sw.StaleIndexError, match="has 1,000 bytes") as raised:
         ds[-1]
-    assert raised.value.offset == 1000
+    assert raised.value.url == str(path)
     fresh = sw.tokens(path, dtype="uint16", block=16)
     len(fresh)
     np.arange(900, dtype=np.uint16).tofile(path)
-    with pytest.raises(sw.DataError, match="has changed"):
+    with pytest.raises(sw.StaleIndexError, match="was replaced while it was in use"):
         fresh[0]

@@ -20,8 +20,14 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.storage import IO_COUNTS, FileStat
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as store
-from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
-from shardwise.storage.cache.block_lock import BlockLock, LockDenied, holds_bytes
+from shardwise.storage.cache.block_file import (
+    BlockInfo,
+    BlockLock,
+    LockDenied,
+    block_name,
+    holds_bytes,
+    version_id,
+)
 from shardwise.storage.cache.cache import FOLDER
 from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.protocol import ReadRequest

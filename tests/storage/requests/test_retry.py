@@ -15,7 +15,7 @@ from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.latency import LatencyTracker
+from shardwise.storage.requests.hedge import LatencyTracker
 from shardwise.storage.requests.retry import RetryingClient
 from tests.support.event_loops import VirtualTime
 

@@ -74,13 +74,14 @@ def send_range(handler, content):
 
 
 @contextmanager
-def hub(token="hf_t0ken", *, files=None, page=2):
+def hub(token="hf_t0ken", *, files=None, page=2, revision="v1"):
     """A hub and the server to which it sends readers; yields (URL, asked of both).
 
     Args:
         token: what it asks for.
         files: name -> content; None for `FILES`, all of them `CONTENT`.
         page: names in a page of a listing.
+        revision: the only one, as it stands in URLs.
     """
     files = dict.fromkeys(FILES, CONTENT) if files is None else files
 
@@ -93,9 +94,10 @@ def hub(token="hf_t0ken", *, files=None, page=2):
             if handler.headers.get("Authorization") != f"Bearer {token}":
                 return reply(handler, 401)
             path = urlsplit(handler.path)
-            if path.path.startswith("/api/datasets/org/name/tree/v1"):
+            if path.path.startswith(f"/api/datasets/org/name/tree/{revision}"):
                 return list_page(handler, path)
-            root, _, name = unquote(path.path).partition("/resolve/v1/")
+            root, _, name = path.path.partition(f"/resolve/{revision}/")
+            name = unquote(name)
             if root != "/datasets/org/name" or name not in files:
                 return reply(handler, 404)
             place = f"{store}/blob?signature=abc&name={quote(name, safe='')}"
@@ -103,7 +105,8 @@ def hub(token="hf_t0ken", *, files=None, page=2):
 
         def list_page(handler, path):
             query = parse_qs(path.query)
-            directory = unquote(path.path).removeprefix("/api/datasets/org/name/tree/v1").strip("/")
+            root = f"/api/datasets/org/name/tree/{revision}"
+            directory = unquote(path.path.removeprefix(root)).strip("/")
             inside = f"{directory}/" if directory else ""
             entries = [
                 {"type": "file", "path": name}
@@ -177,7 +180,7 @@ def test_a_missing_file_and_a_wrong_token_are_told():
         with pytest.raises(StorageError, match="401") as caught:
             open_file("hf://datasets/org/name@v1/train/000.tar", options=wrong).read(0, 1)
         assert "hf_wr0ng" not in str(caught.value)
-        with pytest.raises(StorageError, match="401"):
+        with pytest.raises(StorageError, match=r"401.* private or gated"):
             expand("hf://datasets/org/name@v1/train/", options=wrong)
 
 
@@ -191,9 +194,24 @@ def test_a_listing_that_leads_elsewhere_is_not_followed():
             expand("hf://datasets/org/name/", options=options)
 
 
+@pytest.mark.parametrize("own", [{}, {"headers": {"X-Key": "v"}}])
+@pytest.mark.parametrize("written", ["refs/convert/parquet", "refs%2Fconvert%2Fparquet"])
+def test_a_revision_with_a_slash_is_listed_and_read(own, written):
+    names = ["t/0 1.tar", "t/a%20b.tar", "t/c?#.tar"]
+    files = {name: name.encode() + CONTENT for name in names}
+    with hub(files=files, revision="refs%2Fconvert%2Fparquet") as (url, _, _):
+        options = StorageOptions.of({"endpoint": url, "token": "hf_t0ken", **own})
+        root = f"hf://datasets/org/name@{written}/t/"
+        found = expand(root, options=options)
+        assert [name.rpartition("/")[2] for name in found] == ["0 1.tar", "a%20b.tar", "c?#.tar"]
+        for each, name in zip(found, names, strict=True):
+            assert open_file(each, options=options).read(0, 8) == files[name][:8]
+
+
 @pytest.mark.parametrize(
     ("url", "key"),
     [
+        ("hf://datasets/o/n@refs/pr/3/b.tar", "datasets/o/n/resolve/refs%2Fpr%2F3/b.tar"),
         ("hf://datasets/o/n/a/b.tar", "datasets/o/n/resolve/main/a/b.tar"),
         ("hf://datasets/o/n@v2/b.tar", "datasets/o/n/resolve/v2/b.tar"),
     ],

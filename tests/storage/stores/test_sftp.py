@@ -47,6 +47,38 @@ def test_what_is_wrong_is_told(sftp, tmp_path):
     assert "S3CRET" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"key_filename": None}, "no key and no password was given"),
+        ({"key_filename": "none"}, "FileNotFoundError.* settings given are key_filename"),
+        ({"key_filename": "."}, "IsADirectoryError.* settings given are key_filename"),
+        ({"key_filename": "garbage"}, "is no private key"),
+        ({"host_key_policy": "reject"}, "host's key is not known"),
+    ],
+)
+def test_a_login_that_can_not_succeed_is_told_at_once(sftp, tmp_path, monkeypatch, wrong, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "garbage").write_text("no key")
+    options = StorageOptions(config={**sftp.config, **wrong})
+    with pytest.raises(StorageError, match=said) as caught:
+        open_file(sftp.url("none.tar"), options=options).read(0, 1)
+    assert "attempts" not in str(caught.value)
+
+
+def test_a_manifest_beside_its_shards_keeps_no_user(sftp):
+    root = sftp.url("written")
+    pattern = f"{root}/{{shard:03d}}.tar"
+    with sw.TarWriter(pattern, storage=sftp.config, max_samples=2, manifest=True) as writer:
+        for number in range(4):
+            writer.write({"__key__": f"{number:04d}", "cls": number})
+    names = (sftp.folder / "written/manifest.swm").read_bytes()
+    assert b"000.tar" in names
+    assert b"@" not in names
+    ds = sw.tar(f"{root}/manifest.swm", storage=sftp.config)
+    assert [ds[i]["cls"] for i in range(4)] == [b"0", b"1", b"2", b"3"]
+
+
 def test_a_file_system_that_never_answers_leaves_a_bounded_number_of_threads():
     released = threading.Event()
 

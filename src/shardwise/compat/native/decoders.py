@@ -12,8 +12,7 @@ from typing import Any
 from shardwise.codecs import image, json, npy, text
 from shardwise.compat.native.samples import DecodeField
 from shardwise.compat.webdataset import autodecode
-from shardwise.compat.webdataset.autodecode import Decoder
-from shardwise.compat.webdataset.images import ImageHandler
+from shardwise.compat.webdataset.autodecode import Decoder, ImageHandler
 
 # spec: (layout, dtype) of the same pixels. What stands in `_TENSORS` is arrays
 # here, which the loader makes tensors of, but functions of the user would meet arrays.

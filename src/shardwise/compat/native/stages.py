@@ -7,13 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.compat.webdataset import (
-    autodecode,
-    filters,
-    handlers,
-    mapping,
-    order,
-)
+from shardwise.compat.webdataset import autodecode, filters, handlers, mapping
 from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.utils import FilterFunction
 from shardwise.errors import DataError
@@ -33,17 +27,17 @@ _KINDS: dict[Any, str] = {
     mapping._xdecode: "sample",
     mapping._select: "select",
     mapping._info: "nothing",
-    order._shuffle: "shuffle",
+    filters._shuffle: "shuffle",
     filters._batched: "batched",
     filters._unbatched: "unbatched",
     filters._unlisted: "unbatched",
-    order.detshuffle: "shuffle",
-    order.ShardShuffle: "shuffle",
+    filters.detshuffle: "shuffle",
+    filters.ShardShuffle: "shuffle",
     filters.Cached: "nothing",
     filters.LMDBCached: "nothing",
 }
 _ADVICE: dict[Any, tuple[str, str]] = {
-    order._rsample: (
+    filters._rsample: (
         "it leaves samples out at random while they are read",
         "DataLoader(dataset, epoch_size=n) for shorter epochs",
     ),

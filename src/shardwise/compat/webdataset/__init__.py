@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from shardwise.compat.webdataset.compat import WebDataset
-from shardwise.compat.webdataset.order import ShardShuffle
+from shardwise.compat.webdataset.filters import ShardShuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
 

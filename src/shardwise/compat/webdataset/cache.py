@@ -1,4 +1,4 @@
-"""Opening shards, and keeping remote ones in a directory.
+"""Opening shards, and keeping remote ones in a directory; keeping samples in memory or in LMDB.
 
 Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
 full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -17,24 +19,21 @@ import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from shardwise.compat.environment import variable
-from shardwise.compat.webdataset.cached_files import (
-    LRUCleanup,
-    candidates,
-    holds,
-    is_cached,
-    new_file,
-    open_locked,
-)
+from shardwise.compat.webdataset import cached_files
+from shardwise.compat.webdataset.cached_files import LRUCleanup
 from shardwise.compat.webdataset.gopen import gopen, local_name
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.mapping import each_result
+from shardwise.compat.webdataset.readers import find_reader
 from shardwise.compat.webdataset.tar_stream import check_tar_format, why_no_tar
 from shardwise.compat.webdataset.tariterators import expand_samples
-from shardwise.compat.webdataset.utils import pipelinefilter
+from shardwise.compat.webdataset.utils import PipelineStage, pipelinefilter
 from shardwise.shown import shown
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
@@ -56,8 +55,7 @@ def pipe_cleaner(spec: str) -> str:
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
     """The name of a URL's file in a cache: its last part, with `ndir` directories before it.
 
-    URLs of other schemes, such as `pipe:`, are quoted, and their last 128 letters are taken. Two
-    URLs may have one name: `FileCache` keeps them apart.
+    Of other URLs, such as `pipe:`, the last 128 letters, quoted. Two URLs may have one name.
     """
     assert isinstance(url, str), url  # WebDataset's tests expect this error
     parsed = urllib.parse.urlparse(url)
@@ -73,26 +71,24 @@ def _copy(url: str, file: IO[bytes]) -> None:
     file.flush()
 
 
-def _each_opened(
-    urls: Iterable[Any],
-    open_url: Callable[[str], dict[str, Any]],
-    handler: Callable[[Exception], bool],
-) -> Iterator[dict[str, Any]]:
-    """Open one URL after the other; the handler says whether to continue behind a failure."""
-    named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
-    return (opened for _, opened in each_result(named, open_url, handler))
+class _Opener:
+    """A stage that opens one URL after the other; the handler is asked where that fails."""
+
+    handler: Callable[[Exception], bool]
+    _open: Callable[[str], dict[str, Any]]
+
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Open the URLs, each one a str or a dict with the entry `url`."""
+        named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
+        return (opened for _, opened in each_result(named, self._open, self.handler))
 
 
 @dataclass(eq=False, repr=False)
-class StreamingOpen:
+class StreamingOpen(_Opener):
     """Opens each URL as a stream: `{"url": ..., "stream": ...}`, local ones with `local_path`."""
 
     verbose: bool = False
     handler: Callable[[Exception], bool] = reraise_exception
-
-    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Open the URLs, each one str or a dict with the entry `url`."""
-        return _each_opened(urls, self._open, self.handler)
 
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
@@ -104,19 +100,17 @@ class StreamingOpen:
 
 
 @dataclass(eq=False, repr=False)
-class FileCache:
+class FileCache(_Opener):
     """Opens each URL by way of a file in a cache directory; local files as they are.
 
-    A file is downloaded once, has its name when it is whole and `validator` has seen it, and is
-    checked against the full URL each time it is used. Where another URL, or a program's own file,
-    has the name already, the file gets another one. If there is no room, the shard is read without
-    the cache, with a warning. Several processes may use one directory.
+    A file has its name when it is whole and `validator` has seen it. Where another URL, or a
+    program's own file, has the name already, it gets another one. If there is no room, the shard is
+    read without the cache, with a warning. Several processes may use one directory.
 
     Args:
         cache_dir: the directory; None for the environment's WDS_CACHE, or `./_cache`.
         url_to_name: of a URL, the name of its file; it may have directories in it.
         validator: of a path, whether the file is a sound shard; None for no check.
-        handler: what to do where a URL can't be had. It is called once a URL.
         cache_size: the limit in bytes; beyond it, files used longest ago are deleted. -1 for none.
         cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded.
     """
@@ -136,7 +130,7 @@ class FileCache:
         if cache_size > 0:
             self.cleaner = LRUCleanup(
                 self.cache_dir, cache_size, verbose=self.verbose,
-                interval=cache_cleanup_interval, only=is_cached,
+                interval=cache_cleanup_interval, only=cached_files.is_cached,
             )  # fmt: skip
 
     def get_file(self, url: str) -> str:
@@ -148,38 +142,14 @@ class FileCache:
         stream.close()
         return path
 
-    def _places(self, url: str) -> list[Path]:
-        return candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
-
-    def _find(self, url: str) -> Path | None:
-        """The whole file of a URL; None if it is not there."""
-        return next((place for place in self._places(url) if holds(place, url)), None)
-
-    def _fetch(self, url: str) -> Path:
+    def _fetch(self, url: str, places: list[Path]) -> None:
         """Download a URL into its file."""
-        places = self._places(url)
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
-        with new_file(places, url) as file:
+        with cached_files.new_file(places, url) as file:
             _copy(url, file)
-            self._validate(file.name, url)
-        return self._find(url) or places[0]
-
-    def _validate(self, fname: str, url: str) -> None:
-        if self.validator is None or self.validator(fname):
-            return
-        reason = why_no_tar(fname) or "refused by the validator"
-        with open(fname, "rb") as file:
-            head = file.read(200)
-        raise ValueError(
-            f"what was downloaded from {shown(url)} is not a tar archive, or not a whole one: "
-            f"{reason}; "
-            f"{Path(fname).stat().st_size} bytes, which begin with {head!r}"
-        )
-
-    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Open the URLs, each one a str or a dict with the entry `url`."""
-        return _each_opened(urls, self._open, self.handler)
+            if self.validator is not None and not self.validator(file.name):
+                raise _invalid(file.name, url)
 
     def _open(self, url: str) -> dict[str, Any]:
         try:
@@ -197,13 +167,18 @@ class FileCache:
         path = local_name(url)
         if path is not None:
             return path, open(path, "rb")
-        stream = None
+        places = cached_files.candidates(Path(self.cache_dir or "."), self.url_to_name(url), url)
+        stream, is_new = None, False
         # None once more: another process deleted it just now, to make room.
         while stream is None:
-            found = self._find(url)
-            place = found or self._fetch(url)
-            stream = open_locked(place)
-        self._tidy(place, is_new=found is None)
+            place = next((path for path in places if cached_files.holds(path, url)), None)
+            if place is None:
+                self._fetch(url, places)
+                is_new = True
+            else:
+                stream = cached_files.open_locked(place)
+        assert place is not None
+        self._tidy(place, is_new=is_new)
         return str(place), stream
 
     def _tidy(self, place: Path, *, is_new: bool) -> None:
@@ -215,6 +190,16 @@ class FileCache:
             if is_new:
                 self.cleaner.last_run = 0.0
             self.cleaner.cleanup()
+
+
+def _invalid(fname: str, url: str) -> ValueError:
+    reason = why_no_tar(fname) or "refused by the validator"
+    with open(fname, "rb") as file:
+        head = file.read(200)
+    return ValueError(
+        f"what was downloaded from {shown(url)} is not a tar archive, or not a whole one: "
+        f"{reason}; {Path(fname).stat().st_size} bytes, which begin with {head!r}"
+    )
 
 
 def cached_tarfile_samples(
@@ -236,3 +221,84 @@ def cached_tarfile_samples(
 
 
 cached_tarfile_to_samples = pipelinefilter(cached_tarfile_samples)
+
+
+class Cached(PipelineStage):
+    """Keeps all samples in memory; from the second pass on they come from there."""
+
+    def __init__(self) -> None:
+        self.cached: list[Any] | None = None
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The samples, from the source or from memory."""
+        samples = []
+        for sample in source if self.cached is None else self.cached:
+            samples.append(sample)
+            yield sample
+        self.cached = samples
+
+
+@dataclass(eq=False, repr=False)
+class LMDBCached(PipelineStage):
+    """Keeps all samples in an LMDB database; once it is complete they come from there.
+
+    Each reader (rank and worker) has keys of its own, so that several can share a database.
+    """
+
+    fname: str
+    map_size: float = 1e12
+    pickler: Any = pickle
+    chunksize: int = 500
+
+    @cached_property
+    def db(self) -> Any:
+        """The open database."""
+        lmdb = importlib.import_module("lmdb")
+        return lmdb.open(self.fname, readonly=False, map_size=int(self.map_size))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "db"}
+
+    def close(self) -> None:
+        """Close the database."""
+        if "db" in self.__dict__:
+            self.__dict__.pop("db").close()
+
+    def is_complete(self) -> bool:
+        """Whether a whole pass of this reader is kept."""
+        with self.db.begin(write=False) as transaction:
+            return transaction.get(self._end) is not None
+
+    def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
+        """Write samples under their keys."""
+        with self.db.begin(write=True) as transaction:
+            for key, sample in samples:
+                transaction.put(key.encode(), self.pickler.dumps(sample))
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The samples, from the source or from the database."""
+        prefix = self._prefix
+        if self.is_complete():
+            with self.db.begin(write=False) as transaction:
+                cursor = transaction.cursor()
+                found = cursor.set_range(prefix.encode())
+                while found and cursor.key().startswith(prefix.encode()):
+                    yield self.pickler.loads(cursor.value())
+                    found = cursor.next()
+            return
+        samples = enumerate(source)
+        while chunk := list(islice(samples, self.chunksize)):
+            self.add_samples((f"{prefix}{i:012d}", sample) for i, sample in chunk)
+            for _, sample in chunk:
+                yield sample
+        with self.db.begin(write=True) as transaction:
+            transaction.put(self._end, b"1")
+
+    @property
+    def _prefix(self) -> str:
+        reader = find_reader()
+        return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
+
+    @property
+    def _end(self) -> bytes:
+        return ("_" + self._prefix).encode()

@@ -1,8 +1,7 @@
 """The files of a cache directory: which are ours, of which URL, and which are in use.
 
-Beside a cached file `name` lies its record `.name.url`, which holds a digest of the URL: a file
-without one belongs to another program and is neither read nor deleted. A file is locked (shared)
-while a stream of it is open.
+Beside a cached file `name` lies its record `.name.url` with a digest of the URL; a file without one
+is another program's, neither read nor deleted. While a stream of it is open, a file is locked.
 """
 
 from __future__ import annotations
@@ -84,8 +83,7 @@ def claim(path: Path, url: str) -> bool:
 def new_file(places: list[Path], url: str) -> Iterator[IO[bytes]]:
     """A file to write, which is the URL's when all of it is there.
 
-    It gets the first of the names if no other URL has that; the last is this URL's alone. What
-    killed processes left in the directory is removed.
+    It gets the first of the names if no other URL has that; the last is this URL's alone.
     """
     name, own = places[0], places[-1]
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -112,8 +110,9 @@ def open_locked(path: Path) -> BinaryIO | None:
 
 
 def remove_unused(path: Path) -> bool:
-    """Delete a file and its record, unless a stream of it is open somewhere."""
-    with open(path, "rb") as file:
+    """Delete a file and its record, unless a stream of it is open; whether it is gone."""
+    # Another process may be faster.
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         if not _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
         path.unlink()
@@ -122,16 +121,12 @@ def remove_unused(path: Path) -> bool:
 
 
 def _lock(file: IO[bytes], how: int) -> bool:
-    """Lock a file; False if it is locked already.
-
-    True on file systems without locks: a deleted file can still be read there.
-    """
+    """Lock a file; False if it is locked already."""
     try:
         fcntl.flock(file, how)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        # On file systems without locks, a deleted file can still be read.
+        return not isinstance(error, BlockingIOError)
     return True
 
 
@@ -167,8 +162,6 @@ class LRUCleanup:
                 break
             try:
                 deleted = remove_unused(path)
-            except FileNotFoundError:
-                deleted = True  # another process was faster
             except OSError as error:
                 warnings.warn(f"can't delete {str(path)!r} from the cache: {error}", stacklevel=2)
                 continue

@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import autodecode, cache, filters, shardlists, utils
+from shardwise.compat.webdataset.filters import ShardShuffle, detshuffle
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.loader import LoaderPipeline, StatefulLoader
-from shardwise.compat.webdataset.order import ShardShuffle, detshuffle
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import find_ranks, require_items
@@ -94,8 +94,6 @@ class FluidInterface:
         return result.with_length(num, silent=True) if with_length else result  # type: ignore[no-any-return]
 
 
-# What is not made here, programs have from here.
-_RECYCLING = ("unlink", "keep", "resample")
 _GONE = {
     "length": "use .with_length(n) or .with_epoch(n)",
     "epoch": "use .with_epoch(n)",
@@ -186,18 +184,12 @@ class WebDataset(DataPipeline, FluidInterface):
             if shardshuffle:
                 self.append(_shard_shuffle(shardshuffle, self.seed, detshuffle, is_endless))
             self.pipeline += self.splitters
+        opening: dict[str, Any] = {"handler": handler, "verbose": verbose}
         if cache_dir is None or cache_size == 0:
-            self.append(cache.StreamingOpen(handler=handler, verbose=verbose))
+            self.append(cache.StreamingOpen(**opening))
         else:
-            self.append(
-                cache.FileCache(
-                    os.fspath(cache_dir),
-                    url_to_name=url_to_name or cache.url_to_cache_name,
-                    cache_size=cache_size,
-                    handler=handler,
-                    verbose=verbose,
-                )
-            )
+            opening["url_to_name"] = url_to_name or cache.url_to_cache_name
+            self.append(cache.FileCache(os.fspath(cache_dir), cache_size=cache_size, **opening))
         self.append(_expander(handler, select_files=select_files, rename_files=rename_files))
         if empty_check:
             self.append(check_empty)
@@ -243,7 +235,7 @@ def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:
         raise ValueError(
             f"{urls!r} is an index of wids: read it with wids.ShardListDataset, or give the shards"
         )
-    if mode in _RECYCLING and isinstance(urls, str) and urls.endswith("/"):
+    if mode in ("unlink", "keep", "resample") and isinstance(urls, str) and urls.endswith("/"):
         return shardlists.DirectoryShardList(urls, mode=mode)
     if resampled:
         return shardlists.ResampledShards(urls, seed=seed, deterministic=True)
@@ -254,7 +246,8 @@ def _shard_shuffle(size: int | bool, seed: Any, is_buffered: bool, is_endless: b
     num = 100 if size is True else int(size)
     if is_buffered:
         return detshuffle(num, initial=num, seed=seed)
-    return ShardShuffle(num, is_endless=is_endless)
+    # A list is shuffled as a whole, shards without an end through a buffer.
+    return filters.shuffle(num, initial=num) if is_endless else ShardShuffle(num)
 
 
 def _cache_settings(

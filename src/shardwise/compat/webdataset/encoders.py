@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from shardwise.compat.webdataset import tenbin
 from shardwise.pillow_import import import_pillow
@@ -63,8 +64,6 @@ def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def torch_dumps(data: Any) -> bytes:
     """Encode by `torch.save`."""
-    import torch
-
     file = io.BytesIO()
     torch.save(data, file)
     return file.getvalue()

@@ -1,24 +1,26 @@
 """The stages of a pipeline, as WebDataset names them.
 
-`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. Those of batches and
-of caches (in memory, or in an LMDB database, used once a whole pass is kept) are here, too.
+`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. In a pipeline a
+shuffle has a key of (seed, pass, stage): another order every epoch, the same in every run. Shards
+are shuffled alike on all readers, because they are divided afterwards; samples are not.
 """
 
 from __future__ import annotations
 
-import importlib
-import pickle
+import random
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from shardwise.compat.webdataset import mapping, order
+from shardwise.compat.webdataset import mapping
+from shardwise.compat.webdataset.cache import Cached, LMDBCached
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.pytorch import TorchTensor
-from shardwise.compat.webdataset.readers import find_reader
+from shardwise.compat.webdataset.readers import CURRENT_PASS, generator, generator_maker
 from shardwise.compat.webdataset.utils import (
     FilterFunction,
     PipelineStage,
@@ -32,18 +34,14 @@ def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool =
     first = b[0]
     if isinstance(first, int | float):
         return np.array(list(b)) if combine_scalars else list(b)
-    if isinstance(first, TorchTensor | np.ndarray):
-        if not combine_tensors:
-            return list(b)
+    if combine_tensors and isinstance(first, TorchTensor | np.ndarray):
         shapes = {tuple(x.shape) for x in b}
         if len(shapes) != 1:
             raise ValueError(
                 f"samples of different shapes can't be stacked: {sorted(shapes)[:5]}; make them "
                 "equal in a map, or pass a collation_fn"
             )
-        if isinstance(first, np.ndarray):
-            return np.stack(b)
-        return torch.stack(list(b))
+        return np.stack(b) if isinstance(first, np.ndarray) else torch.stack(list(b))
     return list(b)
 
 
@@ -100,19 +98,13 @@ def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
 def _unbatched(data: Iterable[Any]) -> Iterator[Any]:
     """Take batches apart: tuples, lists or dicts of fields, which may be dicts themselves."""
     for batch in data:
-        if isinstance(batch, dict):
-            lengths = {_length(v) for v in batch.values()}
-        elif isinstance(batch, list | tuple):
-            lengths = {_length(v) for v in batch}
-        else:
+        if not isinstance(batch, dict | list | tuple):
             raise TypeError(f"unbatched needs tuples, lists or dicts, not {type(batch).__name__}")
+        lengths = {_length(v) for v in (batch.values() if isinstance(batch, dict) else batch)}
         if len(lengths) != 1:
             raise ValueError(f"the fields of a batch have different lengths: {sorted(lengths)}")
         for i in range(lengths.pop()):
-            if isinstance(batch, dict):
-                yield {k: _row(v, i) for k, v in batch.items()}
-            else:
-                yield tuple([_row(v, i) for v in batch])
+            yield _row(batch, i) if isinstance(batch, dict) else tuple([_row(v, i) for v in batch])
 
 
 def _length(field: Any) -> int:
@@ -123,109 +115,135 @@ def _row(field: Any, i: int) -> Any:
     return {k: _row(v, i) for k, v in field.items()} if isinstance(field, dict) else field[i]
 
 
-class Cached(PipelineStage):
-    """Keeps all samples in memory; from the second pass on they come from there."""
-
-    def __init__(self) -> None:
-        self.cached: list[Any] | None = None
-
-    def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The samples, from the source or from memory."""
-        if self.cached is None:
-            samples = []
-            for sample in source:
-                samples.append(sample)
-                yield sample
-            self.cached = samples
-        else:
-            yield from self.cached
+def pick(buf: list[Any], rng: random.Random) -> Any:
+    """Take a random item out of a list, and put the last one in its place."""
+    return _take(buf, rng.randrange(len(buf)))
 
 
-class LMDBCached(PipelineStage):
-    """Keeps all samples in an LMDB database; once it is complete they come from there.
+def _take(buf: list[Any], k: int) -> Any:
+    buf[k], sample = buf[-1], buf[k]
+    buf.pop()
+    return sample
 
-    Each reader (rank and worker) has keys of its own, so that several can share a database.
+
+def _shuffle(
+    data: Iterable[Any],
+    bufsize: int = 1000,
+    initial: int = 100,
+    rng: random.Random | None = None,
+    seed: Any = None,
+    handler: Any = None,  # noqa: ARG001 - an argument of WebDataset's, without effect there too
+) -> Iterator[Any]:
+    """Shuffle through a buffer of `bufsize` items; the first comes out when `initial` are there.
+
+    Without `rng` the numbers come from the pipeline's key, to which `seed` is added; outside of a
+    pipeline it is the seed. With the same `rng` the order is WebDataset's.
+    """
+    if rng is not None and seed is not None:
+        raise ValueError("shuffle takes rng or seed, not both")
+    make = generator_maker(seed) if rng is None else None
+    return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, make)
+
+
+def _shuffled(
+    data: Iterator[Any],
+    bufsize: int,
+    initial: int,
+    rng: random.Random | None,
+    make: Callable[[bool], random.Random] | None,
+) -> Iterator[Any]:
+    first = next(data, data)
+    if first is data:
+        return
+    if make is not None:
+        is_shard = isinstance(first, dict) and "url" in first and "__key__" not in first
+        draw = make(not is_shard).random
+        below: Callable[[int], int] = lambda num: int(draw() * num)  # noqa: E731
+    else:
+        # As WebDataset draws: programs that bring their generator get the order that they had.
+        assert rng is not None
+        below = rng.randrange
+    buf: list[Any] = []
+    append = buf.append
+    data = chain([first], data)
+    for sample in data:
+        append(sample)
+        if len(buf) < bufsize:
+            # Until it is full, the buffer grows by one for each item that comes out.
+            for another in data:
+                append(another)
+                break
+        if len(buf) >= initial:
+            yield _take(buf, below(len(buf)))
+    while buf:
+        yield _take(buf, below(len(buf)))
+
+
+@dataclass(eq=False, repr=False)
+class ShardShuffle:
+    """Permutes a list of shards as a whole, in another order each pass."""
+
+    bufsize: int
+    seed: Any = None
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The shards in another order."""
+        rng = generator(self.seed)
+        shards = list(source)
+        rng.shuffle(shards)
+        return iter(shards)
+
+    def __repr__(self) -> str:
+        return f"<shuffle of shards: bufsize={self.bufsize}, seed={self.seed}>"
+
+
+@dataclass(eq=False, repr=False)
+class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
+    """A shuffle whose order depends on `seed` and `epoch` alone.
+
+    Each run takes the next epoch; in a worker that was started for one epoch only, the pipeline's.
     """
 
-    def __init__(
-        self, fname: str, map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500
-    ) -> None:
-        self.fname = fname
-        self.map_size = int(map_size)
-        self.pickler = pickler
-        self.chunksize = chunksize
-        self._db: Any = None
+    bufsize: int = 1000
+    initial: int = 100
+    seed: Any = 0
+    epoch: int = -1
 
-    @property
-    def db(self) -> Any:
-        """The open database."""
-        if self._db is None:
-            self._db = importlib.import_module("lmdb").open(
-                self.fname, readonly=False, map_size=self.map_size
-            )
-        return self._db
+    def __post_init__(self) -> None:
+        self._first = self.epoch + 1
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_db": None}
+    def run(self, src: Iterable[Any]) -> Iterator[Any]:
+        """Shuffle a source."""
+        self.epoch += 1
+        current = CURRENT_PASS.get()
+        if current is not None:
+            self.epoch = max(self.epoch, self._first + current.number)
+        rng = random.Random(f"{self.seed},{self.epoch}")  # noqa: S311
+        return _shuffle(src, self.bufsize, self.initial, rng)
 
-    def close(self) -> None:
-        """Close the database."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
 
-    def is_complete(self) -> bool:
-        """Whether a whole pass of this reader is kept."""
-        with self.db.begin(write=False) as transaction:
-            return transaction.get(self._end()) is not None
-
-    def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
-        """Write samples under their keys."""
-        with self.db.begin(write=True) as transaction:
-            for key, sample in samples:
-                transaction.put(key.encode(), self.pickler.dumps(sample))
-
-    def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The samples, from the source or from the database."""
-        prefix = self._prefix()
-        if self.is_complete():
-            with self.db.begin(write=False) as transaction:
-                cursor = transaction.cursor()
-                found = cursor.set_range(prefix.encode())
-                while found and cursor.key().startswith(prefix.encode()):
-                    yield self.pickler.loads(cursor.value())
-                    found = cursor.next()
-            return
-        samples = enumerate(source)
-        while chunk := list(islice(samples, self.chunksize)):
-            self.add_samples((f"{prefix}{i:012d}", sample) for i, sample in chunk)
-            for _, sample in chunk:
-                yield sample
-        with self.db.begin(write=True) as transaction:
-            transaction.put(self._end(), b"1")
-
-    def _prefix(self) -> str:
-        reader = find_reader()
-        return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
-
-    def _end(self) -> bytes:
-        return ("_" + self._prefix()).encode()
+def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
+    """Keep each sample with the probability `p`."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p={p}: a probability lies in [0, 1]")
+    draw = generator(each_reader=True).random
+    return (sample for sample in data if draw() < p)
 
 
 # A name with an underscore is a function of a source, and without it the stage.
-_NAMES = {
-    mapping: "_associate _decode _extract_keys _info _log_keys _map _map_dict _map_tuple _rename "
+_NAMES = (
+    "_associate _decode _extract_keys _info _log_keys _map _map_dict _map_tuple _rename "
     "_rename_keys _select _to_tuple _xdecode decode_bin decode_pickle decode_text default_decoders "
-    "find_decoder getfirst transform_with",
-    order: "_rsample _shuffle detshuffle pick",
-}
-for _module, _names in _NAMES.items():
-    for _name in _names.split():
-        globals()[_name] = getattr(_module, _name)
-        if _name.startswith("_"):
-            globals()[_name[1:]] = pipelinefilter(getattr(_module, _name))
+    "find_decoder getfirst transform_with"
+)
+for _name in _NAMES.split():
+    globals()[_name] = getattr(mapping, _name)
+    if _name.startswith("_"):
+        globals()[_name[1:]] = pipelinefilter(getattr(mapping, _name))
 
 batched = pipelinefilter(_batched)
+rsample = pipelinefilter(_rsample)
+shuffle = pipelinefilter(_shuffle)
 unbatched = pipelinefilter(_unbatched)
 unlisted = pipelinefilter(_unlisted)
 slice = pipelinefilter(islice)  # noqa: A001 - WebDataset's name

@@ -1,11 +1,8 @@
 """`gopen`: a stream for any URL, for reading or writing.
 
-Local paths, `file:` URLs and `-` are opened as they are. Object stores are read and written in this
-process, through `shardwise.storage`, and http(s) is read so; it is written, and what is left is
-read and written, by a program without a shell. Only `pipe:` has a shell, because that is what it is
-for. `gopen_schemes` says who opens what, and users may add to it.
-
-With `utils.enforce_security` local files, pipes and rewriting are refused.
+Object stores are read and written in this process, through `shardwise.storage`, and http(s) is read
+so; it is written, and other schemes are read and written, by a program without a shell. Only
+`pipe:` has a shell. With `utils.enforce_security` local files, pipes and rewriting are refused.
 """
 
 from __future__ import annotations
@@ -73,8 +70,7 @@ def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     """Read a file of an object store or a web server in this process, or write one to a store.
 
-    A web server that does not answer HEAD or sends no ranges is read by one request. What is
-    written appears when the stream is closed. Web servers are written by `curl`, AIStore by `ais`.
+    A web server that does not answer HEAD or sends no ranges is read by one request.
     """
     scheme = scheme_of(url)
     if mode[0] == "r":
@@ -121,8 +117,7 @@ gopen_schemes: dict[str, Callable[..., Any]] = {
 def rewrite_url(url: str) -> str:
     """Rewrite the beginning of a URL by the rules in the environment variable GOPEN_REWRITE.
 
-    Rules are separated by `;` and have the form `pattern=replacement`; the pattern is a regular
-    expression that must fit at the beginning. The first rule that changes the URL is taken.
+    Rules `pattern=replacement` are separated by `;`; the first that changes the URL is taken.
     """
     rules = variable("GOPEN_REWRITE")
     if rules is None:

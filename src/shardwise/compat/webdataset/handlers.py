@@ -1,8 +1,6 @@
 """What to do with an exception: raise it, continue without the sample, or stop.
 
-A handler is called with the exception. It raises, or returns True to continue and False to stop;
-wherever WebDataset has an argument `handler=`, one of these or a function of the user's own fits.
-The two that warn do not sleep.
+A handler is called with the exception. It raises, or returns True to continue and False to stop.
 """
 
 from __future__ import annotations

@@ -1,24 +1,25 @@
 """torch's DataLoader for pipelines: workers know their epoch and where to continue, and report it.
 
 Keeps I4 and I10: ranks are found in the main process, and the state counts what was yielded, never
-what workers have prefetched. Each batch of a worker carries its position, which is taken off before
-the user sees the batch.
+what workers have prefetched: each batch of a worker carries its position.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.positions import VERSION, Position, check_state
+from shardwise.compat.webdataset.positions import VERSION, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.readers import Reader, find_ranks
+from shardwise.compat.webdataset.readers import Position, Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
+from shardwise.compat.webdataset.utils import identity
 from shardwise.errors import StateError
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
@@ -27,11 +28,15 @@ _NO_WORKER = -1
 
 
 class _Tagged(IterableDataset[Any]):
-    """A pipeline whose items carry (worker, pass, items of its prefix, items of the epoch)."""
+    """A pipeline, with a collate function that tags each batch with (worker, *place behind it).
+
+    A worker has both in one process, so the function sees where the pipeline is.
+    """
 
     def __init__(self, dataset: DataPipeline) -> None:
         super().__init__()
         self.dataset = dataset
+        self.collate_items: Callable[[Any], Any] = identity
         # Workers before this one yield a batch of placeholders first.
         self.first_worker = 0
         self.num_placeholders = 1
@@ -41,42 +46,27 @@ class _Tagged(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        return self._tagged(iter(self.dataset), 0 if info is None else info.id)
-
-    def _tagged(self, items: Iterator[Any], worker: int) -> Iterator[Any]:
-        if worker < self.first_worker:
-            for _ in range(self.num_placeholders):
-                yield None, (_NO_WORKER, 0, 0, 0)
+        self._worker = 0 if info is None else info.id
+        self._is_waiting = self._worker < self.first_worker
         # Only workers that begin anew have a turn to wait for.
         self.first_worker = 0
-        for item in items:
-            at = self.dataset._position
-            assert at is not None
-            yield item, (worker, at.number, at.num_prefix, at.num_yielded)
+        placeholders = repeat(None, self.num_placeholders if self._is_waiting else 0)
+        return chain(placeholders, iter(self.dataset))
 
-
-class _TaggedCollate:
-    """The user's collate function for items with tags; the last item's tag is the batch's."""
-
-    def __init__(self, collate: Callable[[Any], Any], *, is_batched: bool) -> None:
-        self.collate = collate
-        self.is_batched = is_batched
-
-    def __call__(self, data: Any) -> Any:
-        tag = data[-1][1] if self.is_batched else data[1]
-        if tag[0] == _NO_WORKER:
-            return None, tag
-        return self.collate([item for item, _ in data] if self.is_batched else data[0]), tag
+    def collate(self, data: Any) -> Any:
+        """The user's batch and its tag."""
+        if self._is_waiting:
+            self._is_waiting = False
+            return None, (_NO_WORKER,)
+        at = self.dataset._position
+        assert at is not None
+        return self.collate_items(data), (self._worker, *at.place)
 
 
 class StatefulLoader(DataLoader[Any]):
     """A DataLoader that knows where a pipeline's workers are.
 
     The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
-
-    Attributes:
-        has_state: whether this loader reads a pipeline.
-        epoch: the epoch that is read, or was read last.
     """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
@@ -86,6 +76,7 @@ class StatefulLoader(DataLoader[Any]):
         self._last_worker = -1
         self._is_done = True
         self._is_loaded = False
+        # The epoch that is read, or was read last.
         self.epoch = -1
         self.has_state = isinstance(dataset, DataPipeline)
         self._tagged = _Tagged(dataset)
@@ -97,10 +88,11 @@ class StatefulLoader(DataLoader[Any]):
     def _get_iterator(self) -> Any:
         if not self.has_state:
             return super()._get_iterator()
-        collate = _TaggedCollate(self.collate_fn, is_batched=self.batch_size is not None)
+        self._tagged.collate_items = self.collate_fn
         # As torch's iterators see it; the user sees the dataset and the function that were given.
         tagged = copy.copy(self)
-        tagged.__dict__.update(dataset=self._tagged, collate_fn=SharedMemoryCollate(collate))
+        collate = SharedMemoryCollate(self._tagged.collate)
+        tagged.__dict__.update(dataset=self._tagged, collate_fn=collate)
         return DataLoader._get_iterator(tagged)
 
     def __iter__(self) -> Any:
@@ -114,13 +106,14 @@ class StatefulLoader(DataLoader[Any]):
         # Also workers that live on begin this epoch, whatever became of the last one.
         epoch = dataset.next_epoch
         dataset._epochs.set(epoch)
-        if not self._is_done and not self._is_at_loaded:
+        if not self._is_at_start:
             self._places, self._last_worker = {}, -1
         self.epoch, self._is_done, self._is_loaded = epoch, False, False
         self._tagged.first_worker = (self._last_worker + 1) % max(1, self.num_workers)
         self._tagged.num_placeholders = self.batch_size or 1
         items = super().__iter__()
-        self._tagged.first_worker = 0
+        # The workers have both.
+        self._tagged.first_worker, dataset._loaded = 0, {}
         for batch, (worker, *place) in items:
             if worker != _NO_WORKER:
                 self._places[worker], self._last_worker = place, worker
@@ -140,9 +133,9 @@ class StatefulLoader(DataLoader[Any]):
         return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
 
     @property
-    def _is_at_loaded(self) -> bool:
-        """Whether the next iteration begins where a loaded state says."""
-        return self._is_loaded and self.epoch == self.next_epoch
+    def _is_at_start(self) -> bool:
+        """Whether the next iteration begins at the places, and not at an epoch's beginning."""
+        return self._is_done or (self._is_loaded and self.epoch == self.next_epoch)
 
     def close(self) -> None:
         """End the workers that live between epochs."""
@@ -158,10 +151,9 @@ class StatefulLoader(DataLoader[Any]):
                 f"only pipelines have a state, and this loader reads a "
                 f"{type(self.dataset).__name__}: use WebDataset or DataPipeline"
             )
-        if self._is_loaded and not self._is_at_loaded:
-            return self._state(self.next_epoch, {}, -1)
-        epoch = self.next_epoch if self._is_done else self.epoch
-        return self._state(epoch, self._places, self._last_worker)
+        if self._is_done or self._is_loaded:
+            return self.start_state()
+        return self._state(self.epoch, self._places, self._last_worker)
 
     def _state(self, epoch: int, places: dict[int, list[int]], last_worker: int) -> dict[str, Any]:
         named = {str(worker): place for worker, place in sorted(places.items())}
@@ -170,11 +162,9 @@ class StatefulLoader(DataLoader[Any]):
 
     def start_state(self) -> dict[str, Any]:
         """The state that the next iteration begins with."""
-        state = self.state_dict()
-        if not self._is_loaded and not self._is_done:
-            # The epoch was given up: the next one begins where it can.
-            state |= {"epoch": self.next_epoch, "places": {}, "last_worker": -1}
-        return state
+        if self._is_at_start:
+            return self._state(self.next_epoch, self._places, self._last_worker)
+        return self._state(self.next_epoch, {}, -1)
 
     @property
     def next_epoch(self) -> int:
@@ -233,8 +223,7 @@ class LoaderPipeline(DataPipeline):
         """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
 
         Stages behind the loader that keep samples back, such as a shuffle, have the epoch read
-        again up to there; in the pipeline of the workers, they cost only reading. With a dataset
-        without end (`resampled`), what such stages held is drawn anew.
+        again up to there. With a dataset without end (`resampled`), what they held is drawn anew.
 
         Raises:
             StateError: the loader's dataset is no pipeline.
@@ -243,19 +232,17 @@ class LoaderPipeline(DataPipeline):
         number, num_prefix = None, 0
         if position is not None and (not position.is_done or self.goes_on):
             number = position.number
-            # Where stages behind the loader keep items back, the pass is run through again. A pass
-            # without an end can't be: what those stages held is drawn anew.
             if not self.loader.is_endless and not all(map(is_stateless, self.pipeline[1:])):
                 loader_state = position.loader_state or self.loader.start_state()
                 num_prefix = position.num_prefix
-        is_inside = position is not None and not position.is_done
+        inside = None if position is None or position.is_done else position
         return {
             "version": VERSION,
             "size": self._identity()["size"],
-            "epoch": position.epoch if position is not None and is_inside else self.next_epoch,
+            "epoch": self.next_epoch if inside is None else inside.epoch,
             "pass": number,
             "taken": num_prefix,
-            "yielded": position.num_yielded if position is not None and is_inside else 0,
+            "yielded": 0 if inside is None else inside.num_yielded,
             "loader": loader_state,
         }
 
@@ -263,8 +250,7 @@ class LoaderPipeline(DataPipeline):
         """Go on where a state says, with the next iteration.
 
         Raises:
-            StateError: it belongs to other shards, another seed or size, another number of workers
-                or ranks.
+            StateError: it belongs to another pipeline, or other numbers of workers or ranks.
         """
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])

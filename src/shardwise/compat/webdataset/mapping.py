@@ -1,11 +1,11 @@
 """Stages that treat one sample at a time: map, decode, select, rename, to_tuple and their like.
 
-`handler` is called with an exception of the user's function, and returns whether to continue: any
-exception may come here.
+`handler` is called with any exception of the user's function, and returns whether to continue.
 """
 
 from __future__ import annotations
 
+import fcntl
 import io
 import pickle
 import sys
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import IO, Any
 
-from shardwise.compat.webdataset import utils
+from shardwise.compat.webdataset import autodecode, utils
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.utils import identity
 
@@ -101,8 +101,6 @@ def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
     if not logfile:
         yield from data
         return
-    import fcntl
-
     with open(logfile, "a") as stream:
         for i, sample in enumerate(data):
             words = (i, *(sample.get(name) for name in ("__worker__", "__rank__", "__key__")))
@@ -119,8 +117,6 @@ def _decode(
     data: Iterable[Any], *args: Any, handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[Any]:
     """Decode samples by functions and by names such as "rgb"; see `autodecode.Decoder`."""
-    from shardwise.compat.webdataset import autodecode
-
     handlers = [autodecode.imagehandler(x) if isinstance(x, str) else x for x in args]
     return _map(data, autodecode.Decoder(handlers, **kw), handler)
 

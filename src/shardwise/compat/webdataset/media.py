@@ -1,8 +1,7 @@
 """Video and audio fields to tensors, bounded, by torchcodec or PyAV, whichever is installed.
 
-Neither torchvision (whose `read_video` is gone) nor torchaudio is needed, and no temporary file is
-written. torchcodec is preferred: it holds the GIL least. Decoders are made where they are used,
-never kept, so forked and spawned workers may call these.
+Neither torchvision nor torchaudio is needed. torchcodec is preferred: it holds the GIL least.
+Decoders are made where they are used, never kept, so forked and spawned workers may call these.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from shardwise.errors import DataError, MissingExtraError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.clip_frames import ClipRule
 from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import MediaIndex, index_media
+from shardwise.media_files.media_index import index_media
 from shardwise.media_files.sound_window import open_sound, read_window
 from shardwise.media_files.track import Track
 
@@ -47,10 +46,7 @@ def average_fps(track: Track) -> float:
 def first_frames(
     data: bytes, *, frames: int, stride: int, max_bytes: int
 ) -> tuple[Any, float, Any]:
-    """Decode `frames` frames, each `stride`-th one from the first on, and the sound meanwhile.
-
-    Returns:
-        Frames uint8 `[T, H, W, 3]` RGB, frames a second, and (sound, samples a second) or None.
+    """Each `stride`-th frame from the first on, frames a second, and sound with its rate or None.
 
     Raises:
         DataError: the video is damaged, or has fewer; or the tensors would be too large.
@@ -65,23 +61,17 @@ def first_frames(
     fps = average_fps(track)
     if not any(each.kind == "audio" for each in index.tracks):
         return pictures, fps, None
-    sound = _sound_of(reader, index, track, int(numbers[-1]) + stride, max_bytes)
-    return pictures, fps, sound
-
-
-def _sound_of(
-    reader: BytesReader, index: MediaIndex, track: Track, stop: int, max_bytes: int
-) -> tuple[torch.Tensor, int]:
-    """The sound from the first frame until the frame `stop` would be shown."""
-    numerator, denominator = track.time_base
+    # Until the frame after the last one would be shown.
+    stop = int(numbers[-1]) + stride
     end = int(track.pts[stop]) if stop < track.num_frames else track.end_pts
-    source = open_sound(reader, index=index)
+    numerator, denominator = track.time_base
     seconds = (end - int(track.pts[0])) * numerator / denominator
+    source = open_sound(reader, index=index)
     # Sound may end before the pictures do: nothing is put behind it.
     count = min(round(seconds * source.rate), source.num_samples)
     check_bytes(4 * source.num_channels * count, max_bytes, f"{count} samples of sound")
     part = read_window(source, 0, count, rate=source.rate, channels=None)
-    return torch.from_numpy(part), source.rate
+    return pictures, fps, (torch.from_numpy(part), source.rate)
 
 
 VIDEO_EXTENSIONS = frozenset(
@@ -251,7 +241,9 @@ def _video_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
             # Before the picture is made: a header may promise one of any size.
             num_bytes += 3 * frame.height * frame.width
             check_bytes(num_bytes, max_bytes, f"{len(frames) + 1} frames")
-            frames.append(frame.to_ndarray(format="rgb24"))
+            # PyAV 19 keeps what converts colours for each thread: with threads of its own a fork of
+            # this process would wait for them for ever.
+            frames.append(frame.to_ndarray(format="rgb24", threads=1))
     if not frames:
         raise ValueError(f"the {len(data)} bytes hold a video without frames")
     return torch.from_numpy(np.stack(frames)), fps

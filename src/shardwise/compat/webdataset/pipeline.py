@@ -17,31 +17,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
-from shardwise.compat.webdataset.positions import (
-    VERSION,
-    EpochCounter,
-    Places,
-    Position,
-    check_state,
-    drawn_seeds,
-    fingerprint,
-    restore_drawn_seeds,
-)
-from shardwise.compat.webdataset.readers import (
-    CURRENT_PASS,
-    INHERITED_RANKS,
-    Reader,
-    as_seed,
-    find_ranks,
-    find_reader,
-    in_worker,
-)
-from shardwise.compat.webdataset.stages import (
-    PASSES_APART,
-    StageList,
-    division_warning,
-    is_steered,
-)
+from torch.utils.data import get_worker_info
+
+from shardwise.compat.webdataset import positions, readers
+from shardwise.compat.webdataset.positions import EpochCounter
+from shardwise.compat.webdataset.readers import Position, Reader
+from shardwise.compat.webdataset.stages import PASSES_APART, StageList, division_warning, is_steered
 from shardwise.compat.webdataset.utils import PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
@@ -73,9 +54,8 @@ class DataPipeline(StageList):
         self.repetitions = 1
         self.nsamples = -1
         self._epochs = EpochCounter()
-        # Where sized epochs ended, and where a loaded state goes on.
-        self._ends: Places | None = None
-        self._loaded: Places | None = None
+        # Where a loaded state goes on, by worker.
+        self._loaded: dict[int, Position] = {}
         self._inherited_ranks: Ranks | None = None
         self._position: Position | None = None
         # The passes that the next sized epoch continues, and the process that reads them.
@@ -83,7 +63,7 @@ class DataPipeline(StageList):
 
     def __getstate__(self) -> dict[str, Any]:
         # Found here, in the process that has the process group, for the one that has not.
-        ranks = find_ranks(inherited=self._inherited_ranks)
+        ranks = readers.find_ranks(inherited=self._inherited_ranks)
         own = {"_inherited_ranks": ranks, "_position": None, "_open_passes": None}
         return self.__dict__ | own
 
@@ -92,7 +72,6 @@ class DataPipeline(StageList):
         result = copy.copy(self)
         result.pipeline = [*self.pipeline, *args]
         result._epochs = EpochCounter(self.next_epoch)
-        result._ends = None if self._ends is None else Places()
         result._open_passes = result._position = None
         return result
 
@@ -125,33 +104,30 @@ class DataPipeline(StageList):
 
     @property
     def goes_on(self) -> bool:
-        """Whether such an epoch continues inside the pass where the last one stopped.
-
-        Where the program itself orders the shards, each epoch is a pass of its own, as in
-        WebDataset: readers in passes of different epochs would read the same shards.
-        """
+        """Whether such an epoch continues inside the pass where the last one stopped."""
+        # Where the program orders the shards, each epoch is a pass of its own, as in WebDataset:
+        # readers in passes of different epochs would read the same shards.
         return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
             raise ValueError("the pipeline has no stages, or it was closed")
-        ranks = find_ranks(inherited=self._inherited_ranks)
-        if in_worker():
+        ranks = readers.find_ranks(inherited=self._inherited_ranks)
+        if get_worker_info() is not None:
             # For stages that are plain functions, the user's own among them.
-            INHERITED_RANKS.set(ranks)
-        reader = find_reader(inherited=ranks)
+            readers.INHERITED_RANKS.set(ranks)
+        reader = readers.find_reader(inherited=ranks)
         self._warn_of_division(reader, ranks)
-        position = self._position = self._begin(reader)
-        if self._ends is not None:
-            self._ends.go_on(position)
-        if self._loaded is not None:
-            self._loaded.resume(position)
+        position = self._begin(reader)
+        self._epochs.go_on(position)
+        position = self._position = self._loaded_at(position) or position
+        self._loaded.pop(reader.worker, None)
         if self.is_sized:
             return self._sized(position)
         return self._whole_passes(position, self.nsamples if self._has_limit else ENDLESS)
 
     def _reader(self) -> Reader:
-        return find_reader(inherited=self._inherited_ranks)
+        return readers.find_reader(inherited=self._inherited_ranks)
 
     def _warn_of_division(self, reader: Reader, ranks: Ranks) -> None:
         """Say once how shards are divided among the ranks, where the program may mean otherwise."""
@@ -162,7 +138,7 @@ class DataPipeline(StageList):
 
     def _begin(self, reader: Reader) -> Position:
         """The epoch that begins; inside another pipeline it is that one's pass."""
-        current = CURRENT_PASS.get()
+        current = readers.CURRENT_PASS.get()
         epoch = self._epochs.begin() if current is None else current.number
         return Position(epoch, reader, self._first_pass(epoch))
 
@@ -198,7 +174,8 @@ class DataPipeline(StageList):
             # A copy runs the passes: they must not keep the pipeline alive that keeps them.
             items = copy.copy(self)._passes(position, ENDLESS)
             self._open_passes = os.getpid(), position, items
-            self._note_end(position, num)
+            if position.num_yielded >= num:
+                self._note_end(position)
         return self._cut(items, position, num)
 
     def _share(self, reader: Reader) -> int:
@@ -219,27 +196,24 @@ class DataPipeline(StageList):
             except StopIteration:
                 break
             position.num_yielded += 1
-            if goes_on:
+            if goes_on and position.num_yielded >= num:
                 # Before the last item goes out: its taker may not come back.
-                self._note_end(position, num)
+                self._note_end(position)
             yield item
         position.is_done = True
 
-    def _note_end(self, position: Position, num: int) -> None:
+    def _note_end(self, position: Position) -> None:
         """Have the reader's next epoch go on there, also in another process."""
-        if position.num_yielded < num or self._ends is None:
-            return
         end = replace(position, epoch=position.epoch + 1, num_yielded=0)
         if self._is_resampled and end.num_prefix > _MAX_AGAIN:
             # Shards without end promise no sample: new ones cost less than the way back.
             end.number, end.num_prefix = end.number + 1, 0
-        self._ends.put(end)
+        self._epochs.put(end)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
 
-        In the workers of a loader, a `WebDataset` shares them: all workers together yield them.
-        A `DataPipeline` yields `nsamples` in each worker.
+        The workers of a loader yield them together; those of a `DataPipeline`, as many each.
         """
         return self.repeat(nbatches=max(nsamples, nbatches))
 
@@ -248,7 +222,7 @@ class DataPipeline(StageList):
         self.repetitions = nepochs if nepochs > 0 else ENDLESS
         self.nsamples = nbatches
         self._open_passes = None
-        self._ends = Places() if self.is_sized else None
+        self._epochs = EpochCounter(self.next_epoch)
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -257,6 +231,9 @@ class DataPipeline(StageList):
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
         if epoch != self.next_epoch:
             self._open_passes = None
+            if self._epochs.was_begun_by_worker:
+                # Workers have continued from the loaded state already.
+                self._loaded = {}
             self._epochs.set(epoch)
 
     @property
@@ -267,22 +244,20 @@ class DataPipeline(StageList):
     def _identity(self) -> dict[str, Any]:
         passes = self.repetitions if self.repetitions != ENDLESS else -1
         return {
-            "seed": as_seed(self.seed),
-            "shards": fingerprint(self.pipeline),
+            "seed": readers.as_seed(self.seed),
+            "shards": positions.fingerprint(self.pipeline),
             "size": [passes, self.nsamples],
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
 
-        Ranks that are at the same step may take up each other's state; that costs reading the
-        epoch up to there, though.
+        Ranks at the same step may take up each other's state: they read the epoch up to there.
 
         Raises:
-            StateError: worker processes of another loader than `WebLoader` read this pipeline, so
-                that it can't know what they have yielded.
+            StateError: workers of another loader than `WebLoader` read this pipeline.
         """
-        if self._epochs.was_begun_by_worker and not in_worker():
+        if self._epochs.was_begun_by_worker and get_worker_info() is None:
             raise StateError(
                 "workers of a plain DataLoader read this dataset, and only they know how far they "
                 "are: use wds.WebLoader and its state_dict()"
@@ -297,22 +272,33 @@ class DataPipeline(StageList):
 
     def _last_position(self) -> Position | None:
         """Where the last epoch is, or the next one begins after a state was loaded."""
-        loaded = Position(self.next_epoch, self._reader())
-        if self._position is None and self._loaded is not None and self._loaded.find(loaded):
-            return loaded
+        if self._position is None:
+            return self._loaded_at(Position(self.next_epoch, self._reader()))
         return self._position
+
+    def _loaded_at(self, begin: Position) -> Position | None:
+        """Where a loaded state goes on in an epoch; None if it is of another epoch."""
+        at = self._loaded.get(begin.reader.worker)
+        if at is None or at.epoch != begin.epoch:
+            return None
+        if at.reader.num_workers != begin.reader.num_workers:
+            raise StateError(
+                f"the state was taken with {at.reader.num_workers} workers, and this reader is one "
+                f"of {begin.reader.num_workers}: use the same num_workers"
+            )
+        return replace(at)
 
     def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
         """The places of all workers that are at the reader's rank."""
         return {
-            "version": VERSION,
+            "version": positions.VERSION,
             **self._identity(),
             "epoch": epoch,
             "places": places,
             "rank": reader.rank,
             "world_size": reader.world_size,
             "num_workers": reader.num_workers,
-            "drawn": drawn_seeds(self.pipeline),
+            "drawn": [stage.entropy for stage in positions.drawing(self.pipeline)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -322,13 +308,13 @@ class DataPipeline(StageList):
             StateError: it belongs to other shards, another seed or size, or other ranks.
         """
         reader = self._reader()
-        check_state(state, {**self._identity(), "world_size": reader.world_size})
-        restore_drawn_seeds(self.pipeline, state, reader.rank)
+        positions.check_state(state, {**self._identity(), "world_size": reader.world_size})
+        positions.restore_drawn_seeds(self.pipeline, state, reader.rank)
         self._resume_from(state["epoch"], self._loaded_positions(state, reader))
 
     def _loaded_positions(self, state: dict[str, Any], reader: Reader) -> list[Position]:
         """Where the readers of this rank, one of which is `reader`, go on by a state."""
-        epoch, positions = state["epoch"], []
+        epoch, result = state["epoch"], []
         for name, place in state["places"].items():
             worker = state.get("worker", int(name))
             own = replace(reader, worker=worker, num_workers=state["num_workers"])
@@ -336,13 +322,12 @@ class DataPipeline(StageList):
             if state["rank"] != reader.rank:
                 # The prefix of another rank is not known: the items that it yielded are read again.
                 num = at.num_yielded + (epoch * self._share(own) if self.goes_on else 0)
-                at.move([0 if self.goes_on else self._first_pass(epoch), 0, at.num_yielded, num])
-            positions.append(at)
-        return positions
+                first = 0 if self.goes_on else self._first_pass(epoch)
+                at = Position(epoch, own, first, 0, at.num_yielded, num)
+            result.append(at)
+        return result
 
-    def _resume_from(self, epoch: int, positions: list[Position]) -> None:
-        self._loaded = Places(max((at.reader.num_workers for at in positions), default=0))
-        for at in positions:
-            self._loaded.put(at)
+    def _resume_from(self, epoch: int, places: list[Position]) -> None:
+        self._loaded = {at.reader.worker: at for at in places}
         self._open_passes = self._position = None
         self._epochs.set(epoch)

@@ -11,12 +11,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from shardwise.compat.webdataset.readers import Reader
+from shardwise.compat.webdataset.readers import Position, Reader
 from shardwise.errors import StateError
 from shardwise.plan.permute import mix
 from shardwise.torch.shared_integers import SharedIntegers
@@ -27,18 +26,23 @@ _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
 # process, else the workers' common seed); how often the epoch was set, and to which; whether the
 # pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
+# Behind these each worker has a row for where its next epoch begins, if that continues another one:
+# the epoch + 1, the number of workers, and the numbers of a `Position`.
+_NUM_CELLS, _MAX_WORKERS = 6, 256
+# Of a state.
+VERSION = 2
 
 
 class EpochCounter:
-    """Counts the epochs that have begun, over generations of workers.
+    """Counts the epochs that have begun, over generations of workers, and knows where they end.
 
     torch's DataLoader may start new workers for every epoch, from a dataset that knows nothing of
-    the epochs before. Workers that were started together see the same epoch, the next generation
-    the next one. The memory needs no lock, and a killed process leaves no name behind.
+    the epochs before. Workers that were started together see the same epoch.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
-        self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0])
+        rows = [0] * (_NUM_CELLS * _MAX_WORKERS)
+        self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0, *rows])
         # Of the worker process that `_own_mark` names: its generation, and what it has read.
         self._own_mark: tuple[int, int] | None = None
         self._seen_sets = 0
@@ -87,108 +91,28 @@ class EpochCounter:
         self._cells[_WORD] = mark << _EPOCH_BITS | (epoch + 1)
         return epoch
 
-
-VERSION = 2
-_MAX_WORKERS = 256
-
-
-@dataclass
-class Position:
-    """How far a reader is.
-
-    Attributes:
-        epoch: the epoch.
-        reader: which reader.
-        number: the pass.
-        num_prefix: items that the pass's prefix has given.
-        num_yielded: items of the epoch that have come out.
-        num_discarded: whole items to leave out first, where `num_prefix` is not known.
-        is_done: whether the epoch is over.
-        rotation: by how many readers the shares are rotated in the pass.
-        loader_state: the state of the loader at the beginning of the pass, where there is one.
-    """
-
-    epoch: int
-    reader: Reader
-    number: int = 0
-    num_prefix: int = 0
-    num_yielded: int = 0
-    num_discarded: int = 0
-    is_done: bool = False
-    rotation: int = 0
-    loader_state: dict[str, Any] | None = None
-
-    def move(self, place: list[int]) -> None:
-        """Go to another place of the epoch."""
-        self.number, self.num_prefix, self.num_yielded, self.num_discarded = place
-
-    @property
-    def place(self) -> list[int]:
-        """The place in a state; `num_discarded` is there only where it is not 0."""
-        place = [self.number, self.num_prefix, self.num_yielded]
-        return [*place, self.num_discarded] if self.num_discarded else place
-
-
-class Places:
-    """Where an epoch of each worker begins; each worker reads and writes a row of its own.
-
-    A row is the epoch + 1, the number of workers, and the numbers of a `Position`.
-    """
-
-    _NUM_CELLS = 6
-
-    def __init__(self, num_workers: int = 0) -> None:
-        self._cells = SharedIntegers([0] * (self._NUM_CELLS * max(_MAX_WORKERS, num_workers)))
-
-    def _row(self, reader: Reader) -> slice:
-        first = self._NUM_CELLS * reader.worker
-        return slice(first, first + self._NUM_CELLS)
-
     def put(self, at: Position) -> None:
         """Have the reader's epoch `at.epoch` begin there."""
-        row = self._row(at.reader)
+        row = _row(at.reader)
         if row.stop <= len(self._cells):
             place = [at.number, at.num_prefix, at.num_yielded, at.num_discarded]
             self._cells[row] = [0, at.reader.num_workers, *place]
             # The epoch is written last: the other cells are whole then.
             self._cells[row.start] = at.epoch + 1
 
-    def go_on(self, position: Position) -> None:
+    def go_on(self, at: Position) -> None:
         """Move a position to where an epoch ended, if it is a later one of the same workers."""
-        behind, num_workers, *place = self._cells[self._row(position.reader)] or [0, 0]
-        if 0 < behind <= position.epoch + 1 and num_workers == position.reader.num_workers:
-            position.move(place)
+        behind, num_workers, *place = self._cells[_row(at.reader)] or [0, 0]
+        if 0 < behind <= at.epoch + 1 and num_workers == at.reader.num_workers:
+            at.number, at.num_prefix, at.num_yielded, at.num_discarded = place
 
-    def resume(self, position: Position) -> None:
-        """Move a position to its place in the epoch of a loaded state, once; see `find`."""
-        self.find(position)
-        row = self._row(position.reader)
-        if row.stop <= len(self._cells):
-            self._cells[row.start] = 0
 
-    def find(self, position: Position) -> bool:
-        """Move a position to its place in the epoch of a loaded state; False if there is none.
-
-        Raises:
-            StateError: the state is of another number of workers.
-        """
-        behind, num_workers, *place = self._cells[self._row(position.reader)] or [0, 0]
-        if behind != position.epoch + 1:
-            return False
-        if num_workers != position.reader.num_workers:
-            raise StateError(
-                f"the state was taken with {num_workers} workers, and this reader is one of "
-                f"{position.reader.num_workers}: use the same num_workers"
-            )
-        position.move(place)
-        return True
+def _row(reader: Reader) -> slice:
+    return slice(_NUM_CELLS * reader.worker + 4, _NUM_CELLS * reader.worker + 4 + _NUM_CELLS)
 
 
 def fingerprint(stages: list[Any]) -> str | None:
-    """A digest of the list of shards, where the pipeline begins with a list.
-
-    Of shards that are objects of the program's own, only the types.
-    """
+    """A digest of the list of shards, if there is one; of a program's own objects, the types."""
     urls = getattr(stages[0], "urls", None) if stages else None
     if not isinstance(urls, list):
         return None
@@ -205,17 +129,8 @@ def drawing(stages: Any) -> Iterator[Any]:
         yield from drawing(getattr(stage, "datasets", None))
 
 
-def drawn_seeds(stages: list[Any]) -> list[int]:
-    """The seeds that lists of shards have drawn for themselves."""
-    return [stage.entropy for stage in drawing(stages)]
-
-
 def restore_drawn_seeds(stages: list[Any], state: dict[str, Any], rank: int) -> None:
-    """Give lists of shards the seeds that those of a state had drawn.
-
-    Raises:
-        StateError: the state holds other seeds, or those of another rank.
-    """
+    """Give lists of shards the seeds of a state; `StateError` if they are another rank's."""
     lists, seeds = list(drawing(stages)), state.get("drawn") or []
     if not lists and not seeds:
         return
@@ -230,11 +145,7 @@ def restore_drawn_seeds(stages: list[Any], state: dict[str, Any], rank: int) -> 
 
 
 def check_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Refuse a state of something else.
-
-    Raises:
-        StateError: an entry differs; the message says which.
-    """
+    """Raise `StateError` where an entry of a state differs from what is expected."""
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise StateError(
             f"not a state of version {VERSION} of a WebDataset pipeline: "

@@ -1,11 +1,8 @@
 """Which reader this is, and which pass it builds: what the random numbers of a stage depend on.
 
-Keeps I10 for pipelines that run in workers of torch's DataLoader: ranks are found in the process
-that iterates the loader, and travel in the pickled pipeline to workers that were not forked, which
-have no process group. `WORKER` and `NUM_WORKERS` in the environment stand for a worker, as in
-WebDataset. Stages take their keys when they are built, so that one seed drives everything and each
-pass has an order of its own. Keeps I1: shards are in one order on all readers, and each takes every
-n-th.
+Keeps I10 for pipelines in workers of torch's DataLoader: ranks are found in the process that
+iterates the loader, and travel in the pickled pipeline to workers that were not forked, which have
+no process group. Keeps I1: shards are in one order on all readers, and each takes every n-th.
 """
 
 from __future__ import annotations
@@ -38,30 +35,41 @@ class Reader:
 
 
 @dataclass
-class Pass:
-    """A pass through a pipeline while it is built.
+class Position:
+    """How far a reader is.
 
     Attributes:
-        seed: the pipeline's.
-        number: which pass, counted from 0.
-        reader: who reads it.
-        rotation: by how many readers the shares are rotated.
-        num_keyed: how many stages have taken a key.
+        number: the pass, counted from 0.
+        num_prefix: items that the pass's prefix has given.
+        num_yielded: items of the epoch that have come out.
+        num_discarded: whole items to leave out first, where `num_prefix` is not known.
+        is_done: whether the epoch is over.
+        rotation: by how many readers the shares are rotated in the pass.
+        loader_state: the state of the loader at the beginning of the pass, where there is one.
+        seed, num_keyed: while a pass is built: the pipeline's, and stages that have taken a key.
     """
 
-    seed: int
-    number: int
+    epoch: int
     reader: Reader
+    number: int = 0
+    num_prefix: int = 0
+    num_yielded: int = 0
+    num_discarded: int = 0
+    is_done: bool = False
     rotation: int = 0
+    loader_state: dict[str, Any] | None = None
+    seed: int = 0
     num_keyed: int = 0
 
+    @property
+    def place(self) -> list[int]:
+        """The place in a state; `num_discarded` is there only where it is not 0."""
+        place = [self.number, self.num_prefix, self.num_yielded]
+        return [*place, self.num_discarded] if self.num_discarded else place
 
-CURRENT_PASS: ContextVar[Pass | None] = ContextVar("shardwise_compat_pass", default=None)
 
-
-def in_worker() -> bool:
-    """Whether this process is a worker of torch's DataLoader."""
-    return get_worker_info() is not None
+# The pass that is being built.
+CURRENT_PASS: ContextVar[Position | None] = ContextVar("shardwise_compat_pass", default=None)
 
 
 def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
@@ -74,11 +82,12 @@ def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
     if group is not None:
         return discover(group=group)
     found = explicit_ranks()
-    inherited = inherited or (INHERITED_RANKS.get() if in_worker() else None)
+    in_worker = get_worker_info() is not None
+    inherited = inherited or (INHERITED_RANKS.get() if in_worker else None)
     # A process group is the truth; environment variables of a worker may be of any age.
     if inherited is None or found.source == "torch.distributed":
         return found
-    return inherited if in_worker() or found.source == "default" else found
+    return inherited if in_worker or found.source == "default" else found
 
 
 def find_reader(group: Any = None, inherited: Ranks | None = None) -> Reader:
@@ -110,11 +119,10 @@ def generator(seed: Any = None, *, each_reader: bool = False) -> random.Random:
 
 
 def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
-    """A function that makes the generator of a stage that is being built.
+    """A function of "each reader has its own numbers" that makes the generator of a stage.
 
-    It is called with whether each reader gets numbers of its own: shards must be shuffled alike
-    everywhere before they are divided. Outside of a pipeline the generator is seeded with `seed`,
-    or by the program's `random`, which programs seed alike on all ranks.
+    Outside of a pipeline the generator is seeded with `seed`, or by the program's `random`, which
+    programs seed alike on all ranks.
     """
     current = CURRENT_PASS.get()
     if current is None and seed is not None:
@@ -152,11 +160,7 @@ def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
 
 
 def _rotated(reader: Reader) -> Reader:
-    """The reader whose share is read.
-
-    A reader that has read all of its share before a steered epoch is over continues with the next
-    reader's share, which may be more than that one gets to. Its own samples came already.
-    """
+    """The reader whose share is read: in a steered epoch, the next one's after its own."""
     current = CURRENT_PASS.get()
     if current is None or not current.rotation:
         return reader

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from shardwise.compat.environment import is_on, variable
-from shardwise.compat.webdataset.multishard import MSSource, MultiShardSample
+from shardwise.compat.webdataset.mix import MSSource, MultiShardSample
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.readers import (
     CURRENT_PASS,
@@ -53,8 +53,8 @@ def get_pid_from_filename(fname: str) -> int | None:
 class DirectoryShardList(IterableDataset[Any]):
     """The shards of a directory, again and again, with those that come while it is read.
 
-    A shard is renamed while it is in use, so that several readers share the directory; the process
-    id in its name tells which shards readers left that died.
+    A shard is renamed while it is in use, with its reader's process id, so that several readers
+    share the directory.
     """
 
     path: str
@@ -77,10 +77,9 @@ class DirectoryShardList(IterableDataset[Any]):
         """Put away a shard that was read."""
         if self.mode == "unlink":
             os.unlink(activename)
-        elif self.mode == "keep":
-            os.rename(activename, without_last_extension(activename) + "._done_")
         else:
-            os.rename(activename, without_last_extension(activename))
+            ending = "._done_" if self.mode == "keep" else ""
+            os.rename(activename, without_last_extension(activename) + ending)
 
     def cleanup_files_without_processes(self) -> None:
         """Put away shards of readers that have died."""
@@ -182,21 +181,21 @@ def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
 expand_urls = expand_source
 
 
+@dataclass(eq=False, repr=False)
 class SimpleShardList(IterableDataset[Any]):
-    """A list of shards, in its order or shuffled.
+    """A list of shards (see `expand_urls`), in its order or shuffled.
 
-    Args:
-        urls: see `expand_urls`.
-        seed: None for the list's order; a number for one shuffled order, which programs change by
-            assigning `seed`; True for another order in each pass, the same on all ranks.
+    With a number as `seed` it is one shuffled order, which programs change by assigning `seed`;
+    with True another one in each pass, the same on all ranks.
     """
 
-    def __init__(self, urls: Any, seed: Any = None) -> None:
-        super().__init__()
-        self.urls = expand_source(urls)
+    urls: Any
+    seed: Any = None
+
+    def __post_init__(self) -> None:
+        self.urls = expand_source(self.urls)
         if not self.urls:
             raise ValueError("no shards: the list is empty")
-        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.urls)
@@ -230,13 +229,10 @@ class ResampledShards(IterableDataset[Any]):
     so that together they read all of it; `deterministic` or a seed makes that so for all ranks.
 
     Args:
-        urls: see `expand_urls`; the first `max_urls` shards are used.
         nshards: shards that each reader gets.
         seed: a seed; 0 stands for none, unless `deterministic` is set.
         worker_seed: a function that gives each reader a number; readers then do not share. In the
             place of `seed`, with `deterministic` behind it, it is read as WebDataset 0.2.86 does.
-        deterministic: the same order in every run.
-        empty_check: raise if the list is empty.
     """
 
     urls: Any
@@ -267,23 +263,21 @@ class ResampledShards(IterableDataset[Any]):
         current = CURRENT_PASS.get()
         self.epoch = self.epoch + 1 if current is None else max(self.epoch + 1, current.number)
         reader = find_reader() if current is None else current.reader
-        own: tuple[int, ...] = ()
+        words, turns = [as_seed(self.seed), self.entropy], range(self.nshards)
         num_readers, number = reader.num_workers, reader.worker
         if self.worker_seed is not None:
-            own, num_readers, number = (as_seed(self.worker_seed()),), 1, 0
+            words.append(as_seed(self.worker_seed()))
+            num_readers, number = 1, 0
         elif not self.entropy:
             num_readers *= reader.world_size
             number += reader.rank * reader.num_workers
-        first, num = 0, self.nshards
-        words = [as_seed(self.seed), self.entropy, *own]
         if current is not None and self.in_passes:
-            num = _PASS_SHARDS
-            first = current.number * num
+            turns = range(current.number * _PASS_SHARDS, (current.number + 1) * _PASS_SHARDS)
         else:
             words.append(self.epoch)
         if is_on("WDS_SHOW_SEED"):
             sys.stderr.write(f"# ResampledShards seed {mix(*words)}\n")
-        return self._draw(words, range(first, first + num), number, num_readers)
+        return self._draw(words, turns, number, num_readers)
 
     def _draw(
         self, words: list[int], turns: range, reader: int, num_readers: int

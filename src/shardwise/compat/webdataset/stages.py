@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Self
 
 from shardwise.compat.environment import variable
-from shardwise.compat.webdataset import filters, mapping
-from shardwise.compat.webdataset.positions import Position
+from shardwise.compat.webdataset import filters, mapping, readers
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
-from shardwise.compat.webdataset.readers import CURRENT_PASS, Pass, Reader, as_seed
-from shardwise.compat.webdataset.shardlists import (
-    ResampledShards,
-    SimpleShardList,
-    split_by_node,
-    split_by_worker,
-)
+from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, as_seed
+from shardwise.compat.webdataset.shardlists import ResampledShards, SimpleShardList
 from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks, unused_world_size
@@ -35,19 +30,14 @@ def is_stateless(stage: Any) -> bool:
 
 
 class StageList(IterableDataset[Any], PipelineStage):
-    """A source, and stages that each take an iterator and return one.
-
-    Attributes:
-        pipeline: the stages, as a list that may be changed.
-        seed: what all random stages draw from.
-        length: what `len()` says; below 0 it says nothing.
-    """
+    """The stages of a `DataPipeline`, as a list `pipeline` that may be changed."""
 
     def __init__(self, *args: Any, seed: Any = None) -> None:
         super().__init__()
         self.pipeline: list[Any] = []
         for arg in args:
             self.pipeline += arg if isinstance(arg, list) else [] if arg is None else [arg]
+        # Below 0 `len()` says nothing.
         self.length = -1
         self.seed = (variable("WDS_SEED") or 0) if seed is None else seed
 
@@ -82,14 +72,12 @@ class StageList(IterableDataset[Any], PipelineStage):
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
         """Run one stage on the iterator before it, if there is one."""
-        if isinstance(f, IterableDataset | DataLoader) and not args:
+        if isinstance(f, list) or (isinstance(f, IterableDataset | DataLoader) and not args):
             return iter(f)
         if isinstance(f, PipelineStage):
             # Stages have a method `run`, which the base class does not declare.
             run: Any = f
             return run.run(*args, **kwargs)
-        if isinstance(f, list):
-            return iter(f)
         if callable(f):
             return f(*args, **kwargs)
         raise TypeError(f"{f!r} is no stage: neither a function, a dataset, a list nor a stage")
@@ -99,16 +87,15 @@ class StageList(IterableDataset[Any], PipelineStage):
         source = self.pipeline[0] if self.pipeline else None
         return isinstance(source, ResampledShards) and source.in_passes
 
-    def _run(self, position: Position, source: Any, stages: list[Any]) -> Any:
+    def _run(self, position: Position, source: Any, stages: list[Any]) -> Iterator[Any]:
         """Some of the stages, as those of the pass `position.number`."""
-        current = Pass(as_seed(self.seed), position.number, position.reader, position.rotation)
-        token = CURRENT_PASS.set(current)
+        token = CURRENT_PASS.set(replace(position, seed=as_seed(self.seed), num_keyed=0))
         try:
             for stage in stages:
                 source = self.invoke(stage) if source is None else self.invoke(stage, source)
         finally:
             CURRENT_PASS.reset(token)
-        return source
+        return source  # type: ignore[no-any-return]
 
     def _prefix_length(self) -> int:
         """The number of stages up to the last one that keeps samples back."""
@@ -133,8 +120,7 @@ class StageList(IterableDataset[Any], PipelineStage):
     def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
         """One pass, without the first `skip` items of its prefix."""
         stages = self.pipeline[self._prefix_length() :]
-        items: Iterator[Any] = self._run(position, self._prefix(position, skip), stages)
-        return items
+        return self._run(position, self._prefix(position, skip), stages)
 
     def _passes(self, position: Position, end: int) -> Iterator[Any]:
         """The items of passes, one pass after the other."""
@@ -164,10 +150,7 @@ class StageList(IterableDataset[Any], PipelineStage):
                     return
                 skip = 0
 
-        items: Iterator[Any] = self._run(
-            position, prefixes(), self.pipeline[self._prefix_length() :]
-        )
-        return items
+        return self._run(position, prefixes(), self.pipeline[self._prefix_length() :])
 
 
 def division_warning(
@@ -176,7 +159,7 @@ def division_warning(
     """What may be wrong about how the shards are divided, and how to say what is meant."""
     source = stages[0]
     num = len(getattr(source, "urls", ()))
-    splits = split_by_node in stages
+    splits = readers.split_by_node in stages
     if ranks.world_size > 1 and splits and not is_asked:
         mine = len(range(ranks.rank, num, ranks.world_size))
         return (
@@ -198,7 +181,7 @@ def division_warning(
             "torch.distributed.init_process_group first, or set RANK and WORLD_SIZE in each task "
             "(with srun: export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS)"
         )
-    is_whole = isinstance(source, SimpleShardList) and split_by_worker not in stages
+    is_whole = isinstance(source, SimpleShardList) and readers.split_by_worker not in stages
     num_readers = ranks.world_size * reader.num_workers
     if is_whole and not splits and not is_asked and num > 1 and num_readers > 1:
         return (
@@ -210,11 +193,9 @@ def division_warning(
 
 
 def is_steered(stages: list[Any]) -> bool:
-    """Whether objects of the program's own choose the shards, or their order.
-
-    They may follow an epoch that the program counts and shares, as open_clip's do.
-    """
-    splits = [i for i, stage in enumerate(stages) if stage in (split_by_node, split_by_worker)]
+    """Whether a program's own objects, such as open_clip's, choose the shards or their order."""
+    dividers = (readers.split_by_node, readers.split_by_worker)
+    splits = [i for i, stage in enumerate(stages) if stage in dividers]
     chosen = stages[: splits[-1]] if splits else []
     if stages and isinstance(getattr(stages[0], "urls", None), list):
         chosen = chosen or stages[:1]

@@ -1,22 +1,26 @@
-"""The members of a tar that is read as a stream, from the first byte to the last.
+"""The members of a tar that is read as a stream, and the samples that they make.
 
 Keeps I6: the library's scan follows the chain of headers and holds every checksum; damage, a cut,
-and data behind the end are errors that name url, key and offset. Compressed tars are unpacked.
+and data behind the end are errors that name url, key and offset. Compressed tars are unpacked. A
+sample is given on when the next one begins, so half a sample never comes out.
 """
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import io
+import logging
 import lzma
+import re
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.byte_source import StreamBytes
 from shardwise.sources.tar.scan.members import scan_members
@@ -24,6 +28,7 @@ from shardwise.sources.tar.scan.walk import HeaderScan, Scan
 from shardwise.storage import LocalFile
 
 Member = tuple[str, bytes]
+_logger = logging.getLogger("shardwise")
 
 # What unpacks a stream, by its first bytes.
 _COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {
@@ -41,25 +46,20 @@ class DamagedShardError(DataError, tarfile.ReadError):
     __str__ = DataError.__str__
 
 
+@dataclass(eq=False, repr=False)
 class TarStream:
     """The names and payloads of a tar's regular members, many at a time; iterated once.
 
-    `stream` has `read(size)`, which may return less, and b"" at the end.
-
-    Attributes:
-        has_end: after the iteration: whether the shard ended in a block of zeros.
-
-    Raises:
-        DamagedShardError: the shard is damaged or cut short. All members before it came out.
+    After the iteration, `has_end` says whether the shard ended in a block of zeros. A damaged or
+    cut shard is a `DamagedShardError`, behind all members before the damage.
     """
 
-    def __init__(self, stream: Any, url: str) -> None:
-        self.url = url
-        self.has_end = True
-        self._stream = stream
+    stream: Any
+    url: str
+    has_end: bool = field(default=True, init=False)
 
     def __iter__(self) -> Iterator[list[Member]]:
-        unpacked = Unpacked(self._stream)
+        unpacked = Unpacked(self.stream)
         source = StreamBytes(unpacked)
         scan = HeaderScan(source, url=self.url)
         try:
@@ -110,11 +110,10 @@ class Unpacked:
         return data
 
 
-class _Rest(io.RawIOBase):
+class _Rest:
     """A stream whose first bytes have been read already."""
 
     def __init__(self, start: bytes, stream: Any) -> None:
-        super().__init__()
         self._start = start
         self._stream = stream
 
@@ -127,10 +126,7 @@ class _Rest(io.RawIOBase):
 
 
 def check_tar_format(fname: str) -> bool:
-    """Whether a file is a whole tar: every header is sound, every member and the end are there.
-
-    A compressed tar is unpacked, and its checksums are held.
-    """
+    """Whether a file is a whole tar: every header is sound, every member and the end are there."""
     return why_no_tar(fname) is None
 
 
@@ -153,3 +149,170 @@ def why_no_tar(fname: str) -> str | None:
             # OSError: what bz2 says of damaged data.
             return str(error)
     return None if tar.has_end else "it ends without the blocks of zeros of a tar: cut short"
+
+
+# What `skip_meta` is in WebDataset: names that are for programs, and not for samples.
+SKIPPED = r"__[^/]*__($|/)"
+
+
+def base_plus_ext(path: str) -> tuple[str | None, str | None]:
+    """Split a name into key and field at the first dot of its last part.
+
+    (None, None) where there is no dot, or the name begins with it.
+
+    >>> base_plus_ext("train/0001.seg.png")
+    ('train/0001', 'seg.png')
+    """
+    start = path.rfind("/") + 1
+    dot = path.find(".", start)
+    if dot <= start:
+        return None, None
+    return path[:dot], path[dot + 1 :]
+
+
+def _data_key(name: str) -> tuple[str | None, str | None]:
+    """Key and field of a member that is for samples; (None, None) of others."""
+    key, field = (None, None) if is_metadata(name) else base_plus_ext(name)
+    return (key, field) if key and field else (None, None)
+
+
+def is_metadata(name: str, pattern: str | None = SKIPPED) -> bool:
+    """Whether a name is kept for programs: `__x__`, or in a directory of that form."""
+    if not name.startswith("__"):
+        return False
+    if "/" not in name and name.endswith("__"):
+        return True
+    return pattern is not None and re.match(pattern, name) is not None
+
+
+def chosen(
+    members: Iterable[Member],
+    select_files: Callable[[str], Any] | None,
+    rename_files: Callable[[str], str] | None,
+    handler: Callable[[Exception], Any] = reraise_exception,
+    skip_meta: str | None = SKIPPED,
+) -> Iterator[Member]:
+    """The members that are not for programs, renamed, and then selected by their new names."""
+    for name, payload in members:
+        if is_metadata(name, skip_meta):
+            continue
+        try:
+            renamed = name if rename_files is None else rename_files(name)
+            is_wanted = select_files is None or select_files(renamed)
+        # The user's functions may raise anything; the handler decides what happens.
+        except Exception as error:  # noqa: BLE001
+            if handler(error):
+                continue
+            return
+        if is_wanted:
+            yield renamed, payload
+
+
+@dataclass(eq=False, repr=False)
+class ShardSamples:
+    """The samples of one shard, made of its members as they come.
+
+    Attributes:
+        about: entries of all samples: `__url__`, and `__local_path__` where there is one.
+        sample: the sample under way.
+        is_stopped: whether the handler said to stop.
+    """
+
+    about: dict[str, Any]
+    handler: Callable[[Exception], Any] = reraise_exception
+    sample: dict[str, Any] | None = field(default=None, init=False)
+    is_stopped: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        # The fields of the samples that came out, by key; and the fields that all of them had.
+        self._seen: dict[str, tuple[str, ...]] = {}
+        self._common: set[str] | None = None
+
+    def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
+        """Take up members; the samples that are done with come out."""
+        sample = self.sample
+        key = None if sample is None else sample["__key__"]
+        for name, payload in members:
+            base, _, field = name.partition(".")
+            if not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
+                split = _data_key(name)
+                if split[0] is None or split[1] is None:
+                    continue
+                base, field = split[0], split[1]
+            field = field.lower()
+            if sample is not None and base == key and field not in sample:
+                sample[field] = payload
+                continue
+            if (done := self.put(base, field, payload)) is not None:
+                yield done
+            if self.is_stopped:
+                return
+            key, sample = base, self.sample
+
+    def put(
+        self, key: str, field: str, payload: bytes, *, is_wanted: bool = True
+    ) -> dict[str, Any] | None:
+        """Take up one member; returns the sample that is done with, if one is."""
+        sample = self.sample
+        if sample is not None and key == sample["__key__"]:
+            if field in sample:
+                self._ask("the sample has two members for one field", key, field)
+                return sample if self.is_stopped else None
+            done = None
+        else:
+            done = sample if sample is not None and self._is_sound(sample) else None
+            sample = self.sample = {"__key__": key, **self.about}
+        if is_wanted:
+            sample[field] = payload
+        return done
+
+    def finish(self, *, has_end: bool = True) -> Iterator[dict[str, Any]]:
+        """The last sample; of a shard without an end, if it has what all others have."""
+        if self.sample is None:
+            return
+        sample = self.sample
+        if not has_end:
+            missing = (self._common or set()) - sample.keys()
+            if missing:
+                raise DamagedShardError(
+                    f"the shard has no end, and its last sample lacks {sorted(missing)}, which all "
+                    "others have: it was cut short",
+                    url=sample["__url__"],
+                    key=sample["__key__"],
+                )
+            _logger.warning(
+                "%s has no end (two blocks of zeros): it may have been cut between two samples",
+                sample["__url__"],
+            )
+        self.sample = None
+        if self._is_sound(sample):
+            yield sample
+
+    def may_have(self, key: str | None) -> bool:
+        """Whether a member of this key, or of an unknown one, is of the sample under way."""
+        return self.sample is None or key in (None, self.sample["__key__"])
+
+    def _ask(self, reason: str, key: str, field: str | None = None) -> None:
+        """Have the handler raise, continue, or stop."""
+        error = DamagedShardError(reason, url=self.about["__url__"], key=key, field=field)
+        self.is_stopped = not self.handler(error)
+
+    def _is_sound(self, sample: dict[str, Any]) -> bool:
+        """Whether a sample is whole, as far as those before it tell."""
+        key = sample["__key__"]
+        fields = tuple(sample)[1 + len(self.about) :]
+        before = self._seen.setdefault(key, fields)
+        if before is not fields and fields and not set(before) & set(fields):
+            # Two whole samples may share a key; what has no field in common is two parts of one.
+            self._ask(
+                f"members of one key stand apart in the shard ({list(before)}, then "
+                f"{list(fields)}): each part would be half a sample; pack the shard again with "
+                "its members sorted by name (`tar --sort=name`)",
+                key,
+            )
+            return False
+        if self._common is None:
+            self._common = set(fields)
+        elif len(self._common) != len(fields) or not self._common.issuperset(fields):
+            self._common &= set(fields)
+        return True

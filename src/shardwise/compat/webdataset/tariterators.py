@@ -1,9 +1,7 @@
 """From shards to samples: opening, expanding and grouping, in one stage or in three.
 
-Keeps I6: a damaged or cut shard is an error with url, key and offset, half a sample never comes
-out, and members of one sample that stand apart are refused. `tarfile_samples` and `WebDataset` make
-samples of a shard's bytes at once; `url_opener`, `tar_file_expander` and `group_by_keys` are there
-for programs that put something between.
+`tarfile_samples` and `WebDataset` make samples of a shard's bytes at once; `url_opener`,
+`tar_file_expander` and `group_by_keys` are there for programs that put something between.
 """
 
 # `except Exception`: the border to the user's handler.
@@ -17,14 +15,16 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from shardwise.compat.webdataset.grouping import (
+from shardwise.compat.webdataset.gopen import gopen
+from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.tar_stream import (
     SKIPPED,
+    DamagedShardError,
     ShardSamples,
+    TarStream,
     base_plus_ext,
     chosen,
 )
-from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.tar_stream import DamagedShardError, TarStream
 from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.shown import shown
 
@@ -45,8 +45,6 @@ def url_opener(
     data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[dict[str, Any]]:
     """Open shards: `{"url": ...}` gets a `"stream"`."""
-    from shardwise.compat.webdataset.gopen import gopen
-
     for shard in data:
         try:
             yield shard | {"stream": gopen(shard["url"], **kw)}
@@ -122,7 +120,9 @@ def group_by_keys(
             name = found.get("fname")
             if shard is not None and (not name or found["__url__"] != shard.about["__url__"]):
                 ended, shard = shard, None
-                yield from _last_of(ended, found, keys)
+                cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
+                if not (found.get("__bad__") and ended.may_have(cut_key)):
+                    yield from ended.finish(has_end=found.get("__has_end__", True))
                 if ended.is_stopped:
                     return
             if not name:
@@ -147,17 +147,6 @@ def group_by_keys(
         yield from shard.finish()
 
 
-def _last_of(
-    shard: ShardSamples,
-    found: dict[str, Any],
-    keys: Callable[[str], tuple[str | None, str | None]],
-) -> Iterator[dict[str, Any]]:
-    """The last sample of a shard, by the mark or the member behind it."""
-    cut_key = keys(found["__cut__"])[0] if "__cut__" in found else None
-    if not (found.get("__bad__") and shard.may_have(cut_key)):
-        yield from shard.finish(has_end=found.get("__has_end__", True))
-
-
 def expand_samples(
     shards: Iterable[dict[str, Any]],
     handler: Handler = reraise_exception,
@@ -167,48 +156,33 @@ def expand_samples(
     """The samples of opened shards: what `tar_file_expander` and `group_by_keys` do, at once.
 
     Of a damaged shard, the samples before the damage come out; then `handler` is asked. If it says
-    to go on, the next shard follows. If it says to stop, what was read of the sample that is cut
-    comes out last, as in WebDataset.
+    to stop, what was read of the sample that is cut comes out last, as in WebDataset.
     """
+    is_plain = select_files is None and rename_files is None
     for shard in shards:
         samples = ShardSamples(_origin(shard["url"], shard.get("local_path")), handler)
         tar = TarStream(shard["stream"], shard["url"])
         try:
             with _closing(shard["stream"]) as close_quietly:
-                yield from _grouped(tar, samples, select_files, rename_files)
-                if samples.is_stopped:
-                    close_quietly()
-                    return
+                for members in tar:
+                    yield from samples.add(
+                        members if is_plain else chosen(members, select_files, rename_files)
+                    )
+                    if samples.is_stopped:
+                        close_quietly()
+                        return
+                yield from samples.finish(has_end=tar.has_end)
         except Exception as error:
+            cut_key = error.key if isinstance(error, DamagedShardError) else None
+            if rename_files is None and not samples.may_have(cut_key):
+                # Where a member of the next sample is cut, this one is whole.
+                yield from samples.finish()
             if handler(_about(error, shard)):
                 continue
             if samples.sample is not None:
                 _logger.warning("the last sample of %s is cut: %s", shard["url"], error)
                 yield samples.sample
             return
-
-
-def _grouped(
-    tar: TarStream,
-    samples: ShardSamples,
-    select_files: Callable[[str], Any] | None,
-    rename_files: Callable[[str], str] | None,
-) -> Iterator[dict[str, Any]]:
-    """The samples of a tar, until its end, damage, or a handler that says to stop."""
-    is_plain = select_files is None and rename_files is None
-    try:
-        for members in tar:
-            yield from samples.add(
-                members if is_plain else chosen(members, select_files, rename_files)
-            )
-            if samples.is_stopped:
-                return
-    except DamagedShardError as error:
-        # Where a member of the next sample is cut, this one is whole.
-        if rename_files is None and not samples.may_have(error.key):
-            yield from samples.finish()
-        raise
-    yield from samples.finish(has_end=tar.has_end)
 
 
 def tarfile_samples(
@@ -239,10 +213,7 @@ def _about(error: Exception, shard: dict[str, Any]) -> Exception:
 
 @contextlib.contextmanager
 def _closing(stream: Any) -> Iterator[Callable[[], None]]:
-    """Close a stream at the end: a program that fed it may have failed.
-
-    Where reading failed, or was given up, how the stream ends is no news.
-    """
+    """Close a stream; how it ends counts only where it was read to its end."""
     # Kept at hand: at the interpreter's end the names of modules may be gone.
     close, quietly = getattr(stream, "close", lambda: None), contextlib.suppress
 

@@ -1,7 +1,4 @@
-"""WebDataset's helpers: the reader, repetition, stages that pickle, the security switch.
-
-Programs assign `enforce_security`, so it is looked at when it counts.
-"""
+"""WebDataset's helpers: the reader, repetition, stages that pickle, the security switch."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 from shardwise.compat.environment import is_on
 from shardwise.compat.webdataset.readers import find_reader
 
-# Whether pickles, shells and local files are refused. Programs assign it.
+# Whether pickles, shells and local files are refused. Programs assign it: read it when it counts.
 enforce_security = is_on("WDS_SECURE")
 
 
@@ -69,11 +66,7 @@ def repeatedly(
 
 
 def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
-    """Rank, world size, worker and number of workers of this process.
-
-    A group wins, then torch.distributed, then what the parent of this worker found, then the
-    environment. It holds in workers that were spawned, too.
-    """
+    """Rank, world size, worker and number of workers of this process; see `find_ranks`."""
     reader = find_reader(group)
     return reader.rank, reader.world_size, reader.worker, reader.num_workers
 

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -31,42 +32,33 @@ _PACKERS: dict[str, Any] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class TarWriter:
     """Writes samples into one tar.
 
-    A sample is a dict with a `__key__`, and an entry for each field. Members stand sorted by field,
-    with `user`, `group`, `mode` and `mtime` (seconds; None for 0) in their headers.
+    Members stand sorted by field, with `user`, `group`, `mode` and `mtime` (seconds; None for 0).
 
     Args:
         fileobj: a path or URL, as `gopen` takes it, or a stream, which stays open.
         compress: True or "gz", "bz2" or "xz"; False for none; None for what the name ends in.
         encoder: True encodes values by the extensions of their fields; False or None takes bytes
             only; a dict of encoders by extension; or a function of a sample.
-        keep_meta: write entries that begin with `_`, too.
-        format: a format of `tarfile` or its name; None for USTAR, with PAX headers where a name or
-            a size does not fit.
+        format: of `tarfile`; None for USTAR, with PAX headers where a name or a size does not fit.
     """
 
-    def __init__(
-        self,
-        fileobj: Any,
-        user: str = "bigdata",
-        group: str = "bigdata",
-        mode: int = 0o0444,
-        compress: bool | str | None = None,
-        encoder: Any = True,
-        keep_meta: bool = False,
-        mtime: float | None = None,
-        format: Any = None,  # noqa: A002 - WebDataset's name
-    ) -> None:
+    fileobj: InitVar[Any]
+    user: str = "bigdata"
+    group: str = "bigdata"
+    mode: int = 0o0444
+    compress: bool | str | None = None
+    encoder: Any = True
+    keep_meta: bool = False
+    mtime: float | None = None
+    format: InitVar[Any] = None
+
+    def __post_init__(self, fileobj: Any, format: Any) -> None:  # noqa: A002 - WebDataset's name
         self._closing: contextlib.ExitStack | None = None
-        self.mtime = mtime
-        self.encoder = make_encoder(encoder)
-        self.keep_meta = keep_meta
-        self.user = user
-        self.group = group
-        self.mode = mode
-        self.compress = compress
+        self.encoder = make_encoder(self.encoder)
         self._may_use_pax = format is None
         tar_format = getattr(tarfile, format) if isinstance(format, str) else format
         # The key of the last sample, and its fields.
@@ -74,7 +66,7 @@ class TarWriter:
         self._last_fields: set[str] = set()
         if isinstance(fileobj, os.PathLike):
             fileobj = os.fspath(fileobj)
-        pack = _packer(fileobj, compress)
+        pack = _packer(fileobj, self.compress)
         with contextlib.ExitStack() as stack:
             if isinstance(fileobj, str):
                 fileobj = stack.enter_context(_open_target(fileobj))
@@ -194,14 +186,12 @@ def _packer(name: Any, compress: bool | str | None) -> Any:
 
 def _open_target(url: str) -> contextlib.AbstractContextManager[Any]:
     """Where a tar goes: a local file that appears when it is whole, or what `gopen` opens."""
-    path = local_name(rewrite_url(url))
-    if url == "-" or path is None or utils.enforce_security:
+    is_opened = url == "-" or utils.enforce_security
+    path = None if is_opened else local_name(rewrite_url(url))
+    # A device or a named pipe can't be replaced by a file.
+    if path is None or (Path(path).exists() and not Path(path).is_file()):
         return _close_only(gopen(url, "wb"), stays_open=url == "-")
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        # A device or a named pipe can't be replaced by a file.
-        return _close_only(gopen(url, "wb"), stays_open=False)
-    return atomic_write(target)
+    return atomic_write(Path(path).resolve())
 
 
 @contextlib.contextmanager
@@ -223,11 +213,6 @@ class ShardWriter:
         post: called with each shard's name when it is whole.
         opener: of a name, a stream to write to, which is closed at the end of the shard.
         **kw: for `TarWriter`.
-
-    Attributes:
-        fname: the name of the shard under way, which has `count` samples of `size` bytes.
-        shard: the next number.
-        total: samples in all shards.
     """
 
     def __init__(

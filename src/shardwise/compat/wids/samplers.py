@@ -108,11 +108,11 @@ def iterate_ranges(
     shardshuffle: bool = True,
 ) -> Iterator[int]:
     """The indices of ranges in wids' order for a generator; the samplers here have their own."""
-    order = list(range(len(ranges)))
+    order = list(ranges)
     if shardshuffle:
         rng.shuffle(order)
-    for place in order:
-        inside = list(range(*ranges[place]))
+    for start, stop in order:
+        inside = list(range(start, stop))
         if indexshuffle:
             rng.shuffle(inside)
         yield from inside

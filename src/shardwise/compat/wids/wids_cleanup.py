@@ -13,7 +13,7 @@ import os
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 
 def keep_most_recent_files(
@@ -38,7 +38,10 @@ def keep_most_recent_files(
 
 
 class ExclusiveLock:
-    """A lock between processes that is taken or not, without waiting."""
+    """A lock between processes; a `with` block waits for it.
+
+    The file stays: removing it would let two processes hold two locks of one name.
+    """
 
     def __init__(self, lockfile: str | os.PathLike[str]) -> None:
         self.lockfile = os.fspath(lockfile)
@@ -66,6 +69,13 @@ class ExclusiveLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def __enter__(self) -> Self:
+        self.lock(fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release_lock()
 
 
 def create_cleanup_background_process(

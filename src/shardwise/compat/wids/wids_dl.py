@@ -7,7 +7,6 @@ kernel's and end with their holder. No command is ever run.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -16,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.wids_cleanup import ExclusiveLock
@@ -67,22 +66,9 @@ class DefaultLocalname(CacheLocalname):
         super().__init__(wids_cache_dir() if dldir is None else dldir)
 
 
-# The name that older programs call.
+# Names that older programs use.
 hash_localname = DefaultLocalname
-
-
-class ULockFile(ExclusiveLock):
-    """A lock between processes, held inside a `with` block.
-
-    The file stays: removing it would let two processes hold two locks of one name.
-    """
-
-    def __enter__(self) -> Self:
-        self.lock(fcntl.LOCK_EX)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.release_lock()
+ULockFile = ExclusiveLock
 
 
 def download_file(

@@ -77,8 +77,7 @@ class MMIndexedTar:
         return self.get_at_index(key) if isinstance(key, int) else self.get_by_name(key)
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        for index in range(len(self)):
-            yield self.get_at_index(index)
+        return map(self.get_at_index, range(len(self)))
 
     def __len__(self) -> int:
         return len(self.by_index)

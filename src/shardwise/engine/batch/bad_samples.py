@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.engine.batch.partial_batch import RowChunk
+from shardwise.engine.batch.chunks import RowChunk
 from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError
 from shardwise.plan.permute import mix

@@ -18,8 +18,8 @@ from shardwise.arguments import check_function
 from shardwise.collate import collate_owned, join, named
 from shardwise.columns import Layout
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
+from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_requests
 from shardwise.engine.batch.padding import Padding
-from shardwise.engine.batch.partial_batch import PartialBatch, columns_to_join, split_requests
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
 from shardwise.engine.stats.stages import Stages

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.request import Batch
 from shardwise.media_files.picture_memory import picture_memory
 

@@ -1,13 +1,26 @@
-"""The requests of an epoch: the plan's sample ids, step by step, for one rank."""
+"""The requests that an executor gets in an epoch: the plan's ids by step, small batches coalesced.
+
+Where reading is all that a sample costs, building a batch takes less time than handing it to a
+worker. So the batches of following steps are loaded together and split again. Each holds what it
+would have held alone (I5): they are collated one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import chain, islice
 
-from shardwise.engine.request import BatchRequest
+import numpy as np
+
+from shardwise.engine.batch.chunks import light_rows
+from shardwise.engine.request import Batch, BatchRequest, Executor
+from shardwise.errors import DataError, StorageError
 from shardwise.plan import Plan
+from shardwise.samples import Samples
 
-__all__ = ["epoch_requests"]
+__all__ = ["coalesced_batches", "epoch_requests", "num_coalesced"]
 
 # Ids of many steps are computed in one numpy call, which costs as much as some thousand ids.
 _MAX_BLOCK = 65_536
@@ -29,3 +42,87 @@ def epoch_requests(
             yield BatchRequest(epoch, step, ids, valid if padded else None)
         at += len(block)
         num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.batch_size))
+
+
+def num_coalesced(samples: Samples, batch_size: int, *, in_order: bool = True) -> int:
+    """How many batches of this size are worth loading by one request; 1 for one by one.
+
+    Out of order, each sample of a store is a request: no batch should wait for another's.
+    """
+    rows = light_rows(samples)
+    if rows is None or (samples.cost.random_reads_are_requests and not in_order):
+        return 1
+    return max(1, rows // batch_size)
+
+
+def coalesced_batches(
+    executor: Executor, requests: Iterator[BatchRequest], size: int
+) -> Generator[Batch, None, None]:
+    """Yield one batch for each request, in order, of which the executor loads `size` together.
+
+    An error is raised in its own batch's place: the batches before it are yielded. Where it has a
+    cause, its traceback begins here: a user wants to see the cause's.
+    """
+    try:
+        yield from _batches(executor, requests, size)
+    except DataError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error
+
+
+def _batches(
+    executor: Executor, requests: Iterator[BatchRequest], size: int
+) -> Generator[Batch, None, None]:
+    if size <= 1:
+        yield from executor.run(requests)
+        return
+    pending: deque[list[BatchRequest]] = deque()
+    try:
+        with closing(executor.run(_coalesced(requests, size, pending))) as batches:
+            for batch in batches:
+                pending.popleft()
+                yield from _parts(batch)
+    except (DataError, StorageError):
+        # Other errors are no sample's: a worker's end, a stall, a loader that was closed.
+        if not pending or len(pending[0]) == 1:
+            raise
+    if pending:
+        # One of these requests raises again, alone, unless the cause was transient.
+        yield from executor.run(iter(pending.popleft()))
+        yield from _batches(executor, chain(*pending, requests), size)
+
+
+def _coalesced(
+    requests: Iterator[BatchRequest], size: int, pending: deque[list[BatchRequest]]
+) -> Generator[BatchRequest, None, None]:
+    """Join requests, few at first so that the first batch is not late; list them in `pending`."""
+    count = 1
+    while some := list(islice(requests, count)):
+        pending.append(some)
+        yield _joined(some) if len(some) > 1 else some[0]
+        count = min(size, 2 * count)
+
+
+def _joined(requests: list[BatchRequest]) -> BatchRequest:
+    valid = [request.valid for request in requests if request.valid is not None]
+    return BatchRequest(
+        requests[0].epoch,
+        requests[0].step,
+        np.concatenate([request.ids for request in requests]),
+        np.concatenate(valid) if valid else None,
+        sizes=tuple(len(request.ids) for request in requests),
+    )
+
+
+def _parts(batch: Batch) -> list[Batch]:
+    """The batches of a coalesced one; only the first can have made the caller wait."""
+    if not batch.parts:
+        return [batch]
+    if batch.num_ready is not None:
+        num_parts = len(batch.parts)
+        for number, part in enumerate(batch.parts):
+            is_waited_for = not number and not batch.num_ready
+            others = max(0, batch.num_ready - 1) * num_parts
+            part.num_ready = 0 if is_waited_for else others + num_parts - number
+    return batch.parts

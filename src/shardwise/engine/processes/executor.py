@@ -17,8 +17,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.chunks import chunk_ranges
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
 from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.processes.decode_progress import Decoding

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from shardwise.columns import Layout
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_memory import Slot
 from shardwise.engine.processes.tasks import Answer, Task
 from shardwise.engine.processes.worker_errors import unpack_error

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_columns import learned_layout
 from shardwise.engine.processes.shared_memory import RowLayout, Slot, SlotPool
 from shardwise.engine.processes.worker_pool import WorkerPool

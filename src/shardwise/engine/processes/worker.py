@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.partial_batch import PartialBatch
+from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.decode_progress import DecodeProgress
 from shardwise.engine.processes.fileless_memory import map_without_file
 from shardwise.engine.processes.shared_columns import write_in_place

@@ -60,6 +60,7 @@ class Listing:
         shards: (name, number of files), in order.
         stats: int64 `[files, 2]`, bytes and modification time in ns; None if they are unknown.
         classes: the names of the classes; () if there are none.
+        opened_ns: when they were listed without stats.
     """
 
     base: str
@@ -69,6 +70,7 @@ class Listing:
     shards: Sequence[tuple[str, int]]
     stats: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
+    opened_ns: int = 0
 
 
 def runs_of(count: int) -> list[tuple[int, int]]:

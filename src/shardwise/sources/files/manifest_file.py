@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 import re
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ def read_manifest(
     Raises:
         DataError: it is no such list, there is no column of paths, or a path leaves the directory.
     """
+    opened_ns = time.time_ns()
     rows = _read_rows(url, read_whole(url, options=storage))
     if not rows:
         raise DataError("it lists no files", url=url)
@@ -83,7 +85,7 @@ def read_manifest(
         )
     stem = base_name(url)
     runs = [(f"{stem}:{start}", stop - start) for start, stop in runs_of(len(names))]
-    return Listing(base, Names(names), data_field, columns, runs)
+    return Listing(base, Names(names), data_field, columns, runs, opened_ns=opened_ns)
 
 
 def _directory(url: str) -> str:

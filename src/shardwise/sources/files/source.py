@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Column, Columns
-from shardwise.errors import DataError, StaleIndexError, StorageError
+from shardwise.errors import DataError, StorageError
 from shardwise.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.listing import Listing
@@ -22,7 +22,14 @@ from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
-from shardwise.storage import FileStat, StorageOptions, is_local, local_path, open_file
+from shardwise.storage import (
+    FileStat,
+    StorageOptions,
+    is_local,
+    local_path,
+    open_file,
+    require_not_written_since,
+)
 
 __all__ = ["FilesSource"]
 
@@ -166,10 +173,12 @@ class FilesSource:
         try:
             file = open_file(url, options=self._storage)
             try:
-                stat = file.stat()
                 if listed is None or into is None:
+                    stat = file.stat()
+                    require_not_written_since(self.listing.opened_ns, stat, url)
+                    file.pin(stat)
                     return file.read(0, stat.num_bytes)
-                _check_unchanged(stat, listed)
+                file.pin(FileStat(listed[0], listed[1]))
                 file.read_into(0, into)
                 return None
             finally:
@@ -215,15 +224,6 @@ class FilesSource:
             raise StorageError(
                 f"can't list the directory {self.url!r}: {error.strerror or error}"
             ) from None
-
-
-def _check_unchanged(stat: FileStat, listed: list[int]) -> None:
-    if [stat.num_bytes, stat.mtime_ns] != listed:
-        raise StaleIndexError(
-            f"the file has changed since the directory was listed: it had {listed[0]} bytes "
-            f"(modified at {listed[1]} ns), and has {stat.num_bytes} ({stat.mtime_ns} ns): open "
-            "the dataset anew"
-        )
 
 
 def _manifest(listing: Listing) -> Manifest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,37 +58,47 @@ def open_rows(
         raise DataError(f"its Arrow rows have {length} bytes, the chunk {len(data)}", url=url)
     try:
         table = pa.ipc.open_file(pa.BufferReader(data[begin:-FOOTER_BYTES])).read_all()
-        rows = table.to_pylist()
+        columns = {name: table.column(name).to_pylist() for name in nodes}
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"its Arrow rows are damaged: {error}", url=url, offset=begin) from error
-    if len(rows) != num_records:
-        raise DataError(f"it has {len(rows)} rows, index.json {num_records} samples", url=url)
-    records = []
-    for number, row in enumerate(rows):
-        try:
-            leaves = [leaf for name, node in nodes.items() for leaf in node.flatten(row[name])]
-            stored = [_stored(*each) for each in zip(serializers, leaves, strict=True)]
-        except (KeyError, ValueError, TypeError, struct.error) as error:
-            raise DataError(f"row {number} of the chunk: {error}", url=url) from error
-        sizes = struct.pack(f"<{len(stored)}I", *map(len, stored))
-        records.append(b"".join((sizes, *stored)))
-    ends = np.cumsum([len(record) for record in records], dtype=np.int64)
-    content = np.frombuffer(b"".join(records), np.uint8)
-    return RecordShard(np.concatenate([[0], ends[:-1]]).astype(np.int64), ends, content)
+    except KeyError as error:
+        raise DataError(f"its Arrow rows: {error}", url=url, offset=begin) from error
+    if table.num_rows != num_records:
+        raise DataError(f"it has {table.num_rows} rows, index.json {num_records} samples", url=url)
+    try:
+        leaves: list[Sequence[Any]] = []
+        for name, node in nodes.items():
+            column = columns[name]
+            leaves += [column] if node.is_leaf else zip(*map(node.flatten, column), strict=True)
+        stored = [_stored(*each) for each in zip(serializers, leaves, strict=True)]
+    except (KeyError, ValueError, TypeError, struct.error) as error:
+        raise DataError(f"its Arrow rows: {error}", url=url) from error
+    # A record is the sizes of its leaves, then the leaves.
+    sizes = np.array([[*map(len, leaf)] for leaf in stored], "<u4").T
+    width = sizes.shape[1] * sizes.itemsize
+    heads = sizes.tobytes()
+    parts = zip(
+        (heads[at : at + width] for at in range(0, len(heads), width)), *stored, strict=True
+    )
+    content = np.frombuffer(b"".join(chain.from_iterable(parts)), np.uint8)
+    lengths = sizes.sum(axis=1, dtype=np.int64) + width
+    ends = np.cumsum(lengths)
+    return RecordShard(ends - lengths, ends, content)
 
 
-def _stored(serializer: str, value: Any) -> bytes:
-    """A leaf as its serialiser stores it."""
-    if value is None and serializer != "json":
-        raise ValueError("a null, which no other chunk can have: write it as a value")
+def _stored(serializer: str, values: Sequence[Any]) -> list[bytes]:
+    """The leaves of all rows as their serialiser stores them."""
+    if serializer != "json" and None in values:
+        row = values.index(None)
+        raise ValueError(
+            f"row {row} has a null, which no other chunk can have: write it as a value"
+        )
     if serializer in ("str", "text"):
-        return str(value).encode("utf-8")
-    if serializer == "int":
-        return struct.pack("<q", value)
-    if serializer == "float":
-        return struct.pack("<d", value)
+        return [str(value).encode("utf-8") for value in values]
+    if serializer in ("int", "float"):
+        return list(map(struct.Struct("<q" if serializer == "int" else "<d").pack, values))
     if serializer == "bool":
-        return b"\1" if value else b"\0"
+        return [b"\1" if value else b"\0" for value in values]
     if serializer == "bytes":
-        return bytes(value)
-    return json.dumps(value).encode("utf-8")
+        return list(map(bytes, values))
+    return [json.dumps(value).encode("utf-8") for value in values]

@@ -7,6 +7,7 @@ each chunk begins with the offsets of its samples.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,7 @@ class LitDataSource(RecordSource):
 
     @cached_property
     def _index(self) -> _Index:
+        self._opened_ns = time.time_ns()
         document = read_index(self._pool, self.url)
         config, chunks = document.get("config"), document.get("chunks")
         if not isinstance(config, dict) or not isinstance(chunks, list):
@@ -153,8 +155,8 @@ class LitDataSource(RecordSource):
     def _open_shard(self, number: int) -> RecordShard:
         index = self._index
         chunk = index.chunks[number]
+        num_bytes = self._first_stat(chunk.url).num_bytes
         file = self._pool.get(chunk.url)
-        num_bytes = file.stat().num_bytes
         has_footer = index.may_have_rows and num_bytes >= FOOTER_BYTES
         if has_footer and file.read(num_bytes - len(MAGIC), len(MAGIC)) == MAGIC:
             return open_rows(
@@ -166,7 +168,11 @@ class LitDataSource(RecordSource):
             )
         if index.level in ("", "sample"):
             return open_file_records(
-                file, num_records=chunk.num_samples, num_bytes=chunk.num_bytes, url=chunk.url
+                file,
+                num_bytes,
+                num_records=chunk.num_samples,
+                num_bytes=chunk.num_bytes,
+                url=chunk.url,
             )
         data = file.read(0, num_bytes)
         if index.level == "batch":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,6 +107,7 @@ class MdsSource(RecordSource):
     def _index(self) -> _Index:
         files: list[_File] = []
         columns: _Columns | None = None
+        self._opened_ns = time.time_ns()
         for url in self.urls:
             document = read_index(self._pool, url)
             if document.get("version") != 2 or not isinstance(document.get("shards"), list):
@@ -151,16 +153,18 @@ class MdsSource(RecordSource):
             except MissingShardError:
                 # What a reader of MosaicML's has decompressed, and has not kept compressed.
                 pass
+        found = self._first_stat(file.url).num_bytes
         return open_file_records(
             self._pool.get(file.url),
+            found,
             num_records=file.num_samples,
             num_bytes=file.num_bytes,
             url=file.url,
         )
 
     def _open_zipped(self, file: _File) -> RecordShard:
-        opened = self._pool.get(file.zip_url)
-        data = opened.read(0, opened.stat().num_bytes)
+        num_bytes = self._first_stat(file.zip_url).num_bytes
+        data = self._pool.get(file.zip_url).read(0, num_bytes)
         for name, digest in file.hashes.items():
             if name in hashlib.algorithms_guaranteed and not name.startswith("shake"):
                 found = hashlib.new(name, data, usedforsecurity=False).hexdigest()

@@ -24,11 +24,14 @@ __all__ = ["cut_records", "offsets_of", "open_content", "open_file_records"]
 _U32 = np.dtype("<u4")
 
 
-def open_file_records(file: File, *, num_records: int, num_bytes: int, url: str) -> RecordShard:
+def open_file_records(
+    file: File, found: int, *, num_records: int, num_bytes: int, url: str
+) -> RecordShard:
     """The places of the records of a file, from its header.
 
     Args:
         file: the shard.
+        found: its length.
         num_records: what the index says.
         num_bytes: the shard's length, by the index.
         url: for messages.
@@ -36,7 +39,6 @@ def open_file_records(file: File, *, num_records: int, num_bytes: int, url: str)
     Raises:
         DataError: it is not as long as the index says, or its header is another one.
     """
-    found = file.stat().num_bytes
     if found != num_bytes:
         raise DataError(
             f"the file has {found} bytes; index.json says {num_bytes}: was it cut or replaced?",

@@ -23,7 +23,14 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of, raw_picture
 from shardwise.sources.row_group_cache import RowGroupCache
-from shardwise.storage import FilePool, StorageOptions, is_local, read_files
+from shardwise.storage import (
+    FilePool,
+    FileStat,
+    StorageOptions,
+    is_local,
+    read_files,
+    require_not_written_since,
+)
 
 __all__ = ["RecordFields", "RecordShard", "RecordSource"]
 
@@ -87,6 +94,8 @@ class RecordSource(ABC):
         self._memory_bytes = memory_bytes
         self._shards: RowGroupCache[RecordShard] = RowGroupCache(memory_bytes)
         self._undecoded: frozenset[str] = frozenset()
+        # When an index without times was read.
+        self._opened_ns = 0
 
     @property
     @abstractmethod
@@ -213,6 +222,19 @@ class RecordSource(ABC):
 
         return self._shards.get(number, make)
 
+    def _first_stat(self, url: str) -> FileStat:
+        """A shard of an index without times, as it is at its first read; it is pinned then.
+
+        Raises:
+            StaleIndexError: it was written since the index was read, or since an earlier read.
+            MissingShardError: it is not there.
+            StorageError: it could not be read.
+        """
+        stat = self._pool.get(url).stat()
+        require_not_written_since(self._opened_ns, stat, url)
+        self._pool.pin(url, stat)
+        return stat
+
     def _read_records(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordFields:
         """Read records into one buffer, adjacent ones by one read."""
         order = np.lexsort((rows, shards))
@@ -233,16 +255,17 @@ class RecordSource(ABC):
         buffer = np.empty(total, np.uint8)
         reads = []
         for number, shard, part, ends, begin in groups:
-            if shard.content is not None:
-                for row in part.tolist():
-                    start, place, length = int(starts[row]), int(places[row]), int(lengths[row])
-                    buffer[place : place + length] = shard.content[start : start + length]
-                continue
             stops = starts[part] + lengths[part]
             # A record that begins where the one before ends is read along with it.
             is_last = np.append(starts[part][1:] != stops[:-1], True)
             is_first = np.append(True, is_last[:-1])
             offsets, marks = starts[part][is_first], ends[is_last]
+            if shard.content is not None:
+                at = begin
+                for offset, mark in zip(offsets.tolist(), marks.tolist(), strict=True):
+                    buffer[at:mark] = shard.content[offset : offset + mark - at]
+                    at = mark
+                continue
             is_filled = np.diff(marks, prepend=begin) > 0
             if is_filled.any():
                 url = self.manifest.shards[number].url

@@ -1,6 +1,6 @@
-"""CRC-32C of many byte strings: by google-crc32c at about 4 GB/s a core, or by numpy.
+"""CRC-32C of many byte strings: by google-crc32c or crc32c at about 22 GB/s a core, or by numpy.
 
-Numpy makes about 170 MB/s, and nothing needs to be installed for it. How it does that:
+Numpy makes about 400 MB/s, and nothing needs to be installed for it. How it does that:
 Blocks of all strings go through the table side by side, two bytes of each at a time; then the
 blocks of a string are joined. Zeros before a string change nothing while the register begins with
 0, so that strings are filled up to whole blocks at their beginning; what beginning with ones adds
@@ -24,6 +24,8 @@ _ONES = 0xFFFFFFFF
 _MASK = 0xA282EAD8
 # A short block costs steps that join, a long one steps through the table.
 _MIN_BLOCK, _MAX_BLOCK = 64, 16384
+# Blocks of 1 MiB stay in the processor's L2 cache while they are transposed and counted.
+_PART_BYTES = 1 << 20
 
 Words = NDArray[np.uint32]
 
@@ -40,7 +42,7 @@ def masked_crc32c(
 def crc32c(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> Words:
-    """The CRC-32C of each string, by google-crc32c where it is installed, else by numpy.
+    """The CRC-32C of each string, by google-crc32c or crc32c where one is installed, else by numpy.
 
     Args:
         buffer: uint8 `[total]`.
@@ -62,9 +64,17 @@ def _compiled() -> Callable[[NDArray[np.uint8]], int] | None:
     try:
         import google_crc32c
     except ImportError:
+        pass
+    else:
+        # Without its extension it counts in Python, which numpy is faster than.
+        if google_crc32c.implementation == "c":
+            return google_crc32c.value  # type: ignore[no-any-return]
+    try:
+        # The package `tfrecord` requires it.
+        from crc32c import crc32c as of_one
+    except ImportError:
         return None
-    # Without its extension it counts in Python, which numpy is faster than.
-    return google_crc32c.value if google_crc32c.implementation == "c" else None
+    return of_one  # type: ignore[no-any-return]
 
 
 def crc32c_by_numpy(
@@ -74,8 +84,8 @@ def crc32c_by_numpy(
     if not len(starts):
         return np.empty(0, np.uint32)
     longest = int(lengths.max())
-    block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (longest.bit_length() // 2 + 2)))
-    counts = -(-lengths // block)
+    block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (longest.bit_length() // 2)))
+    counts = np.maximum(1, -(-lengths // block))
     num_blocks = int(counts.sum())
     # All strings, each filled up with zeros at its beginning.
     filled = np.zeros(num_blocks * block, np.uint8)
@@ -85,17 +95,23 @@ def crc32c_by_numpy(
     table = _table_of_pairs()
     crc = np.zeros(num_blocks, np.uint32)
     pairs = filled.view("<u2").reshape(num_blocks, block // 2)
-    for column in np.ascontiguousarray(pairs.T):
-        low = crc.astype(np.uint16)
-        low ^= column
-        crc >>= np.uint32(16)
-        crc ^= table.take(low)
-    joined = np.zeros(len(starts), np.uint32)
-    firsts, skip = np.cumsum(counts) - counts, _zeros(block)
-    for number in range(int(counts.max(initial=0))):
-        has = np.flatnonzero(counts > number)
-        joined[has] = _apply(skip, joined[has]) ^ crc[firsts[has] + number]
-    return joined ^ _ones_after(lengths) ^ np.uint32(_ONES)
+    step = _PART_BYTES // block
+    for at in range(0, num_blocks, step):
+        register = crc[at : at + step]
+        for column in np.ascontiguousarray(pairs[at : at + step].T):
+            low = register.astype(np.uint16)
+            low ^= column
+            register >>= np.uint32(16)
+            register ^= table.take(low)
+    # Neighbours are joined, from the end of each string on, until each string is one block.
+    while len(crc) > len(starts):
+        halves = -(-counts // 2)
+        shifts = np.cumsum(2 * halves - counts)
+        halved = np.zeros((int(halves.sum()), 2), np.uint32)
+        halved.reshape(-1)[np.arange(len(crc)) + np.repeat(shifts, counts)] = crc
+        crc = _apply(_zeros(block), halved[:, 0]) ^ halved[:, 1]
+        counts, block = halves, 2 * block
+    return crc ^ _ones_after(lengths) ^ np.uint32(_ONES)
 
 
 @lru_cache(maxsize=1)
@@ -134,10 +150,11 @@ def _zeros(num_bytes: int) -> Words:
 
 def _apply(columns: Words, words: Words) -> Words:
     """A linear function of the register, by what it does to each bit."""
-    out = np.zeros_like(words)
-    for bit, column in enumerate(columns):
-        out ^= column * ((words >> np.uint32(bit)) & np.uint32(1))
-    return out
+    bits = np.arange(32, dtype=np.uint32)[:, None]
+    applied: Words = np.bitwise_xor.reduce(
+        columns[:, None] * (words >> bits & np.uint32(1)), axis=0
+    )
+    return applied
 
 
 def _ones_after(lengths: NDArray[np.int64]) -> Words:

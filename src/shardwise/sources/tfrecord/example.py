@@ -3,13 +3,14 @@
     Example {features = 1} Features {map feature = 1} entry {key = 1, value = 2}
     Feature {bytes_list = 1, float_list = 2, int64_list = 3}, each a list {value = 1}
 
+Nested messages are read in place, by their bounds, so that only values are copied.
+
 Source: protobuf's encoding guide, and TensorFlow's example.proto and feature.proto.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,101 +35,91 @@ def parse_example(data: bytes) -> dict[str, tuple[str, Values]]:
         ValueError: the bytes are no Example.
     """
     features: dict[str, tuple[str, Values]] = {}
-    for number, value in _messages(data):
-        if number != 1:
+    for number, wire, begin, end in _fields(data, 0, len(data)):
+        if number != 1 or wire != 2:
             continue
-        for entry_number, entry in _messages(value):
-            if entry_number == 1:
-                name, feature = _entry(entry)
+        for entry_number, entry_wire, start, stop in _fields(data, begin, end):
+            if entry_number == 1 and entry_wire == 2:
+                name, found = _entry(data, start, stop)
                 # As protobuf has it, the last entry of a key counts.
-                found = _feature(feature)
                 if found is not None:
                     features[name] = found
     return features
 
 
-def _entry(data: bytes) -> tuple[str, bytes]:
-    name, feature = "", b""
-    for number, value in _messages(data):
-        if number == 1:
-            name = value.decode("utf-8")
-        elif number == 2:
-            feature = value
-    return name, feature
+def _entry(data: bytes, at: int, end: int) -> tuple[str, tuple[str, Values] | None]:
+    name, start, stop = "", 0, 0
+    for number, wire, begin, until in _fields(data, at, end):
+        if wire == 2 and number == 1:
+            name = data[begin:until].decode("utf-8")
+        elif wire == 2 and number == 2:
+            start, stop = begin, until
+    return name, _feature(data, start, stop)
 
 
-def _feature(data: bytes) -> tuple[str, Values] | None:
+def _feature(data: bytes, at: int, end: int) -> tuple[str, Values] | None:
     found: tuple[str, Values] | None = None
-    for number, value in _messages(data):
-        kind = KINDS.get(number)
-        if kind == "bytes":
-            found = kind, [each for at, each in _messages(value) if at == 1]
-        elif kind == "float32":
-            found = kind, _floats(value)
-        elif kind == "int64":
-            found = kind, _ints(value)
+    for number, wire, start, stop in _fields(data, at, end):
+        if wire != 2:
+            continue
+        if number == 1:
+            values = _fields(data, start, stop)
+            found = "bytes", [data[a:b] for each, form, a, b in values if each == 1 and form == 2]
+        elif number == 2:
+            found = "float32", _floats(data, start, stop)
+        elif number == 3:
+            found = "int64", _ints(data, start, stop)
     return found
 
 
-def _floats(data: bytes) -> NDArray[np.float32]:
-    parts = [bytes(each) for number, _, each in _fields(data, fixed32=True) if number == 1]
-    joined = b"".join(parts)
+def _floats(data: bytes, at: int, end: int) -> NDArray[np.float32]:
+    values = _fields(data, at, end)
+    joined = b"".join([data[a:b] for each, form, a, b in values if each == 1 and form in (2, 5)])
     if len(joined) % 4:
         raise ValueError(f"{len(joined)} bytes of floats")
     return np.frombuffer(joined, "<f4").astype(np.float32)
 
 
-def _ints(data: bytes) -> NDArray[np.int64]:
+def _ints(data: bytes, at: int, end: int) -> NDArray[np.int64]:
     values: list[int] = []
-    for number, wire, each in _fields(data):
-        if number != 1:
-            continue
-        if wire == 0:
-            values.append(each)
-            continue
-        at = 0
-        while at < len(each):
-            value, at = _varint(each, at)
+    for number, wire, start, stop in _fields(data, at, end):
+        # One alone, or a list of them.
+        while number == 1 and wire in (0, 2) and start < stop:
+            value, start = _varint(data, start, stop)
             values.append(value)
     # Negative numbers are stored by their two's complement in 64 bits.
     return np.array(values, np.uint64).view(np.int64)
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields with a length."""
-    for number, wire, value in _fields(data):
-        if wire == 2:
-            yield number, value
-
-
-def _fields(data: bytes, *, fixed32: bool = False) -> Iterator[tuple[int, int, Any]]:
-    """The number, wire type and value of each field; fixed numbers where they are asked for."""
-    at, end = 0, len(data)
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The number and wire type of each field of a message, and where its value lies."""
     while at < end:
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield number, wire, value
-            continue
+        tag = data[at]
+        # Numbers below 128 have one byte: a call for each took a third of the time.
+        tag, start = (tag, at + 1) if tag < 128 else _varint(data, at, end)
+        wire, at = tag & 7, start
         if wire == 2:
-            length, at = _varint(data, at)
-        elif wire in (1, 5):
-            length = 8 if wire == 1 else 4
+            short = start < end and data[start] < 128
+            length, start = (data[start], start + 1) if short else _varint(data, start, end)
+            at = start + length
+        elif wire == 0:
+            _, at = _varint(data, at, end)
+        elif wire == 5:
+            at += 4
+        elif wire == 1:
+            at += 8
         else:
             raise ValueError(f"no Example: the wire type {wire} at byte {at}")
-        if length > end - at:
-            raise ValueError(f"no Example: {length} bytes at byte {at} of {end}")
-        if wire == 2 or (wire == 5 and fixed32):
-            yield number, wire, data[at : at + length]
-        at += length
+        if at > end:
+            raise ValueError(f"no Example: {at - start} bytes at byte {start} of {end}")
+        yield tag >> 3, wire, start, at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        if at >= len(data) or shift > _MAX_SHIFT:
-            raise ValueError(f"no Example: no number at byte {at} of {len(data)}")
+        if at >= end or shift > _MAX_SHIFT:
+            raise ValueError(f"no Example: no number at byte {at} of {end}")
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
-from shardwise.columns import BytesColumn, Column
+from shardwise.columns import BytesColumn, Column, PayloadColumn
 from shardwise.errors import DataError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
@@ -200,7 +200,7 @@ class TfRecordSource(RecordSource):
             except ValueError as error:
                 raise BadRowError(row, str(error)) from error
         return {
-            name: BytesColumn.of(values) if features[name].text == "bytes" else values
+            name: PayloadColumn(values) if features[name].text == "bytes" else values
             for name, values in rows.items()
         }
 

@@ -1,28 +1,27 @@
 """Reads runs of tokens: from mapped local files, or by range requests from remote ones.
 
-A mapped file that is cut would end the process at the next access, so its size is compared before
-each read.
+A mapped file that is cut would end the process at the next access, and one that is written to shows
+other tokens, so its length and time are compared before and after each read.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError, StorageError
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tokens.token_file import TokenFile
 from shardwise.storage import (
     FilePool,
+    LocalFile,
     StorageOptions,
     is_local,
     local_path,
     max_open_files,
-    open_file,
     read_files,
 )
 
@@ -44,20 +43,22 @@ class TokenReader:
         self._pool = FilePool(options=options)
         for file in files:
             self._pool.pin(file.url, file.stat)
-        self._maps: PerProcess[dict[int, mmap.mmap]] = PerProcess()
+        self._maps: PerProcess[dict[int, _Map]] = PerProcess()
 
     def blocks(self, file: int, numbers: NDArray[np.int64], block: int) -> NDArray[Any]:
         """Blocks of a local file: `[blocks, block + 1]`, block i from token i * block on.
 
         One gather from a view of overlapping rows.
         """
-        info = self.files[file]
+        info, mapped = self.files[file], self._map(file)
         size = self.dtype.itemsize
         rows = (info.num_tokens - 1) // block
         view: NDArray[Any] = np.ndarray(
-            (rows, block + 1), self.dtype, self._map(file), info.offset, (block * size, size)
+            (rows, block + 1), self.dtype, mapped.data, info.offset, (block * size, size)
         )
-        return view[numbers]
+        gathered = view[numbers]
+        mapped.file.check()
+        return gathered
 
     def runs(
         self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
@@ -85,6 +86,7 @@ class TokenReader:
                     reads.append((held.url, [offset], [int(ends[run]) * size], begin))
             read_files(self._pool, reads, out.data.cast("B"))
             return out
+        maps = {file: self._map(file) for file in np.unique(files).tolist()}
         tokens: dict[int, NDArray[Any]] = {}
         for file, start, count, end in zip(
             files.tolist(), starts.tolist(), counts.tolist(), ends.tolist(), strict=True
@@ -92,39 +94,31 @@ class TokenReader:
             if file not in tokens:
                 held = self.files[file]
                 tokens[file] = np.frombuffer(
-                    self._map(file), self.dtype, held.num_tokens, held.offset
+                    maps[file].data, self.dtype, held.num_tokens, held.offset
                 )
             out[end - count : end] = tokens[file][start : start + count]
+        for mapped in maps.values():
+            mapped.file.check()
         return out
 
-    def _map(self, number: int) -> mmap.mmap:
-        """A local file, mapped; it is whole now."""
+    def _map(self, number: int) -> _Map:
+        """A local file, mapped; it is the one that was opened, and whole, now."""
         maps = self._maps.get(dict)
-        opened, held = maps.get(number), self.files[number]
-        if opened is None:
+        mapped = maps.get(number)
+        if mapped is None:
             if len(maps) >= max_open_files():
                 # A map holds a descriptor. Arrays that are in use keep theirs.
                 maps.clear()
-            file = open_file(held.url)
-            now = file.stat()
-            file.close()
-            if (now.num_bytes, now.mtime_ns) != held.stat[:2]:
-                raise DataError(
-                    f"the file has changed since it was opened: it had {held.stat.num_bytes} bytes "
-                    f"and has {now.num_bytes}; open the dataset anew",
-                    url=held.url,
-                )
-            try:
-                with open(local_path(held.url), "rb") as stream:
-                    opened = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            except OSError as error:
-                raise StorageError(f"can't map {held.url!r}: {error.strerror}") from None
-            maps[number] = opened
-        now_bytes = opened.size()
-        if now_bytes < held.stat.num_bytes:
-            raise DataError(
-                f"the file had {held.stat.num_bytes} bytes when it was opened, and has {now_bytes}",
-                url=held.url,
-                offset=now_bytes,
-            )
-        return opened
+            held = self.files[number]
+            file = LocalFile(local_path(held.url))
+            file.pin(held.stat)
+            mapped = maps[number] = _Map(file, file.map())
+        mapped.file.check()
+        return mapped
+
+
+class _Map(NamedTuple):
+    """A mapped file, and the open file that tells whether it was written to."""
+
+    file: LocalFile
+    data: mmap.mmap

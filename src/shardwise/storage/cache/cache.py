@@ -16,27 +16,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from shardwise.storage.cache.block_format import (
+from shardwise.storage.cache.block_file import (
     BlockInfo,
-    block_name,
-    chunk_digests,
-    digest_values,
-    space_of,
-    trailer,
-    trailer_bytes,
-)
-from shardwise.storage.cache.block_lock import (
     BlockLock,
     LockDenied,
+    block_name,
+    chunk_digests,
     holds_bytes,
     make_part,
     require_space,
+    space_of,
+    trailer,
+    trailer_bytes,
     write_at,
 )
 from shardwise.storage.cache.bypass import Bypass
-from shardwise.storage.cache.eviction import Eviction, remove_block, sweep_parts
+from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
-from shardwise.storage.cache.usage import Usage, UsageFile
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.limits import max_open_files
 from shardwise.storage.prefetch.into_cache import CacheReadAhead
@@ -186,7 +182,7 @@ class Cache:
             return False
         return True
 
-    def publish_written(self, lock: BlockLock, digests: bytes) -> None:
+    def publish_written(self, lock: BlockLock, digests: Sequence[int]) -> None:
         """Rename a block whose payload is written, with its chunks' digests, to its name."""
         part = f"{self._parts}/{lock.name}.part"
         try:
@@ -204,8 +200,7 @@ class Cache:
         lock.is_over = True
         self._locked.discard(lock.name)
         fcntl.flock(lock.fd, fcntl.LOCK_UN)
-        values = digest_values(digests)
-        self._keep(OpenBlock(lock.name, lock.fd, lock.info, values, checked_ns=checked_ns))
+        self._keep(OpenBlock(lock.name, lock.fd, lock.info, digests, checked_ns=checked_ns))
         with self._changed:
             self._changed.notify_all()
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from shardwise.shown import shown
-from shardwise.storage.cache.block_format import BlockInfo, block_name, version_id
+from shardwise.storage.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct
+from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct, stream_blocks
 from shardwise.storage.cache.open_block import Outcome
-from shardwise.storage.cache.stream import stream_blocks
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
 from shardwise.storage.prefetch.sequential import Readable
@@ -41,11 +40,13 @@ class _Version(NamedTuple):
         id: the beginning of its blocks' names; "" for a file that can't be cached.
         text: its ETag or time.
         num_bytes: its length.
+        url: of the file, without secrets.
     """
 
     id: str
     text: str
     num_bytes: int
+    url: str
 
 
 class CachedFile(RemoteReads):
@@ -173,14 +174,14 @@ class CachedFile(RemoteReads):
         text = stat.etag or (f"mtime {stat.mtime_ns}" if stat.mtime_ns else "")
         size = self._cache.settings.block_bytes
         id_ = version_id(self.url, text, stat.num_bytes, size) if text else ""
-        self._version = version = _Version(id_, text, stat.num_bytes)
+        self._version = version = _Version(id_, text, stat.num_bytes, shown(self.url))
         return version
 
     def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:
         size = self._cache.settings.block_bytes
         offset = number * size
         info = BlockInfo(
-            url=shown(self.url),
+            url=version.url,
             version=version.text,
             file_bytes=version.num_bytes,
             offset=offset,

@@ -9,11 +9,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.storage.cache.block_format import BLOCK_NAME
+from shardwise.storage.cache.block_file import BLOCK_NAME
 from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.eviction import PART_NAME, Eviction, remove_block, scan, sweep_parts
+from shardwise.storage.cache.eviction import (
+    PART_NAME,
+    Eviction,
+    Usage,
+    UsageFile,
+    remove_block,
+    scan,
+    sweep_parts,
+)
 from shardwise.storage.cache.open_block import OpenBlock
-from shardwise.storage.cache.usage import Usage, UsageFile
 
 __all__ = ["CacheContents", "Cleaned", "KeptFile", "clean", "has_cache", "inspect"]
 

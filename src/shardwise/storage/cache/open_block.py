@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shardwise.storage.cache.block_format import CHUNK_BYTES, BlockInfo, digest, parse_trailer
+from shardwise.storage.cache.block_file import CHUNK_BYTES, BlockInfo, digest, parse_trailer
 from shardwise.storage.requests.ranges import ByteRange
 
 __all__ = ["OpenBlock", "Outcome"]

@@ -2,24 +2,26 @@
 
 obstore's own threads do not survive a fork: in a child of a process that used it, its calls wait
 for ever. So the first process that uses it is recorded, and its children get an error at once. At
-the interpreter's exit the thread is ended, and obstore's threads are waited for.
+the interpreter's exit the thread is ended, and obstore's threads are waited for (`ObstoreCalls`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 import threading
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from shardwise.errors import StorageError
-from shardwise.storage.requests.obstore_exit import ObstoreCalls
 
-__all__ = ["Runtime", "gather_or_cancel", "give_up_reads", "is_cut_off", "runtime"]
+__all__ = ["ObstoreCalls", "Runtime", "gather_or_cancel", "give_up_reads", "is_cut_off", "runtime"]
 
 T = TypeVar("T")
 
@@ -245,3 +247,61 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+_PAUSE_S = 0.001
+# A call in a reference cycle (an exception that a user keeps) needs a collection.
+_COLLECT_AFTER_S = 0.1
+
+
+class ObstoreCalls:
+    """The calls of obstore that may still be under way. Used in the event loop's thread.
+
+    At the end of a call, a thread of obstore's enters Python to pass the result to the event loop,
+    which may continue before that thread has left again. CPython kills foreign threads that ask for
+    the interpreter while it is torn down; inside obstore, that aborts the process. And obstore
+    prints an error if the loop is closed when the result of a cancelled call arrives. So each call
+    is tracked until obstore has released it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: weakref.WeakSet[Awaitable[Any]] = weakref.WeakSet()
+
+    async def result(self, call: Awaitable[T]) -> T:
+        """The result of a call (an asyncio future), tracked until obstore has released it."""
+        self._calls.add(call)
+        try:
+            return await call
+        except Exception as error:
+            # The type can't be imported; a malformed setting makes obstore panic.
+            if type(error).__name__ == "RustPanic":
+                raise OSError("obstore gave up: is one of the settings malformed?") from None
+            raise
+        finally:
+            # Or an error's traceback would keep it alive.
+            del call
+
+    async def settle(self, seconds: float) -> bool:
+        """Wait until obstore has released all calls; False if it takes longer than `seconds`.
+
+        The event loop must run meanwhile: it takes the results of cancelled calls.
+        """
+        if not self._calls:
+            return True
+        from obstore.store import MemoryStore
+
+        began = time.monotonic()
+        is_collected = False
+        while True:
+            # Its threads release Python objects without the GIL: they are counted down at the next
+            # call of obstore.
+            MemoryStore()
+            if not self._calls:
+                return True
+            waited_s = time.monotonic() - began
+            if waited_s > seconds:
+                return False
+            if waited_s > _COLLECT_AFTER_S and not is_collected:
+                is_collected = True
+                gc.collect()
+            await asyncio.sleep(_PAUSE_S)

@@ -32,6 +32,9 @@ _STATUS = re.compile(r"status(?: code)?: (\d{3})\b ?([A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 # The first line: Azure puts the request's number and time on others.
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
+_UNREADABLE_NAME = re.compile(
+    r'Encountered object with invalid path: Error parsing Path "(.{0,200}?)":', re.DOTALL
+)
 # Metadata servers of Amazon, Azure and Google, which give instances their credentials.
 _METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
@@ -78,6 +81,11 @@ def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "")
         advice = ": check the credentials, and what they allow"
         if query and path.startswith("http"):
             advice += "; the signature of a URL may have expired, so make such URLs anew"
+        if path.startswith("hf://"):
+            advice += (
+                "; a private or gated dataset needs the token of a user who may read it (HF_TOKEN, "
+                "or token in storage=), and the hub answers so where there is no such dataset, too"
+            )
     return StorageError(f"can't {verb} {url!r}: {failed.cause}{tries}{advice}")
 
 
@@ -123,6 +131,12 @@ def from_obstore(error: Exception) -> AttemptError:
     if status is not None:
         cause = ": ".join([f"HTTP {status[1]} {status[2].strip()}".strip(), *s3_error_texts(text)])
         return AttemptError(cause, kind_of_status(int(status[1])), status=int(status[1]))
+    if listed := _UNREADABLE_NAME.match(text):
+        return AttemptError(
+            f"the object {listed[1]!r} there has a name that can't be listed or read, with a line "
+            "break, '..' or an empty part: rename it, or name the others by braces or in a list",
+            "refused",
+        )
     for sign, cause, kind in _SIGNS:
         if sign in text or sign == type(error).__name__:
             return AttemptError(cause, kind)

@@ -20,8 +20,7 @@ from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import BatchClient, Client, ObjectRange, Reply
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError, library_error
-from shardwise.storage.requests.hedge import VERY_LATE_S, StallTimer, hedged
-from shardwise.storage.requests.latency import LatencyTracker
+from shardwise.storage.requests.hedge import VERY_LATE_S, LatencyTracker, StallTimer, hedged
 from shardwise.storage.requests.outage import Outage
 
 __all__ = ["RetryingClient"]
@@ -67,6 +66,7 @@ class RetryingClient:
 
     def __init__(self, client: Client, options: StorageOptions, slots: asyncio.Semaphore) -> None:
         self.client = client
+        self._batches = client if isinstance(client, BatchClient) else None
         self.latency = LatencyTracker()
         self._options = options
         self._outage = Outage(options.request_timeout_s)
@@ -104,7 +104,7 @@ class RetryingClient:
     @property
     def has_many(self) -> bool:
         """Whether `get_many` may be one request."""
-        return isinstance(self.client, BatchClient) and self.client.has_many
+        return self._batches is not None and self._batches.has_many
 
     def due_for_version_check(self, keys: Collection[str]) -> str:
         """After every eighth GetBatch, the key whose version was checked longest ago; else ""."""
@@ -121,12 +121,11 @@ class RetryingClient:
         Returns:
             The bytes of each; None for each that the reply lacks, which is left to `get`.
         """
-        client = self.client
-        assert isinstance(client, BatchClient)
+        assert self._batches is not None
         IO_COUNTS.add(requests=1)
         async with self._slots:
             try:
-                payloads = await client.get_many(ranges)
+                payloads = await self._batches.get_many(ranges)
             except AttemptError:
                 IO_COUNTS.add(retries=1)
                 return [None] * len(ranges)

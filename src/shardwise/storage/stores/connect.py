@@ -16,7 +16,7 @@ from shardwise.storage.requests.client import Client
 from shardwise.storage.stores import credential_discovery
 from shardwise.storage.stores.aistore import AisClient
 from shardwise.storage.stores.fsspec_client import FsspecClient, require_scheme
-from shardwise.storage.stores.hub import HubClient, HubWebClient, hub_key
+from shardwise.storage.stores.hub import HubClient, HubWebClient, hub_key, hub_url
 from shardwise.storage.stores.obstore_client import ObstoreClient, client_options
 from shardwise.storage.stores.setting_checks import check_settings
 from shardwise.storage.stores.web import Web, WebClient
@@ -111,9 +111,7 @@ def location_of(url: str) -> StoreLocation:
 def url_of(location: StoreLocation, key: str) -> str:
     """The URL of another key of the same store."""
     if location.family == "hf":
-        datasets, org, name, _, revision, path = key.split("/", 5)
-        at = "" if revision == "main" else f"@{revision}"
-        return f"hf://{datasets}/{org}/{name}{at}/{path}"
+        return hub_url(key)
     return location.base + key
 
 

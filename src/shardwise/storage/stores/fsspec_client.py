@@ -30,12 +30,19 @@ T = TypeVar("T")
 _FRESH_S = 2.0
 # Files that an instance keeps open: opening a file costs as much as several reads.
 _MAX_OPEN = 8
-# By the names of plug-ins' exceptions: their texts may hold secrets.
+# By the names of plug-ins' exceptions, or by what the text of SSH's own holds. Texts are not shown:
+# they may hold secrets.
 _FINAL = {
+    "PasswordRequiredException": "the key is locked by a passphrase",
     "AuthenticationException": "the login was refused",
     "BadHostKeyException": "the host's key is not the one that is known",
-    "PasswordRequiredException": "the key is locked by a passphrase",
+    "not found in known_hosts": "the host's key is not known",
+    "No authentication methods available": "no key and no password was given or found",
+    "private key file": "the key's file is no private key",
+    "Invalid key": "the key can't be read: its passphrase may be wrong",
 }
+# Of settings that name a file of this machine, such as SFTP's `key_filename`.
+_BAD_SETTINGS = (FileNotFoundError, IsADirectoryError, PermissionError)
 # These run commands or open other URLs, which a dataset's name must not do.
 _NEVER = ("pipe", "shell", "filecache", "simplecache", "blockcache", "reference", "generic")
 
@@ -134,7 +141,7 @@ class FsspecClient(StreamsByGet):
             try:
                 # Instances of the program's own threads are not safe to share.
                 made = kind(**{**of_url, **settings, "skip_instance_cache": True})
-            except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            except (*_BAD_SETTINGS, TypeError, ValueError, KeyError, RuntimeError) as error:
                 # Its text may hold settings.
                 raise AttemptError(
                     f"fsspec can't open {scheme}:// ({type(error).__name__}); the settings given "
@@ -178,7 +185,11 @@ class FsspecClient(StreamsByGet):
             instance.fs.invalidate_cache()
             info = instance.fs.info(path)
             if info.get("type") == "directory" or info.get("size") is None:
-                raise AttemptError("it is a directory, or has no known length", "refused")
+                raise AttemptError(
+                    "it is a directory, which is written with a slash at its end, or has no known "
+                    "length",
+                    "refused",
+                )
             num_bytes, mtime_ns = int(info["size"]), _mtime_ns(info)
             etag = next((info[name] for name in ("ETag", "etag", "e_tag") if info.get(name)), "")
             if not etag and not mtime_ns:
@@ -249,8 +260,10 @@ class FsspecClient(StreamsByGet):
             ) from None
         except Exception as error:  # noqa: BLE001 - plug-ins raise exceptions of any kind
             names = [kind.__name__ for kind in type(error).__mro__]
-            if final := next((_FINAL[name] for name in names if name in _FINAL), None):
-                raise AttemptError(final, "denied") from None
+            text = str(error) if "SSHException" in names else ""
+            for sign, cause in _FINAL.items():
+                if sign in names or sign in text:
+                    raise AttemptError(cause, "denied") from None
             # Only the type: the text may hold a URL with a signature.
             raise AttemptError(f"{self._scheme}: {names[0]}", "passing") from None
 

@@ -19,9 +19,13 @@ from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.obstore_client import ObstoreClient, redirects_are_followed
 from shardwise.storage.stores.web import Web, WebClient, json_page
 
-__all__ = ["HubClient", "HubListing", "HubWebClient", "hub_key"]
+__all__ = ["HubClient", "HubListing", "HubWebClient", "hub_key", "hub_url"]
 
-_URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.*)")
+_URL = re.compile(
+    r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?/(?P<path>.*)",
+    re.DOTALL,
+)
 _KEY = re.compile(r"datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", re.DOTALL)
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
@@ -35,8 +39,22 @@ def hub_key(url: str) -> str:
     parts = _URL.fullmatch(url)
     if parts is None:
         raise StorageError(f"{url!r} is not of the form hf://datasets/ORG/NAME[@REVISION]/PATH")
-    # A revision such as refs/convert/parquet is written with %2F, as the hub does.
-    return f"datasets/{parts['repo']}/resolve/{parts['revision'] or 'main'}/{parts['path']}"
+    # The slashes of a revision are sent as %2F.
+    revision = (parts["revision"] or "main").replace("/", "%2F")
+    return f"datasets/{parts['repo']}/resolve/{revision}/{parts['path']}"
+
+
+def hub_url(key: str) -> str:
+    """The URL of a file of the hub: the inverse of `hub_key`."""
+    repo, revision, path = _parts(key)
+    return f"hf://datasets/{repo}{'' if revision == 'main' else f'@{revision}'}/{path}"
+
+
+def _parts(key: str) -> tuple[str, str, str]:
+    """Repository, revision and path of a key."""
+    parts = _KEY.fullmatch(key)
+    assert parts is not None, key
+    return parts[1], parts[2], parts[3]
 
 
 class HubListing:
@@ -47,10 +65,9 @@ class HubListing:
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """See `Client.names`."""
-        parts = _KEY.fullmatch(prefix)
-        if parts is None:
-            return []
-        repo, revision, path = parts.groups()
+        if not _KEY.fullmatch(prefix):
+            return []  # a pattern for repositories
+        repo, revision, path = _parts(prefix)
         directory = path.rpartition("/")[0]
         root = f"datasets/{repo}/resolve/{revision}/"
         url = f"{self._endpoint}/api/datasets/{repo}/tree/{revision}/{quote(directory)}"
@@ -92,9 +109,10 @@ class HubClient(HubListing, ObstoreClient):
         self._web = web
 
     def _substitute(self, key: str) -> tuple[WebClient, str] | None:
-        if redirects_are_followed(key):
+        # obstore would escape the % of a revision once more.
+        if redirects_are_followed(key) and "%" not in _parts(key)[1]:
             return None
-        return WebClient(self._endpoint, self._web), key
+        return HubWebClient(self._endpoint, self._web), key
 
 
 class HubWebClient(HubListing, WebClient):
@@ -104,3 +122,8 @@ class HubWebClient(HubListing, WebClient):
         super().__init__(endpoint, web)
         self._endpoint = endpoint
         self._web = web
+
+    def url(self, key: str) -> str:
+        """The URL of a key."""
+        repo, revision, path = _parts(key)
+        return f"{self._endpoint}/datasets/{repo}/resolve/{revision}/{quote(path)}"

@@ -123,7 +123,7 @@ _SCHEMES = ("http", "https")
 
 def _unreachable(reason: object) -> AttemptError:
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return AttemptError(CERTIFICATE, "refused")
+        return AttemptError(f"{CERTIFICATE} ({reason.verify_message})", "refused")
     cause = reason if isinstance(reason, str) else type(reason).__name__
     if isinstance(reason, socket.gaierror):
         cause = "the host's name is not known"

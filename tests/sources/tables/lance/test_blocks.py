@@ -1,7 +1,7 @@
 """Blocks of rows that are kept: always the rows asked for, within the bound, read once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,11 @@ class Table:
         self.width = width
         self.damaged = set(damaged)
         self.reads = []
+        self.before_take = lambda: None
 
     def take(self, ids, names):
+        before_take, self.before_take = self.before_take, lambda: None
+        before_take()
         assert names == NAMES
         assert len(ids)
         assert (np.diff(ids) > 0).all()
@@ -164,3 +167,46 @@ def test_who_waits_for_a_block_that_is_damaged_gets_rows_all_the_same():
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(read, range(600, 604)))
+
+
+def test_threads_that_read_first_agree_on_the_size_of_blocks():
+    table = Table(10_000, width=20)
+    cache = table.cache(64 << 20)
+
+    def other_reads_first():
+        table.width = 100  # wider rows: smaller blocks
+        check(cache, [0])
+        check(cache, range(0, 10_000, 100))
+        table.width = 20
+
+    table.before_take = other_reads_first
+    check(cache, [5])
+    check(cache, range(0, 10_000, 100))
+
+
+def test_a_block_that_was_used_up_is_fetched_anew_by_another_thread():
+    table = Table(200_000)
+    cache = table.cache(64 << 20)
+    check(cache, [0])
+    is_under_way, is_over = Event(), Event()
+
+    def other_waits():
+        is_under_way.set()
+        assert is_over.wait(60)
+
+    def other_begins():  # after the first of two reads, whose blocks are used up
+        table.before_take = other_waits
+        others.append(pool.submit(check, cache, [3]))
+        assert is_under_way.wait(60)
+
+    def after_one_read():
+        table.before_take = other_begins
+
+    others = []
+    with ThreadPoolExecutor(1) as pool:
+        table.before_take = after_one_read
+        try:
+            check(cache, range(40_000))
+        finally:
+            is_over.set()
+        others[0].result(60)

@@ -11,7 +11,7 @@ A batch's columns are converted once, and rows are gathered batch by batch, neve
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -149,7 +149,8 @@ class BlockCache:
         ascending, back = np.unique(ids, return_inverse=True)
         batch = self._take(ascending, names)
         if size is None:
-            self._block_rows[names] = self._size_of_blocks(batch)
+            # The first of several threads decides: blocks are cached by their numbers.
+            self._block_rows.setdefault(names, self._size_of_blocks(batch))
         return BatchRows([RowBatch(batch)], np.zeros(len(ids), np.int64), back)
 
     def _size_of_blocks(self, sample: pa.RecordBatch) -> int:
@@ -198,10 +199,14 @@ class BlockCache:
 
     def _look_up(
         self, names: Names, num_rows: Mapping[int, int]
-    ) -> tuple[dict[int, RowBatch], set[int], dict[int, Future[RowBatch | None]]]:
+    ) -> tuple[
+        dict[int, RowBatch],
+        dict[int, Future[RowBatch | None]],
+        dict[int, Future[RowBatch | None]],
+    ]:
         """Blocks in the cache, those to be fetched here, and those that other threads fetch now."""
         blocks: dict[int, RowBatch] = {}
-        missing: set[int] = set()
+        missing: dict[int, Future[RowBatch | None]] = {}
         in_flight: dict[int, Future[RowBatch | None]] = {}
         with self._lock:
             for number, count in num_rows.items():
@@ -213,8 +218,7 @@ class BlockCache:
                 elif key in self._in_flight:
                     in_flight[number] = self._in_flight[key]
                 elif self._is_worth_it(key, count):
-                    self._in_flight[key] = Future()
-                    missing.add(number)
+                    missing[number] = self._in_flight[key] = Future()
         return blocks, missing, in_flight
 
     def _fetch(
@@ -237,12 +241,15 @@ class BlockCache:
                 self._add((names, number), rows, num_rows[number])
                 start += len(span)
 
-    def _fail(self, names: Names, numbers: Collection[int]) -> None:
-        """Release the threads that wait for blocks which were not fetched after all."""
-        with self._lock:
-            futures = [self._in_flight.pop((names, number), None) for number in numbers]
-        for future in futures:
-            if future is not None:
+    def _fail(self, names: Names, missing: Mapping[int, Future[RowBatch | None]]) -> None:
+        """Release the threads that wait for blocks which were not fetched after all.
+
+        One that was fetched may be used up by now, and in flight for another thread.
+        """
+        for number, future in missing.items():
+            if not future.done():
+                with self._lock:
+                    del self._in_flight[names, number]
                 future.set_result(None)
 
     def _add(self, key: Key, rows: RowBatch, count: int) -> None:

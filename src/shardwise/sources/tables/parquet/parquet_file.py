@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError, ShardwiseError, StaleIndexError
+from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tables.arrow.types import field_types
-from shardwise.storage import File, FileStat
+from shardwise.storage import File, FileStat, require_same
 
 __all__ = ["FileInfo", "ParquetFile", "check_version"]
 
@@ -175,13 +175,8 @@ def check_version(file: File, stat: FileStat) -> None:
         StaleIndexError: it has changed.
         MissingShardError: it is gone.
     """
-    if not file.is_remote and (now := file.stat()) != stat:
-        raise StaleIndexError(
-            f"the file has changed since the table was opened: it had {stat.num_bytes} bytes "
-            f"(modified at {stat.mtime_ns} ns), and has {now.num_bytes} ({now.mtime_ns} ns): "
-            "open the table anew",
-            url=file.url,
-        )
+    if not file.is_remote:
+        require_same(stat, file.stat(), file.url)
 
 
 def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:

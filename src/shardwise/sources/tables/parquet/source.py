@@ -25,7 +25,13 @@ from shardwise.sources.tables.arrow.fill import fill_nulls
 from shardwise.sources.tables.arrow.types import KEY, check_names, expand_names
 from shardwise.sources.tables.arrow.views import ArrowColumn
 from shardwise.sources.tables.parquet.fields import ColumnOptions, cast_column
-from shardwise.sources.tables.parquet.tables import TableFile, Tables, open_table, open_tables
+from shardwise.sources.tables.parquet.tables import (
+    ArrowFile,
+    TableFile,
+    Tables,
+    open_table,
+    open_tables,
+)
 from shardwise.sources.tables.parquet.urls import find_tables
 from shardwise.storage import FilePool, StorageOptions
 
@@ -172,8 +178,18 @@ class ParquetSource:
         def columns_of(group: int) -> dict[str, ArrowColumn]:
             return self._group(group, names, num_read)
 
+        # A map of a file that is cut ends the process, one that is written to shows other bytes.
+        self._check_maps(groups)
         columns = gather(names, groups, rows, columns_of, ids=ids, locate=locate)
+        self._check_maps(groups)
         return columns, num_read[0]
+
+    def _check_maps(self, groups: NDArray[np.int64]) -> None:
+        if self.tables.mapped:
+            for number in np.unique(self.tables.file_of[groups]).tolist():
+                file = self._file(number)
+                assert isinstance(file, ArrowFile)
+                file.check()
 
     def _group(
         self, group: int, names: tuple[str, ...], num_read: list[int]

@@ -77,9 +77,17 @@ class ArrowFile:
             DataError: the file is damaged.
             StaleIndexError: it is not the one that was opened.
         """
+        self.check()
+        return self._mapped()[group], 0
+
+    def check(self) -> None:
+        """Look at the file, before and after views of the map are read.
+
+        Raises:
+            StaleIndexError: it is not the one that was opened.
+            MissingShardError: it is gone.
+        """
         check_version(self._file, self._stat)
-        batch = self._mapped()[group]
-        return batch, 0
 
     def _mapped(self) -> list[pa.RecordBatch]:
         if self._batches is None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from shardwise.errors import DataError
 from shardwise.sources.tar.index.index_file import IndexHeader
-from shardwise.storage import FileStat, is_local
+from shardwise.storage import FileStat, described, is_local
 
-__all__ = ["changed", "described", "fits", "require_end", "unfinished"]
+__all__ = ["changed", "fits", "require_end", "unfinished"]
 
 
 def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
@@ -24,16 +22,6 @@ def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
     if not stat.etag and not stat.mtime_ns and not is_local(url):
         return True
     return header.mtime_ns == stat.mtime_ns
-
-
-def described(stat: FileStat) -> str:
-    """A version of a shard, for messages: "1,024 bytes, changed 2026-05-04 09:08:07.5 UTC"."""
-    size = f"{stat.num_bytes:,} bytes"
-    if stat.etag:
-        return f"{size}, ETag {stat.etag}"
-    changed = datetime.fromtimestamp(stat.mtime_ns // 10**9, UTC)
-    fraction = f".{stat.mtime_ns % 10**9:09d}".rstrip("0").rstrip(".")
-    return f"{size}, changed {changed:%Y-%m-%d %H:%M:%S}{fraction} UTC"
 
 
 def changed(header: IndexHeader, stat: FileStat) -> str:

@@ -21,7 +21,7 @@ from shardwise.cores import usable_cores
 from shardwise.errors import ShardwiseError, StaleIndexError, StorageError
 from shardwise.parallel import in_processes, in_threads
 from shardwise.shown import base_name, shown
-from shardwise.sources.tar.index.acceptance import described, require_end
+from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
@@ -31,7 +31,7 @@ from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.sources.tar.scan.members import Members, scan_members
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
-from shardwise.storage import File, FileStat, StorageOptions, is_local
+from shardwise.storage import File, FileStat, StorageOptions, described, is_local
 
 __all__ = ["BuildResult", "build_index", "build_indexes", "index_for", "index_of", "with_digests"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
-from shardwise.sources.tar.index.acceptance import described, require_end, unfinished
+from shardwise.sources.tar.index.acceptance import require_end, unfinished
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
@@ -32,10 +33,12 @@ from shardwise.storage import (
     LocalFile,
     StorageOptions,
     atomic_write,
+    described,
     expand,
     is_local,
     local_path,
     read_whole,
+    require_not_written_since,
 )
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
@@ -87,6 +90,7 @@ class ListedShards:
         self.url = local_path(url) if is_local(url) else url
         self._store = store
         self._version = ""
+        self._opened_ns = time.time_ns()
         self._set_content()
 
     def _set_content(self) -> None:
@@ -118,7 +122,8 @@ class ListedShards:
         self.content = content
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "_store": self._store, "_version": self._version}
+        names = ("url", "_store", "_version", "_opened_ns")
+        return {name: self.__dict__[name] for name in names}
 
     def __getattr__(self, name: str) -> Any:
         # Of a pickled one, whatever is read first reads the file: errors then come from a read,
@@ -182,6 +187,8 @@ class ListedShards:
             raise self._stale(url, f"it lists {length:,} bytes, there are {described(stat)}")
         if stat.etag and tag_says_etag(tag) and tag_of(stat) != tag:
             raise self._stale(url, f"it lists another ETag than there is ({described(stat)})")
+        if tag_of(stat) != tag:
+            require_not_written_since(self._opened_ns, stat, url)
         if save:
             # Refuses an index that does not fit; of a copy with another time, the headers are
             # compared: see `IndexStore.load`.

@@ -151,17 +151,17 @@ class ManifestBuilder:
                         f"the query of {shown(url)!r} may name the shard, or be a signature, and "
                         "is not kept: give shards whose paths name them"
                     )
-            if shown(path) != path:
-                raise ValueError(
-                    f"{shown(url)!r} has a user or a password in it, which a manifest does not "
-                    "keep: give them as the store's credentials"
-                )
             base = without_query(self.path)
             base = base[: base.rfind("/") + 1]
         name = path.removeprefix(base) if path.startswith(base) else path
         if name != path and not _is_placed(name, base, path):
             # Such as a name that begins with "~", or that looks like a URL.
             name = path
+        if not is_local(url) and shown(name) != name:
+            raise ValueError(
+                f"{shown(url)!r} has a user or a password in it, which a manifest does not keep: "
+                "write the manifest beside its shards, or give them as the store's credentials"
+            )
         return name
 
 

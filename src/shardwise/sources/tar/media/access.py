@@ -17,7 +17,7 @@ from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.media.build import open_sidecar
 from shardwise.sources.tar.media.sidecar import MediaSidecar
 from shardwise.storage import FilePool
-from shardwise.storage.read import read_files
+from shardwise.storage.file_pool import read_files
 
 if TYPE_CHECKING:
     from shardwise.sources.tar.index.index_store import IndexStore

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
-from shardwise.sources.tar.index.acceptance import described, fits
+from shardwise.sources.tar.index.acceptance import fits
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.items import ShardPart
 from shardwise.sources.tar.index.listed import ListedShards
 from shardwise.sources.tar.index.shard_index import ShardIndex, keys_of_one_length
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.storage import FileStat, max_open_files
+from shardwise.storage import FileStat, described, max_open_files
 
 __all__ = ["OffsetTable", "ShardSet"]
 
@@ -147,7 +147,7 @@ class ShardSet:
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
     does not pickle: the parts do.
 
-    `pin` is called with a listed shard's URL and version when it is first used.
+    `pin` is called with the URL and version of a listed or local shard when it is first used.
 
     Attributes:
         manifest: the shards with their counts.
@@ -251,7 +251,8 @@ class ShardSet:
         url, num_samples = part.urls[place], part.sizes.item(place)
         # The first look at a listed shard holds it against its entry, before its index is used.
         opened = part.stat(place)
-        if opened.etag and shard not in self._checked and isinstance(part, ListedShards):
+        is_pinned = bool(opened.etag) and not isinstance(part, ListedShards)
+        if shard not in self._checked and not is_pinned:
             self._pin(url, opened)
         index = part.unsaved.get(place)
         if index is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from shardwise.errors import DataError
 from shardwise.shown import in_command
+from shardwise.storage import is_local
 
 __all__ = ["refuse_compressed", "refuse_compressed_start"]
 
@@ -38,8 +39,11 @@ def refuse_compressed_start(start: bytes, url: str) -> None:
 
 
 def _refusal(what: str, url: str) -> DataError:
+    unpack = f"with `{what} -d {in_command(url)}`"
+    if not is_local(url):
+        unpack = "there, or turn it off that the server compresses what it sends (Content-Encoding)"
     return DataError(
-        f"the shard is compressed ({what}): single samples can't be read from it; unpack it with "
-        f"`{what} -d {in_command(url)}` (images and video are compressed already)",
+        f"the shard is compressed ({what}): single samples can't be read from it; unpack it "
+        f"{unpack} (images and video are compressed already)",
         url=url,
     )

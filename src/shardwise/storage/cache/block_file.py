@@ -1,4 +1,4 @@
-"""The format of a block on disk: bytes of one version of one file, with digests.
+"""A block's file: bytes of one version of one file, with digests; a locked part until it is whole.
 
     payload | a digest of each 64 KiB of it | BlockInfo as JSON | footer of 32 bytes
 
@@ -8,28 +8,37 @@ everything behind the payload, and the name.
 
 from __future__ import annotations
 
+import enum
+import errno
+import fcntl
 import hashlib
 import json
+import os
 import re
 import struct
 import zlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 __all__ = [
     "BLOCK_NAME",
     "CHUNK_BYTES",
     "BlockInfo",
+    "BlockLock",
+    "LockDenied",
     "block_name",
     "chunk_digests",
     "digest",
-    "digest_values",
+    "holds_bytes",
+    "make_part",
     "parse_trailer",
+    "require_space",
     "space_of",
     "trailer",
     "trailer_bytes",
     "version_id",
+    "write_at",
 ]
 
 CHUNK_BYTES = 64 << 10
@@ -38,6 +47,7 @@ BLOCK_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}\.block")
 _MAGIC = b"swblock1"
 # Magic, bytes of the payload, bytes of the JSON, bytes of a chunk, digest.
 _FOOTER = struct.Struct("<8sQIIQ")
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _PAGE = 4096
 # Roughly the size of a directory's entry.
 _ENTRY_BYTES = 128
@@ -55,8 +65,7 @@ def _find_digest() -> tuple[str, Callable[[Any], int]]:
 _DIGEST_NAME, digest = _find_digest()
 
 
-@dataclass(frozen=True)
-class BlockInfo:
+class BlockInfo(NamedTuple):
     """The place of a block's payload: file, version and offset.
 
     Attributes:
@@ -94,16 +103,10 @@ def space_of(num_bytes: int) -> int:
     return -(-num_bytes // _PAGE) * _PAGE + _ENTRY_BYTES
 
 
-def chunk_digests(payload: memoryview) -> bytes:
-    """The digests of a payload, eight bytes each."""
+def chunk_digests(payload: memoryview) -> list[int]:
+    """The digests of a payload's chunks."""
     starts = range(0, len(payload), CHUNK_BYTES)
-    digests = [digest(payload[start : start + CHUNK_BYTES]) for start in starts]
-    return struct.pack(f"<{len(digests)}Q", *digests)
-
-
-def digest_values(digests: bytes) -> tuple[int, ...]:
-    """The digests as numbers."""
-    return struct.unpack(f"<{len(digests) // 8}Q", digests)
+    return [digest(payload[start : start + CHUNK_BYTES]) for start in starts]
 
 
 def trailer_bytes(info: BlockInfo) -> int:
@@ -111,10 +114,11 @@ def trailer_bytes(info: BlockInfo) -> int:
     return -(-info.num_bytes // CHUNK_BYTES) * 8 + len(_json(info)) + _FOOTER.size
 
 
-def trailer(name: str, info: BlockInfo, digests: bytes) -> bytes:
+def trailer(name: str, info: BlockInfo, digests: Sequence[int]) -> bytes:
     """Everything behind a payload: digests, info, footer."""
     text = _json(info)
-    head = digests + text + _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)[:-8]
+    footer = _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)
+    head = struct.pack(f"<{len(digests)}Q", *digests) + text + footer[:-8]
     return head + struct.pack("<Q", digest(name.encode() + head))
 
 
@@ -148,8 +152,70 @@ def parse_trailer(
     if len(tail) != length or digest(name.encode() + tail[:-8]) != tail_digest:
         return None
     info = BlockInfo(**json.loads(tail[digests_bytes : digests_bytes + text_bytes]))
-    return info, digest_values(tail[:digests_bytes])
+    return info, struct.unpack(f"<{digests_bytes // 8}Q", tail[:digests_bytes])
 
 
 def _json(info: BlockInfo) -> bytes:
-    return json.dumps(asdict(info), separators=(",", ":")).encode()
+    return _ENCODER.encode(info._asdict()).encode()
+
+
+@dataclass
+class BlockLock:
+    """The right to fetch a block; its holder must end it by `publish` or `abandon`.
+
+    Attributes:
+        name: the block's name.
+        info: its place in the file.
+        fd: the part file, locked.
+        num_bytes_on_disk: counted against the cache's limit.
+        is_over: whether it was published or abandoned.
+    """
+
+    name: str
+    info: BlockInfo
+    fd: int
+    num_bytes_on_disk: int
+    is_over: bool = False
+
+
+class LockDenied(enum.Enum):
+    """Why a block can't be locked."""
+
+    THERE = enum.auto()  # it is in the cache by now
+    BUSY = enum.auto()  # another thread or process is fetching it
+    FULL = enum.auto()  # there is no room, or the disk refuses it
+
+
+def make_part(path: str, num_bytes: int) -> int:
+    """Create a part file, locked, already of its final length."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, num_bytes)
+    except BaseException:
+        os.unlink(path)  # noqa: PTH108
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of some bytes at an offset of a file."""
+    while data:
+        num_written = os.pwrite(fd, data, offset)
+        data, offset = data[num_written:], offset + num_written
+
+
+def holds_bytes(path: str) -> bool:
+    """Whether a file exists and is not empty."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_size > 0  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+
+
+def require_space(folder: str, num_bytes: int) -> None:
+    """Raise ENOSPC, before the bytes are fetched, if the disk has no room for them."""
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < num_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.coalesce import coalesced_batches, num_coalesced
+from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest

@@ -19,9 +19,9 @@ from shardwise.storage import FileStat, StorageOptions
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as cache_module
 from shardwise.storage.cache import file as file_module
-from shardwise.storage.cache.block_lock import BlockLock
+from shardwise.storage.cache.block_file import BlockLock
 from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.stream import stream_blocks
+from shardwise.storage.cache.fetch import stream_blocks
 from shardwise.storage.open import open_file
 from tests.support.remote_shards import put_shards
 from tests.support.servers import S3Server
