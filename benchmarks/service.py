@@ -40,7 +40,7 @@ from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tls import TlsFiles
 from shardwise.serving.token import make_token, read_token
-from shardwise.serving.transports import AddressedTransport, listen
+from shardwise.serving.transports import connect_to, listen
 
 ROWS, SHAPE = 64, (3, 224, 224)
 NUM_BYTES = ROWS * 3 * 224 * 224
@@ -87,7 +87,7 @@ def large(sock: socket.socket) -> None:
 def batch_server(pipe: Connection, transport: str, token: bytes | None, cert: str | None) -> None:
     """Serve batches, and tell the CPU when asked for it."""
     tls = None if cert is None else TlsFiles(cert)
-    listener = listen(transport, "127.0.0.1", 0, tls=tls)
+    listener = listen(transport, "127.0.0.1", 0, files=tls)
     server = BatchServer(listener, dataset=data(), token=token)
     server.start()
     pipe.send(server.address)
@@ -159,8 +159,8 @@ def _service(
     process.start()
     address: str = ours.recv()
     builder = BatchBuilder(data())
-    ways = AddressedTransport((address,), tls=cert and TlsFiles(ca=cert))
-    executor = ServiceExecutor(builder, (address,), token_file=token_file, transport=ways)
+    connect = connect_to((address,), files=cert and TlsFiles(ca=cert))
+    executor = ServiceExecutor(builder, (address,), token_file=token_file, connect=connect)
     request = BatchRequest(0, 0, np.arange(ROWS, dtype=np.int64))
     batches = executor.run(request for _ in range(count + 20))
 

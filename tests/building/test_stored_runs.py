@@ -123,7 +123,7 @@ def test_copies_are_made_by_threads_and_other_samples_by_processes(tmp_path, mon
     def refuse(*_args, **_options):
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("shardwise.building.local_workers.ProcessPoolExecutor", refuse)
+    monkeypatch.setattr("shardwise.building.workers.ProcessPoolExecutor", refuse)
     options["num_workers"] = 3
     sw.build(source, tmp_path / "threads" / "{shard:02d}.tar", **options)
     assert shards_of(tmp_path / "threads") == shards_of(tmp_path / "alone")

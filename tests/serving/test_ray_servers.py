@@ -115,7 +115,7 @@ def test_a_hundred_kills_that_ray_repairs_lose_and_double_nothing(cluster: RayCl
     [
         ({}, "give the addresses"),
         ({"addresses": "a:1", "ray": 1}, "not both"),
-        ({"ray": 0}, "1 or more"),
+        ({"ray": 0}, "at least 1"),
         ({"ray": 1, "token_file": "x"}, "token_file"),
         ({"addresses": "a:1", "name": "x"}, "servers on Ray"),
         ({"ray": 1, "ray_options": {"num_cpus": -1}}, "num_cpus"),

@@ -23,12 +23,11 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.serving import greeting, server
+from shardwise.serving import greeting, server, tcp
 from shardwise.serving.addresses import host_and_port
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.frames import _PREFIX
 from shardwise.serving.server import BatchServer
-from shardwise.serving.tcp import TcpTransport
 from shardwise.serving.token import read_token
 from shardwise.serving.transports import listen
 from shardwise.serving.version import VersionWord
@@ -682,19 +681,16 @@ def test_a_batch_that_is_kept_is_not_overwritten(
     assert all((batch == batch[:, :1, :1]).all() for batch in kept)
 
 
-def test_a_transport_is_three_methods() -> None:
+def test_a_program_may_bring_its_own_function_that_connects() -> None:
     data = dataset()
     sent: list[int] = []
 
-    class Counted(TcpTransport):
-        def connect(self, address: str, *, timeout_s: float) -> Any:
-            sent.append(1)
-            return super().connect(address, timeout_s=timeout_s)
+    def connect(address: str, *, timeout_s: float) -> tcp.TcpConnection:
+        sent.append(1)
+        return tcp.connect(address, timeout_s=timeout_s)
 
     with serving(data) as servers:
-        executor = ServiceExecutor(
-            BatchBuilder(data), tuple(addresses(servers)), transport=Counted()
-        )
+        executor = ServiceExecutor(BatchBuilder(data), tuple(addresses(servers)), connect=connect)
         assert len(list(executor.run(iter([BatchRequest(0, 0, np.arange(3))])))) == 1
         executor.close()
     assert sent == [1]

@@ -21,8 +21,8 @@ import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.server import BatchServer
-from shardwise.serving.tls import TlsFiles, TlsListener, TlsTransport
-from shardwise.serving.transports import AddressedTransport, listen
+from shardwise.serving.tls import TlsFiles, TlsListener, connect
+from shardwise.serving.transports import connect_to, listen
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
 from tests.support.certificates import Authority
@@ -50,7 +50,7 @@ def dataset() -> sw.Dataset:
 def serving(cert: Path | None, ca: Path | None = None) -> Iterator[str]:
     """A server of `dataset()`; its address."""
     tls = None if cert is None else TlsFiles(str(cert), ca=ca and str(ca))
-    server = BatchServer(listen("tcp", "127.0.0.1", 0, tls=tls), dataset=dataset())
+    server = BatchServer(listen("tcp", "127.0.0.1", 0, files=tls), dataset=dataset())
     server.start()
     try:
         yield server.address
@@ -96,8 +96,8 @@ def test_a_record_that_was_changed_on_the_way_ends_the_connection_as_a_network_e
 
     server = threading.Thread(target=serve)
     server.start()
-    transport = TlsTransport(TlsFiles(ca=str(authority.ca)))
-    client = transport.connect(listener.address, timeout_s=60)
+    files = TlsFiles(ca=str(authority.ca))
+    client = connect(listener.address, files, timeout_s=60)
     client.receive_into(memoryview(bytearray(2)))
     record = b"\x17\x03\x03\x00\x20" + bytes(32)
     assert socket.socket.send(client._sock, record) == len(record)
@@ -120,8 +120,8 @@ def test_a_client_that_resets_its_connection_at_once_is_passed_over(authority: A
 
     def send() -> None:
         with suppress(OSError):  # of a listener that was closed
-            transport = TlsTransport(TlsFiles(ca=str(authority.ca)))
-            connection = transport.connect(listener.address, timeout_s=60)
+            files = TlsFiles(ca=str(authority.ca))
+            connection = connect(listener.address, files, timeout_s=60)
             connection.send([b"ok"])
             connection.close()
 
@@ -148,7 +148,7 @@ def test_it_conforms(authority: Authority) -> None:
         tls = TlsFiles(ca=str(authority.ca))
         check_executor(
             lambda builder: ServiceExecutor(
-                builder, (one, other), transport=AddressedTransport((one, other), tls=tls)
+                builder, (one, other), connect=connect_to((one, other), files=tls)
             ),
             BatchBuilder(dataset(), seed=3),
         )
@@ -267,7 +267,7 @@ def test_both_directions_at_once_and_an_end_that_wakes_who_waits(authority: Auth
 
     acceptor = threading.Thread(target=accept)
     acceptor.start()
-    client = TlsTransport(TlsFiles(ca=str(authority.ca))).connect(listener.address, timeout_s=60)
+    client = connect(listener.address, TlsFiles(ca=str(authority.ca)), timeout_s=60)
     acceptor.join()
     rng = np.random.default_rng(0)
     sent = [rng.integers(0, 256, size, dtype=np.uint8) for size in (1, 0, 70_000, 9_000_000)]
@@ -320,7 +320,7 @@ def test_the_commands_of_the_page_make_certificates(
     for command in commands:
         subprocess.run(command, check=True, capture_output=True)
     files = TlsFiles("server.pem", "server.key")
-    server = BatchServer(listen("tcp", "127.0.0.1", 0, tls=files), dataset=dataset())
+    server = BatchServer(listen("tcp", "127.0.0.1", 0, files=files), dataset=dataset())
     server.start()
     for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
         check_epoch(sw.service(address, tls_ca="ca.pem"))

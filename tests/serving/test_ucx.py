@@ -14,7 +14,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.serving import ucx
-from shardwise.serving.ucx import UcxListener, UcxTransport
+from shardwise.serving.ucx import UcxListener, connect
 from shardwise.serving.ucx_worker import UcxWorker
 from tests.support.transports import token_for, use_transport
 
@@ -24,7 +24,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.listener = UcxListener("127.0.0.1", 0)
-        self.client = UcxTransport().connect(self.listener.address, timeout_s=60)
+        self.client = connect(self.listener.address, timeout_s=60)
         self.server = self.listener.accept()
         self.server.limit(60)
         self.server.set_remote_endpoint(self.client.local_endpoint)
@@ -193,10 +193,10 @@ def test_a_client_that_goes_while_the_server_connects_to_it_ends_no_server(trans
 _FORK = """
 import gc, os, sys, threading
 import numpy as np
-from shardwise.serving.ucx import UcxListener, UcxTransport
+from shardwise.serving.ucx import UcxListener, connect
 
 listener = UcxListener("127.0.0.1", 0)
-client = UcxTransport().connect(listener.address, timeout_s=60)
+client = connect(listener.address, timeout_s=60)
 server = listener.accept()
 server.set_remote_endpoint(client.local_endpoint)
 client.send([b"x"])

@@ -18,12 +18,12 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
+from shardwise.serving import ucx
 from shardwise.serving.batches import encode_request
 from shardwise.serving.frames import FrameError, Kind, Limits, encoded, read_frame, write
 from shardwise.serving.server import BatchServer
 from shardwise.serving.token import new_nonce, proof, read_token
 from shardwise.serving.transports import listen
-from shardwise.serving.ucx import UcxTransport
 from shardwise.serving.version import PYTHON, VersionWord, builder_options
 from shardwise.testing import assert_batches_equal
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
@@ -58,7 +58,7 @@ def outcome(
     Its proof covers `vouches_for(its endpoint)`, by default what it gives.
     """
     builder = BatchBuilder(module_of(folder / "served.py").dataset())
-    with closing(UcxTransport().connect(servers.addresses[0], timeout_s=60)) as connection:
+    with closing(ucx.connect(servers.addresses[0], timeout_s=60)) as connection:
         nonce, endpoint = new_nonce(), connection.local_endpoint
         write(connection, Kind.HELLO, 0, encoded({"protocol": 2, "nonce": nonce}))
         other = read_frame(connection, LIMITS).body["nonce"]

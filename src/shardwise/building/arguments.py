@@ -7,6 +7,7 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
+from shardwise.arguments import check_function
 from shardwise.building.inputs import Input
 from shardwise.plan.arguments import whole
 from shardwise.shown import shown
@@ -14,7 +15,6 @@ from shardwise.storage import is_local, local_path
 
 __all__ = [
     "check_arguments",
-    "check_media",
     "check_ray",
     "check_place",
     "inputs_per_shard",
@@ -96,28 +96,21 @@ def _real(root: str) -> str:
     return os.path.realpath(root) if is_local(root) else root.rstrip("/")
 
 
-def check_arguments(order: Any, on_error: Any, map_: Any, filter_: Any) -> None:
+def check_arguments(
+    suffix: str, order: Any, on_error: Any, map_: Any, filter_: Any, *, media: bool
+) -> None:
     """Refuse arguments that are none of the choices, or no functions.
 
     Raises:
-        ValueError: no such choice.
+        ValueError: no such choice, or sidecars of Parquet shards, which have none.
         TypeError: no function.
     """
     if order not in (None, "window", "full"):
         raise ValueError(f"order={order!r}: None for the source's order, 'window' or 'full'")
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error={on_error!r}: 'raise' or 'record'")
-    for name, function in (("map", map_), ("filter", filter_)):
-        if function is not None and not callable(function):
-            raise TypeError(f"{name}={function!r:.40}: a function of a sample or item")
-
-
-def check_media(suffix: str, *, media: bool) -> None:
-    """Refuse sidecars of shards that have none.
-
-    Raises:
-        ValueError: they are asked for of Parquet shards.
-    """
+    check_function("map", map_)
+    check_function("filter", filter_)
     if media and suffix != ".tar":
         raise ValueError(
             f"media=True: only tar shards have sidecars of frames, and these end in {suffix!r}; "

@@ -13,21 +13,18 @@ from typing import Any, Literal
 from shardwise.arguments import path_text
 from shardwise.building.arguments import (
     check_arguments,
-    check_media,
     check_place,
     check_ray,
     inputs_per_shard,
     split_pattern,
 )
-from shardwise.building.errors_file import write_errors
 from shardwise.building.inputs import input_of
-from shardwise.building.local_workers import local_workers
 from shardwise.building.place import Place
 from shardwise.building.ray_workers import ray_workers
 from shardwise.building.recipe import Failure, Recipe
 from shardwise.building.shard import Job, outcome_of
-from shardwise.building.state import BuildState, identity_of, load_state, save_state
-from shardwise.building.workers import Workers, hand_out
+from shardwise.building.state import BuildState, identity_of, load_state, save_state, write_errors
+from shardwise.building.workers import Workers, hand_out, local_workers
 from shardwise.cores import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.errors import StateError
@@ -132,8 +129,7 @@ def build(
     began = time.perf_counter()
     inputs = input_of(source)
     root, name, suffix = split_pattern(path_text("pattern", pattern))
-    check_arguments(order, on_error, map, filter)
-    check_media(suffix, media=media)
+    check_arguments(suffix, order, on_error, map, filter, media=media)
     if isinstance(source, Dataset):
         check_place(root, suffix, source.manifest.urls)
     recipe = Recipe(
@@ -183,8 +179,10 @@ def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
         _refuse_foreign(job)
         state = BuildState(identity)
         save_state(place, state)
+    is_retry = retry_errors or state.generation > 0
     state.require(
-        _without_recipe(identity) if retry_errors or state.generation else identity,
+        # A retry may call other functions.
+        {name: each for name, each in identity.items() if name != "recipe" or not is_retry},
         place,
         retries=retry_errors,
     )
@@ -330,8 +328,3 @@ def _refuse_foreign(job: Job) -> None:
             f"{shown(job.place.url(found[0]))!r} exists, and no build.json says that a build made "
             "it: give another directory, or remove it"
         )
-
-
-def _without_recipe(identity: dict[str, Any]) -> dict[str, Any]:
-    """An identity for a retry, which may call other functions."""
-    return {name: value for name, value in identity.items() if name != "recipe"}

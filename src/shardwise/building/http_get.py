@@ -206,8 +206,8 @@ def _tls_context() -> ssl.SSLContext:
     return context
 
 
-class _Source:
-    """A socket as `HTTPResponse` takes it."""
+class _Source(io.RawIOBase):
+    """What a socket receives, as `HTTPResponse` takes it; each wait is cut at one deadline."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
@@ -215,15 +215,7 @@ class _Source:
 
     def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - it is always "rb"
         """The bytes that arrive until the deadline."""
-        return io.BufferedReader(_Arriving(self._connection, self._deadline))
-
-
-class _Arriving(io.RawIOBase):
-    """What a socket receives; each wait is cut at one deadline for all."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        self._deadline = deadline
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         """True: `io.RawIOBase` says False."""

@@ -35,27 +35,27 @@ class Input(Protocol):
 
     def mean_bytes(self) -> float:
         """Stored bytes of an input; 0 where they are unknown."""
-        ...
+        return 0.0
 
     def sizes(self) -> NDArray[np.int64]:
         """Inputs a shard, int64 `[shards]`, for an order by windows."""
-        ...
+        return np.array([len(self)], np.int64)
 
-    def url_of(self, number: int) -> str | None:
+    def url_of(self, number: int) -> str | None:  # noqa: ARG002 - by default inputs have no shard
         """The shard of an input; None where it has none."""
-        ...
+        return None
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """Inputs by number: (number, sample or item), or (number, the DataError that it is)."""
         ...
 
-    def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:
+    def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:  # noqa: ARG002
         """Inputs as they stand in tar shards; None where they must be read."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class DatasetInput:
+class DatasetInput(Input):
     """The samples of a dataset, decoded and mapped as it says."""
 
     samples: Dataset
@@ -118,7 +118,7 @@ class DatasetInput:
 
 
 @dataclass(frozen=True)
-class ItemsInput:
+class ItemsInput(Input):
     """The items of a sequence, such as paths or URLs, which a function makes samples of."""
 
     items: Sequence[Any]
@@ -130,26 +130,10 @@ class ItemsInput:
         """Of what the items are."""
         return _digest([described_function(item) for item in self.items])
 
-    def mean_bytes(self) -> float:
-        """Unknown."""
-        return 0.0
-
-    def sizes(self) -> NDArray[np.int64]:
-        """One shard."""
-        return np.array([len(self.items)], np.int64)
-
-    def url_of(self, number: int) -> str | None:  # noqa: ARG002 - items have no shard
-        """None."""
-        return None
-
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """See `Input.read`."""
         for number in ids.tolist():
             yield number, self.items[number]
-
-    def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:  # noqa: ARG002 - none is
-        """None."""
-        return None
 
 
 def input_of(source: Any) -> Input:

@@ -39,14 +39,14 @@ class ParquetShard:
         self._num_bytes = 0
         self._writer: Any = None
 
-    def encode(self, sample: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The values of a row."""
+    def encode(self, sample: dict[str, Any]) -> tuple[str, Any]:
+        """A sample's key, and what `add` takes: the values of a row."""
         key = sample["__key__"]
         if not isinstance(key, str):
             raise TypeError(f"'__key__' must be a str, not {key!r}")
         return key, {name: _value(name, value) for name, value in sample.items()}
 
-    def add(self, encoded: dict[str, Any]) -> None:
+    def add(self, encoded: Any) -> None:
         """Append a row."""
         self._rows.append(encoded)
         self._num_bytes += sum(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import tee
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.building.fetch import FetchError
+from shardwise.building.fetch import Fetch, FetchError
 from shardwise.building.inputs import Input
 from shardwise.dataset.function_digest import described_function
 from shardwise.dataset.keyed_random import seeded_generator, takes_rng
@@ -32,17 +32,6 @@ _WINDOW, _MAX_LANES = 128, 64
 _LIBRARY = str(Path(__file__).parents[1])
 # An input's number; what it is; what is made of it so far, or its error; the function that did it.
 _Step = tuple[int, Any, Any, Callable[..., Any] | None]
-
-
-@runtime_checkable
-class _MapsMany(Protocol):
-    """A map function that has several inputs under way at once."""
-
-    def __call__(self, value: Any) -> Any:
-        """What is made of one input."""
-
-    def map_many(self, inputs: Iterator[Any]) -> Generator[Any, None, None]:
-        """For each input in turn what is made of it, or its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +191,8 @@ class Recipe:
         """What `map` makes of the inputs, in their order; errors stay."""
         if self.map is None:
             yield from kept
-        elif isinstance(self.map, _MapsMany):
-            # It reads ahead in one of two equal streams.
+        elif isinstance(self.map, Fetch):
+            # It has several inputs under way at once, and reads ahead in one of two equal streams.
             steps, ahead = tee(kept)
             inputs = (value for _, value, result, _ in ahead if not isinstance(result, Exception))
             with closing(self.map.map_many(inputs)) as results:
@@ -217,12 +206,10 @@ class Recipe:
                 if isinstance(result, Exception):
                     yield step
                 else:
-                    rng = (
-                        {"rng": seeded_generator(number, mix(self.seed, 0, 0))}
-                        if self._takes_rng
-                        else {}
-                    )
-                    yield number, value, _called(self.map, value, **rng), self.map
+                    options = {}
+                    if self._takes_rng:
+                        options["rng"] = seeded_generator(number, mix(self.seed, 0, 0))
+                    yield number, value, _called(self.map, value, **options), self.map
 
     def _checked(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
         """The samples that a function returned, each with a key."""

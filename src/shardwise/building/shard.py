@@ -7,7 +7,6 @@ import os
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,22 +68,6 @@ class Job:
         return any(run is not None for _, run in islice(parts, 1))
 
 
-class _Writer(Protocol):
-    """Collects the samples of one shard."""
-
-    def encode(self, sample: dict[str, Any]) -> tuple[str, Any]:
-        """A sample's key, and what `add` takes."""
-        ...
-
-    def add(self, encoded: Any) -> None:
-        """Append an encoded sample."""
-        ...
-
-    def finish(self) -> int:
-        """Make the file whole; its bytes."""
-        ...
-
-
 def make_shard(job: Job, number: int) -> Outcome:
     """Make a shard and note what became of its inputs. Equal arguments give equal bytes.
 
@@ -110,7 +93,7 @@ def make_shard(job: Job, number: int) -> Outcome:
 def _write(job: Job, number: int, path: str) -> Outcome:
     """Write the samples of a shard; without samples no file."""
     outcome = Outcome()
-    writer: _Writer | None = None
+    writer: CopyingWriter | ParquetShard | None = None
     keys: set[str] = set()
     for ids, run in job.recipe.stored(job.ids(number)):
         if run is not None and keys.isdisjoint(run.keys) and len({*run.keys}) == len(run.keys):
@@ -139,7 +122,7 @@ def _write(job: Job, number: int, path: str) -> Outcome:
     return outcome
 
 
-def _writer_of(job: Job, path: str) -> _Writer:
+def _writer_of(job: Job, path: str) -> CopyingWriter | ParquetShard:
     if job.recipe.suffix == ".tar":
         return CopyingWriter(path, media=job.recipe.media, storage=job.place.options)
     return ParquetShard(path)

@@ -1,20 +1,24 @@
-"""`build.json`: whose output a directory holds, how far it is, and what came of it."""
+"""Beside the shards: `build.json`, whose output this is and how far, and the failed inputs."""
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardwise.building.place import STATE_NAME, Place
-from shardwise.building.recipe import Recipe
+from shardwise.building.recipe import Failure, Recipe
 from shardwise.errors import DataError, StateError
 from shardwise.shown import shown
 
-__all__ = ["BuildState", "identity_of", "load_state", "save_state"]
+__all__ = ["BuildState", "identity_of", "load_state", "save_state", "write_errors"]
 
 _FORMAT = "shardwise-build"
 _VERSION = 1
+_ERRORS = ("errors.parquet", "errors.jsonl")
+_COLUMNS = ("key", "url", "index", "kind", "reason", "where")
 
 
 @dataclass(frozen=True)
@@ -117,3 +121,41 @@ def save_state(place: Place, state: BuildState) -> None:
     """Write `build.json`, whole or not at all."""
     document = {"format": _FORMAT, "version": _VERSION, **asdict(state)}
     place.write(STATE_NAME, json.dumps(document, indent=1).encode())
+
+
+def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -> str | None:
+    """Write `errors.parquet`, or `errors.jsonl` where pyarrow is not installed.
+
+    Args:
+        place: the output directory.
+        failures: the inputs that failed.
+        as_table: False for JSON in any case: beside Parquet shards, a table would be read as one.
+
+    Returns:
+        The file's name; None without failures: a file of an earlier run is then removed.
+    """
+    if not failures:
+        for name in _ERRORS:
+            if place.has(name):
+                place.remove(name)
+        return None
+    rows = [asdict(failure) for failure in failures]
+    columns = {name: [row[name] for row in rows] for name in _COLUMNS}
+    if as_table and (data := _table(columns)) is not None:
+        place.write(_ERRORS[0], data)
+        return _ERRORS[0]
+    lines = [json.dumps({name: row[name] for name in _COLUMNS}) for row in rows]
+    place.write(_ERRORS[1], ("\n".join(lines) + "\n").encode())
+    return _ERRORS[1]
+
+
+def _table(columns: dict[str, list[Any]]) -> bytes | None:
+    """The bytes of a Parquet file; None without pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return None
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()

@@ -2,17 +2,38 @@
 
 `Workers` is what processes of this machine and a Ray cluster have in common. It knows numbers of
 shards; which are to be made, their order and the end of a build are decided here and above, once.
+
+On this machine workers are spawned processes, threads, or this process itself. Samples that are
+copied as they stand are copied by threads: reading and writing release the GIL, and a process takes
+0.3 CPU seconds to start, in which a thread copies 500 MB.
 """
 
 from __future__ import annotations
 
+import os
+import pickle
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, Protocol
 
+from shardwise.building.place import Place
+from shardwise.building.recipe import Outcome
+from shardwise.building.shard import Job, make_shard
+from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.errors import WorkerError
 
-__all__ = ["AHEAD", "Workers", "WorkerDiedError", "hand_out"]
+__all__ = ["AHEAD", "WorkerDiedError", "Workers", "hand_out", "local_workers"]
 
 # Shards that are handed out beyond those that are being made: no worker waits.
 AHEAD = 2
@@ -99,3 +120,152 @@ def _refuse_deaths(lost: dict[int, WorkerDiedError], deaths: Counter[int], advic
         f"build: worker processes died {_MAX_DEATHS} times while they made shard {names} "
         f"({lost[fatal[0]]}), maybe for lack of memory: {advice}"
     )
+
+
+@contextmanager
+def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
+    """Workers until the block ends; shards that are being made then are finished.
+
+    Args:
+        job: the build.
+        num_workers: processes, or threads for copies; 0 for this thread.
+
+    Raises:
+        TypeError: a function can't be pickled.
+    """
+    if not num_workers:
+        yield _ThisProcess(job)
+        return
+    workers = (_Threads if job.copies() else _Processes)(job, num_workers)
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+class _ThisProcess:
+    """Makes each shard where it is handed out."""
+
+    limit = 1
+    advice = ""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._done: dict[int, BaseException | None] = {}
+
+    def submit(self, number: int) -> None:
+        make_shard(self._job, number)
+        self._done[number] = None
+
+    def wait(self) -> dict[int, BaseException | None]:
+        done, self._done = self._done, {}
+        return done
+
+
+class _Threads:
+    """Threads of this process."""
+
+    advice = ""
+
+    def __init__(self, job: Job, num_workers: int) -> None:
+        self.limit = num_workers + AHEAD
+        self._job = job
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="shardwise-build")
+        self._running: dict[Future[Outcome], int] = {}
+
+    def submit(self, number: int) -> None:
+        self._running[self._pool.submit(make_shard, self._job, number)] = number
+
+    def wait(self) -> dict[int, BaseException | None]:
+        done = wait(self._running, return_when=FIRST_COMPLETED).done
+        return {self._running.pop(future): future.exception() for future in done}
+
+    def close(self) -> None:
+        """End the threads, after the shards that they are making."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _Processes:
+    """A pool of processes. One that dies takes the pool down, and a new pool follows."""
+
+    def __init__(self, job: Job, num_workers: int) -> None:
+        self.limit = num_workers + AHEAD
+        self.advice = (
+            f"use less than num_workers={num_workers}; and if the program is a script, call it "
+            'under `if __name__ == "__main__":`'
+        )
+        self._num_workers = num_workers
+        self._start = (pickled_by_value(job), job.place, job.token, os.getpid())
+        self._pool: ProcessPoolExecutor | None = None
+        self._running: dict[Future[None], int] = {}
+
+    def submit(self, number: int) -> None:
+        self._pool = self._pool or ProcessPoolExecutor(
+            self._num_workers,
+            mp_context=get_context("spawn"),
+            initializer=_start,
+            initargs=self._start,
+        )
+        try:
+            future = self._pool.submit(_make, number)
+        except BrokenProcessPool as error:
+            # It has died since the last wait.
+            future = Future()
+            future.set_exception(error)
+        self._running[future] = number
+
+    def wait(self) -> dict[int, BaseException | None]:
+        done, others = wait(self._running, return_when=FIRST_COMPLETED)
+        if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+            # All others are told, too.
+            done |= wait(others).done
+            self.close()
+        results = {self._running.pop(future): future.exception() for future in done}
+        return {number: _as_death(error) for number, error in results.items()}
+
+    def close(self) -> None:
+        """End the processes, after the shards that they are making."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _as_death(error: BaseException | None) -> BaseException | None:
+    if isinstance(error, BrokenProcessPool):
+        return WorkerDiedError("a process of this machine ended abruptly")
+    return error
+
+
+class _State:
+    """What a worker process keeps: its build."""
+
+    def __init__(self) -> None:
+        self.pickled = b""
+        self.job: Job | None = None
+        self.joined: Any = None
+
+
+_WORKER = _State()
+
+
+def _start(pickled: bytes, place: Place, token: str, parent: int) -> None:
+    """Begin a worker: it ends with its builder, however that ends."""
+    _WORKER.joined = place.join(token)
+    _WORKER.pickled = pickled
+    builder = parent_process()
+    if builder is None or os.getppid() != parent:
+        os._exit(1)
+    watch = threading.Thread(target=_end_with, args=(builder.sentinel,), daemon=True)
+    watch.start()
+
+
+def _end_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
+
+
+def _make(number: int) -> None:
+    if _WORKER.job is None:
+        # Not in the initializer: what a function's module raises is then raised to the user.
+        _WORKER.job = pickle.loads(_WORKER.pickled)  # noqa: S301 - bytes of the builder itself
+    make_shard(_WORKER.job, number)

@@ -21,6 +21,7 @@ from shardwise.cli.options import (
     PathType,
     common_options,
     shard_options,
+    shuffle_option,
     urls_argument,
     usage_errors,
 )
@@ -96,9 +97,7 @@ class Run:
     type=click.Choice(["inline", "threads", "processes"]),
     help="Who makes the batches.  [default: chosen]",
 )
-@click.option(
-    "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
-)
+@shuffle_option
 @click.option("--batches", type=click.IntRange(min=1), help="Stop after N batches.")
 @click.option(
     "--seconds",

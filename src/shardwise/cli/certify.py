@@ -10,11 +10,17 @@ from pathlib import Path
 import click
 
 from shardwise.cli.data import open_data
-from shardwise.cli.epoch_verdict import EpochVerdict, NameSamples, verdict_of
-from shardwise.cli.legs import PlacedLine, legs_of, read_coverage
-from shardwise.cli.line_checks import mixed_lines, repeated_positions, runs_at_once
+from shardwise.cli.epoch_verdict import EpochVerdict, verdict_of
+from shardwise.cli.legs import (
+    PlacedLine,
+    legs_of,
+    mixed_lines,
+    read_coverage,
+    repeated_positions,
+    runs_at_once,
+)
 from shardwise.cli.lineage import lineage_of, without_undone
-from shardwise.cli.options import common_options, shard_options, usage_errors
+from shardwise.cli.options import common_options, shard_options
 from shardwise.cli.output import (
     clean,
     format_count,
@@ -50,27 +56,22 @@ def certify(
     """
     found = read_coverage(Path(directory))
     faults, notes = found.faults, found.notes
-    name_samples: NameSamples | None = None
-    fingerprint = None
+    data = None
     if urls:
-        from shardwise.cli.lost_samples import SampleNames
-
-        with usage_errors():
-            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        name_samples, fingerprint = SampleNames(data), data.fingerprint
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
     orders = []
     by_order = _by_order(found.lines)
     kept, joined = without_undone(by_order)
     for lines, counting in zip(by_order, kept, strict=True):
         some = lines[0].line
         verdicts = [
-            verdict_of(epoch, stretches, name_samples)
+            verdict_of(epoch, stretches, data)
             for epoch, stretches in lineage_of(legs_of(counting), joined=joined).items()
         ]
-        if fingerprint not in (None, some.fingerprint):
+        if data is not None and data.fingerprint != some.fingerprint:
             faults.append(
                 f"{plural(len(lines), 'line')}, the first of which is {lines[0].place}, of other "
-                f"data: the fingerprint is {some.fingerprint}, the data's {fingerprint}"
+                f"data: the fingerprint is {some.fingerprint}, the data's {data.fingerprint}"
             )
         for verdict in verdicts:
             verdict.faults += repeated_positions(counting, verdict.used)

@@ -1,31 +1,51 @@
-"""URLS to a dataset: of tar shards, tables or folders, or made in Python, by the names.
+"""URLS to shards, or to a dataset: of tar shards, tables or folders, or made in Python.
 
 Tar shards are what the commands are about; `info`, `plan`, `bench` and `verify` take the rest as
-well. The library is imported when data are opened.
+well. Problems of shards are found in manifests, and shown, here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import shardwise as sw
+from shardwise.cli.options import usage_errors
+from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
 from shardwise.errors import ShardwiseError
+from shardwise.shown import shown
+from shardwise.sources.records.index_json import index_urls
+from shardwise.sources.tar.check.problems import Problem, problem_of
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, manifest_files
+from shardwise.sources.tar.index.lost_shards import expand_shards
+from shardwise.sources.tar.index.shard_lists import is_shard_list
+from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path, read_whole
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
-    from shardwise.sources.protocol import Source
 
-__all__ = ["files_of", "kind_of", "open_data", "require_tar"]
+__all__ = [
+    "describe_problem",
+    "kind_of",
+    "list_shards",
+    "open_data",
+    "require_tar",
+    "write_problem",
+    "wrong_entries",
+]
 
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
 _LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _MAGIC = frozenset("*[{")
+# Kinds of which several URLS are one dataset.
+_SEVERAL = ("parquet", "mds", "tfrecord")
 _TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
@@ -59,8 +79,6 @@ def kind_of(urls: Sequence[str]) -> str:
 
 def _kind_of_index(url: str) -> str | None:
     """Whose `index.json` a file, or that of a directory, is; None if there is none."""
-    from shardwise.sources.records.index_json import index_urls
-
     try:
         document = json.loads(read_whole(index_urls(url)[0]))
     except (ShardwiseError, ValueError, RecursionError):
@@ -105,18 +123,16 @@ def require_tar(urls: Sequence[str], command: str) -> None:
         )
 
 
+@usage_errors()
 def open_data(
     urls: Sequence[str], *, index: str | None = None, accept_unfinished: bool = False
 ) -> Dataset:
     """The dataset that the URLS name.
 
     Raises:
-        click.UsageError: options of tar shards with other data, or several tables of Lance.
+        click.UsageError: options of tar shards with other data, several tables of Lance, or what
+            the library refuses of the URLS.
     """
-    import shardwise as sw
-    from shardwise.cli.shards import list_shards
-    from shardwise.sources.tar.index.listed import is_manifest_file
-
     kind = kind_of(urls)
     if kind == "tar":
         # A manifest file is opened as it is: its shards are not looked at one by one.
@@ -125,12 +141,7 @@ def open_data(
         return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
     if index is not None or accept_unfinished:
         raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
-    several: dict[str, Callable[..., Dataset]] = {
-        "parquet": sw.parquet, "mds": sw.mds, "tfrecord": sw.tfrecord,
-    }  # fmt: skip
-    if kind in several:
-        return several[kind](urls)
-    if len(urls) > 1:
+    if len(urls) > 1 and kind not in _SEVERAL:
         raise click.UsageError(f"give one of these, not {len(urls)}: each is a dataset")
     if kind == "python":
         return open_python(urls[0])
@@ -139,15 +150,63 @@ def open_data(
             f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
             "module:function, that returns sw.tokens(path, block=...)"
         )
-    one: dict[str, Callable[..., Dataset]] = {
-        "lance": sw.lance, "litdata": sw.litdata, "files": sw.files,
-    }  # fmt: skip
-    return one[kind](urls[0])
+    opener: Callable[..., Dataset] = getattr(sw, kind)
+    return opener(urls if kind in _SEVERAL else urls[0])
 
 
-def files_of(urls: Sequence[str], data: Dataset) -> dict[str, Source]:
-    """The files of Parquet or TFRecord URLS, each opened by itself; {} of other data."""
-    if kind_of(urls) not in ("parquet", "tfrecord"):
-        return {}
-    source: Any = data.source
-    return {url: open_data([url]).source for url in source.urls}
+@usage_errors()
+def list_shards(urls: Sequence[str]) -> list[str]:
+    """The shards that patterns, directories, shard lists or manifest files name, in order.
+
+    Raises:
+        MissingShardError: a pattern finds nothing.
+        DataError: a shard list is malformed.
+        click.UsageError: a shard is named twice.
+    """
+    # The source reads lists and manifests. It also refuses compressed names, which the commands
+    # report shard by shard.
+    if not any(is_shard_list(url) or is_manifest_file(url) for url in urls):
+        return expand_shards(urls)
+    return list(TarSource(urls, accept_unfinished=True).urls)
+
+
+def wrong_entries(
+    urls: Sequence[str], index_dir: str | None, known: Collection[str | None]
+) -> Iterator[Problem]:
+    """Shards that are not as the manifest files among the URLS list them, but for `known` ones."""
+    store = IndexStore(index_dir, accept_unfinished=True)
+    names = filter(is_manifest_file, urls)
+    for manifest in [file for name in names for file in manifest_files(name, store.options)]:
+        listed = ListedShards(manifest, store)
+        for number, url in enumerate(listed.urls):
+            if url in known:
+                continue
+            try:
+                listed.check(number, save=False)
+            except ShardwiseError as error:
+                yield problem_of(error, url)
+
+
+def describe_problem(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON; what does not apply is null."""
+    return {
+        "url": problem.url,
+        "key": problem.key,
+        "field": problem.field,
+        "offset": problem.offset,
+        "message": problem.message,
+        "hint": problem.hint or None,
+    }
+
+
+def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
+    """Write a problem on a line from `mark` to `more`, and what to do about it on a second one."""
+    where = [
+        f"{name} {value!r}"
+        for name in ("key", "field", "offset")
+        if (value := getattr(problem, name)) is not None
+    ]
+    location = f" ({', '.join(where)})" if where else ""
+    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{location}{more}"))
+    if problem.hint:
+        write_line(clean(f"    {problem.hint}"))

@@ -8,10 +8,15 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.cli.data import require_tar
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.data import (
+    describe_problem,
+    list_shards,
+    require_tar,
+    write_problem,
+    wrong_entries,
+)
+from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
-from shardwise.cli.shards import describe_problem, list_shards, write_problem, wrong_entries
 from shardwise.sources.tar.check.problems import Oddities, Problem
 from shardwise.sources.tar.check.verify import ShardReport, examine_shard
 from shardwise.sources.tar.index.acceptance import unfinished
@@ -41,8 +46,7 @@ def doctor(
     Exit code 1 if reading would refuse a shard, else 0, whatever is odd.
     """
     require_tar(urls, "doctor")
-    with usage_errors():
-        shards = list_shards(urls)
+    shards = list_shards(urls)
     store = IndexStore(index)
     complete: list[Oddities] = []
     # What reading refuses, and what is only odd.

@@ -1,21 +1,34 @@
-"""The verdict on an epoch: the words of the lines that count, held against the plan's."""
+"""The verdict on an epoch: the words of the lines that count, held against the plan's.
+
+Of a line that does not fit, the plan and the data say which samples are lost or double.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.cli.legs import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
+from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.plan.tallied import Counted, Tallied
+from shardwise.plan.id_word import IdWord, rank_ids
+from shardwise.plan.sampler import sampler_from_spec
+from shardwise.plan.tallied import MODULUS, Counted, Tallied
+
+if TYPE_CHECKING:
+    from shardwise.dataset import Dataset
 
 __all__ = ["EpochVerdict", "verdict_of"]
 
-# Says which samples of a line that does not fit are lost or double, if it can.
-NameSamples = Callable[[CoverageLine], list[str]]
+# A microsecond a sample is spent on finding it: 4 s of a line, and of all data.
+_MAX_IDS = 4_000_000
+_NUM_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -95,10 +108,8 @@ class EpochVerdict:
         }
 
 
-def verdict_of(
-    epoch: int, stretches: list[Stretch], name_samples: NameSamples | None
-) -> EpochVerdict:
-    """Add up the lines of an epoch's stretches."""
+def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> EpochVerdict:
+    """Add up the lines of an epoch's stretches; with the data, samples of a fault are named."""
     verdict = EpochVerdict(epoch, reached=stretches[-1].last)
     ends: list[CoverageLine] = []
     for stretch in stretches:
@@ -115,13 +126,16 @@ def verdict_of(
         for rank in range(leg.line.world_size):
             chain = _counting(stretch, rank)
             for placed in chain:
-                _add(verdict, placed.line)
-                if placed.line.is_end:
-                    ends.append(placed.line)
+                line = placed.line
+                verdict.counted += line.counted
+                verdict.planned += line.planned
+                verdict.num_given += line.handed_out.count if line.is_given else 0
+                if line.is_end:
+                    ends.append(line)
             # Copies are held against the plan as well, and counted once.
             for placed in [*chain, *leg.copies(chain, stretch.last)]:
                 verdict.used.append(placed)
-                verdict.faults += _line_faults(placed, name_samples)
+                verdict.faults += _line_faults(placed, data)
         for rank_passes in leg.passes.values():
             for placed, other in (pair for each in rank_passes for pair in each.twice()):
                 verdict.used.append(other)
@@ -145,14 +159,7 @@ def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
     return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
 
 
-def _add(verdict: EpochVerdict, line: CoverageLine) -> None:
-    """Count a line."""
-    verdict.counted += line.counted
-    verdict.planned += line.planned
-    verdict.num_given += line.handed_out.count if line.is_given else 0
-
-
-def _line_faults(placed: PlacedLine, name_samples: NameSamples | None) -> list[str]:
+def _line_faults(placed: PlacedLine, data: Dataset | None) -> list[str]:
     """What differs between a line and its part of the plan, in words."""
     line = placed.line
     got = line.counted.planned
@@ -164,8 +171,9 @@ def _line_faults(placed: PlacedLine, name_samples: NameSamples | None) -> list[s
     )
     if got.count == line.planned.count:
         fault += ", but not the same ones"
-    without = ["    give the data's URLS to see which samples"]
-    return [fault, *(name_samples(line) if name_samples else without)]
+    if data is None:
+        return [fault, "    give the data's URLS to see which samples"]
+    return [fault, *_lost_samples(line, data)]
 
 
 def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:
@@ -193,3 +201,76 @@ def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:
 
 def _range(line: CoverageLine) -> str:
     return f"epoch {line.epoch}, positions {line.first} to {line.last}"
+
+
+def _lost_samples(line: CoverageLine, data: Dataset) -> list[str]:
+    """What can be said of the lost and double samples of a line that does not fit, in words."""
+    if line.fingerprint != data.fingerprint:
+        return [
+            f"    which samples can't be told: the line is of the fingerprint "
+            f"{line.fingerprint}, this data has {data.fingerprint}"
+        ]
+    sampler = sampler_from_spec(line.order, data.shard_sizes)
+    if sampler is None:
+        kind = str(line.order.get("sampler"))
+        return [f"    which samples can't be told: an order {kind!r} can't be made anew"]
+    try:
+        plan = Plan(
+            len(data),
+            batch_size=line.batch_size,
+            world_size=line.world_size,
+            remainder=line.remainder,  # type: ignore[arg-type] # the plan checks it
+            sampler=sampler,
+            start=line.begin,
+        )
+    except ValueError as error:
+        return [f"    which samples can't be told: {error}"]
+    size = plan.global_batch_size
+    first, last = (line.first - line.begin) // size, -((line.begin - line.last) // size)
+    steps = range(first, min(last, plan.num_steps))
+    ids = rank_ids(plan, line.epoch, steps, line.rank) if steps else np.empty(0, np.int64)
+    word = IdWord(line.fingerprint, line.epoch)
+    if len(ids) > _MAX_IDS or (len(ids), word.of(ids)) != (
+        line.planned.count,
+        line.planned.word,
+    ):
+        return ["    which samples can't be told: the plan gives other ones to this line"]
+    named = list(_named(line, ids, word, data))
+    if named:
+        return [f"    {each}" for each in named]
+    shown = "; ".join(data.describe(i) for i in ids[:_NUM_SHOWN].tolist())
+    return [f"    among the {len(ids)} samples of the plan, which begin with {shown}"]
+
+
+def _named(
+    line: CoverageLine, ids: NDArray[np.int64], word: IdWord, data: Dataset
+) -> Iterator[str]:
+    """The one sample that is lost, double or foreign, or the two of which one is each."""
+    lacking = line.planned - line.counted.planned
+    missing, balance = lacking.word, -lacking.count
+    mine = dict(zip(word.powers(ids), ids.tolist(), strict=True))
+    if balance == -1 and missing in mine:
+        yield f"lost: {data.describe(mine[missing])}"
+    elif balance == 1:
+        extra = -missing % MODULUS
+        if extra in mine:
+            yield f"twice: {data.describe(mine[extra])}"
+        elif (other := _everywhere(word, data).get(extra)) is not None:
+            yield f"of another rank or step: {data.describe(other)}"
+    elif balance == 0:
+        for others in (mine, _everywhere(word, data)):
+            for power, lost in mine.items():
+                extra = (power - missing) % MODULUS
+                if extra in others:
+                    yield f"lost: {data.describe(lost)}"
+                    kind = "twice" if others is mine else "of another rank or step"
+                    yield f"{kind}: {data.describe(others[extra])}"
+                    return
+
+
+def _everywhere(word: IdWord, data: Dataset) -> dict[int, int]:
+    """All samples of the data by their words, if they are not too many."""
+    if len(data) > _MAX_IDS:
+        return {}
+    ids = np.arange(len(data))
+    return dict(zip(word.powers(ids), ids.tolist(), strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.cli.data import require_tar
+from shardwise.cli.data import describe_problem, list_shards, require_tar, write_problem
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import (
     clean,
@@ -21,7 +21,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.shards import describe_problem, list_shards, write_problem
 from shardwise.errors import DataError
 from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
@@ -68,10 +67,10 @@ def index(
     checksums; all media are read for it. Exit code 1 also if a media file can't be used.
     """
     require_tar(urls, "index")
-    with usage_errors():
-        if merge is not None:
+    if merge is not None:
+        with usage_errors():
             require_manifest_name(merge)
-        shards = list_shards(urls)
+    shards = list_shards(urls)
     begin = time.perf_counter()
     with progress("indexing", len(shards)) as report:
         results = build_indexes(

@@ -11,8 +11,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.cli.data import kind_of, open_data
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.data import kind_of, list_shards, open_data
+from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import (
     clean,
     format_bytes,
@@ -23,7 +23,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.shards import list_shards
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
@@ -57,12 +56,10 @@ def info(
     have no index, it shows the counts and the fields.
     """
     if kind_of(urls) != "tar":
-        with usage_errors():
-            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         _show_data(data, as_json=as_json)
         return
-    with usage_errors():
-        names = list_shards(urls)
+    names = list_shards(urls)
     shards = []
     sizes: dict[str, list[NDArray[np.int64]]] = {}
     ignored: Counter[str] = Counter()
@@ -162,9 +159,9 @@ def _describe_shard(
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
     """The size of a kept index."""
-    if index is None:
-        return Path(path).stat().st_size if is_local(path) else None
-    return Path(index.path).stat().st_size if is_local(index.path) else len(index.to_bytes())
+    if is_local(path):
+        return Path(path).stat().st_size
+    return None if index is None else len(index.to_bytes())
 
 
 def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:

@@ -19,12 +19,13 @@ __all__ = [
     "PathType",
     "common_options",
     "shard_options",
+    "shuffle_option",
     "urls_argument",
     "usage_errors",
 ]
 
 # Keys of click's context: errors are shown by the group, which has no command's arguments.
-JSON_KEY = "shardwise.json"
+JSON_KEY = "shardwise.as_json"
 TRACEBACK_KEY = "shardwise.traceback"
 
 
@@ -46,6 +47,9 @@ class PathType(click.Path):
 
 
 urls_argument = click.argument("urls", nargs=-1, required=True, metavar="URLS...")
+shuffle_option = click.option(
+    "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
+)
 
 
 def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +74,7 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         expose_value=False,
         is_eager=True,
-        callback=_keep(TRACEBACK_KEY),
+        callback=_keep,
         help="Show where an error comes from.",
     )(function)
     return click.option(
@@ -78,19 +82,15 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "as_json",
         is_flag=True,
         is_eager=True,
-        callback=_keep(JSON_KEY),
+        callback=_keep,
         help="Print one JSON document on standard output.",
     )(function)
 
 
-def _keep(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
+def _keep(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
     """An option's callback that leaves its value in the context."""
-
-    def callback(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
-        context.meta[key] = value
-        return value
-
-    return callback
+    context.meta[f"shardwise.{parameter.name}"] = value
+    return value
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options, usage_errors
+from shardwise.cli.options import common_options, shard_options, shuffle_option, usage_errors
 from shardwise.cli.output import (
     bar,
     bar_legend,
@@ -52,9 +52,7 @@ MAX_CELLS = 4_000_000
     show_default=True,
     help="Samples a rank and step.",
 )
-@click.option(
-    "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
-)
+@shuffle_option
 @click.option(
     "--remainder",
     type=click.Choice(["drop", "pad", "uneven"]),
@@ -110,8 +108,7 @@ def plan(
     else:
         if num_shards is not None:
             raise click.UsageError("--shards goes with --num-samples; URLS have their own")
-        with usage_errors():
-            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         sizes, own = data.shard_sizes, getattr(data, "sampler", None)
     num_ids = int(sizes.sum())
     if remainder is None:

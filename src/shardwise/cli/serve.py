@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shardwise.cli.options import common_options, usage_errors
+from shardwise.cli.options import common_options
 from shardwise.cli.output import write_document, write_line
 from shardwise.cli.python_names import is_python, open_python
 
@@ -18,6 +19,12 @@ __all__ = ["serve"]
 
 # Interval at which it looks whether its job has gone.
 _LOOK_S = 0.1
+
+
+def _file_option(name: str, text: str) -> Callable[..., Any]:
+    """An option that names a file which is there."""
+    path = click.Path(exists=True, dir_okay=False)
+    return click.option(name, metavar="FILE", type=path, help=text)
 
 
 @click.command()
@@ -36,24 +43,11 @@ _LOOK_S = 0.1
     type=click.Path(dir_okay=False),
     help="Serve only clients that have this token; a file that is not there is made.",
 )
-@click.option(
-    "--tls-cert",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Encrypt, with this certificate (PEM, with those between it and its authority).",
+@_file_option(
+    "--tls-cert", "Encrypt, with this certificate (PEM, with those between it and its authority)."
 )
-@click.option(
-    "--tls-key",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The certificate's private key, where its file does not hold it.",
-)
-@click.option(
-    "--tls-ca",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Serve only clients with a certificate that these authorities signed.",
-)
+@_file_option("--tls-key", "The certificate's private key, where its file does not hold it.")
+@_file_option("--tls-ca", "Serve only clients with a certificate that these authorities signed.")
 @click.option(
     "--num-threads",
     type=click.IntRange(1, 1024),
@@ -127,14 +121,13 @@ def serve(
         ended.set()
 
     before = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGINT)}
-    with usage_errors():
-        data = None if dataset is None else open_python(dataset)
+    data = None if dataset is None else open_python(dataset)
     token = None
     if token_file is not None:
         make_token(Path(token_file))
         token = read_token(token_file)
     server = BatchServer(
-        listen(transport, host, port, tls=tls),
+        listen(transport, host, port, files=tls),
         dataset=data,
         token=token,
         num_threads=num_threads or usable_cores(num_ranks=1),

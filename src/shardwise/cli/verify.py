@@ -1,21 +1,32 @@
-"""`shardwise verify`: read everything, check everything."""
+"""`shardwise verify`: read everything, check everything.
+
+Of what is no tar each sample is read, as training would read it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
-from shardwise.cli.data import files_of, kind_of, open_data
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.data import (
+    describe_problem,
+    kind_of,
+    list_shards,
+    open_data,
+    write_problem,
+    wrong_entries,
+)
+from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
-from shardwise.cli.shards import describe_problem, list_shards, write_problem, wrong_entries
-from shardwise.cli.verify_samples import SampleReport, verify_files, verify_samples
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.manifest import Shard
+from shardwise.sources.protocol import Source
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -26,6 +37,9 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 __all__ = ["verify"]
+
+# A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
+_READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
 
 
 @click.command()
@@ -48,12 +62,10 @@ def verify(
     if kind_of(urls) != "tar":
         if media:
             raise click.UsageError("--media is for tar shards")
-        with usage_errors():
-            data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+        data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         _verify_samples(urls, data, as_json=as_json)
         return
-    with usage_errors():
-        shards = list_shards(urls)
+    shards = list_shards(urls)
     begin = time.perf_counter()
     problems: list[Problem] = []
     counts: dict[str, Shard] = {}
@@ -101,20 +113,78 @@ def _verify_samples(urls: Sequence[str], data: Dataset, *, as_json: bool) -> Non
     _finish(document, report.problems, as_json=as_json)
 
 
-def _read_all(urls: Sequence[str], data: Dataset) -> SampleReport:
+@dataclass
+class _Read:
+    """What was read of data that are no tar.
+
+    Attributes:
+        num_shards: files.
+        num_samples: that were read without a problem.
+        num_bytes: of these samples.
+        problems: the first one of each shard that has any.
+    """
+
+    num_shards: int
+    num_samples: int = 0
+    num_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _read_all(urls: Sequence[str], data: Dataset) -> _Read:
     source = data.source
     try:
         num_samples = source.manifest.num_samples
     except DataError:
         # A footer, or a scan, that fails ends the opening of all: which files are sound?
-        files = files_of(urls, data)
-        with progress("verifying", len(files)) as show_done:
-            report = verify_files(files, show_done)
+        report = _read_files(urls, source)
         if not report.problems:
             raise
         return report
     with progress("verifying", num_samples) as show_done:
-        return verify_samples(source, show_done)
+        return _read_samples(source, show_done)
+
+
+def _read_samples(source: Source, progress: Callable[[float], None]) -> _Read:
+    """Read all samples of all shards; the rest of a shard is skipped after its first problem."""
+    shards = source.manifest.shards
+    report = _Read(len(shards))
+    begin = 0
+    for shard in shards:
+        end = begin + shard.num_samples
+        try:
+            for ids in _parts(shard, begin, end):
+                report.num_bytes += source.read(ids).num_bytes
+                report.num_samples += len(ids)
+                progress(int(ids[-1]) + 1)
+        except ShardwiseError as error:
+            report.problems.append(problem_of(error, shard.url))
+        begin = end
+        progress(end)
+    return report
+
+
+def _read_files(urls: Sequence[str], source: Any) -> _Read:
+    """Read the files of Parquet or TFRecord one by one, so that each is judged by itself."""
+    files = source.urls if kind_of(urls) in ("parquet", "tfrecord") else ()
+    report = _Read(len(files))
+    with progress("verifying", len(files)) as show_done:
+        for done, url in enumerate(files, 1):
+            try:
+                part = _read_samples(open_data([url]).source, lambda _done: None)
+            except ShardwiseError as error:
+                part = _Read(1, problems=[problem_of(error, url)])
+            report.num_samples += part.num_samples
+            report.num_bytes += part.num_bytes
+            report.problems += part.problems
+            show_done(done)
+    return report
+
+
+def _parts(shard: Shard, begin: int, end: int) -> Iterator[np.ndarray]:
+    mean = max(shard.num_bytes // max(shard.num_samples, 1), 1)
+    step = min(max(_READ_BYTES // mean, 1), _READ_SAMPLES)
+    for start in range(begin, end, step):
+        yield np.arange(start, min(start + step, end))
 
 
 def _found(

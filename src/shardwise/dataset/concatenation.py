@@ -65,16 +65,16 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
         if difference is not None:
             raise ValueError(f"concat(): datasets 0 and {number} differ: {difference}")
     required = first.transforms.required.union(*(part.transforms.required for part in parts))
-    transforms = replace(first.transforms, required=required)
     source = ConcatSource([part.source for part in parts], first.fields)
     indices = [part.transforms.indices for part in parts]
-    if all(ids is None for ids in indices):
-        return Dataset(source, _transforms=transforms)
-    source_ids = [
-        start + (np.arange(size) if ids is None else ids)
-        for ids, start, size in zip(indices, source.starts, source.sizes, strict=True)
-    ]
-    return Dataset(source, _transforms=transforms.take(np.concatenate(source_ids)))
+    whole = None
+    if any(ids is not None for ids in indices):
+        whole = np.concatenate([
+            start + (np.arange(size) if ids is None else ids)
+            for ids, start, size in zip(indices, source.starts, source.sizes, strict=True)
+        ])  # fmt: skip
+    transforms = replace(first.transforms, required=required, indices=whole)
+    return Dataset(source, _transforms=transforms)
 
 
 def _difference(one: Dataset, other: Dataset) -> str | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -18,12 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.codecs import default_decoder
 from shardwise.collate import collate
-from shardwise.dataset.column import Progress, check_column, computed_column
-from shardwise.dataset.column_reader import ColumnReader, split_member
+from shardwise.dataset.column import (
+    ColumnReader,
+    Progress,
+    check_column,
+    computed_column,
+    split_member,
+)
 from shardwise.dataset.display import gallery
 from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
-from shardwise.dataset.subset import checked_columns, filter_mask, rows_of, subset_indices
+from shardwise.dataset.subset import filter_mask, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
 from shardwise.errors import ShardwiseError
 from shardwise.hints import DECODE_HINT, call_for, hint_for
@@ -150,8 +155,8 @@ class Dataset(IndexedSamples):
             ValueError: a mask of another length, or more dimensions than one.
             TypeError: neither integers nor booleans.
         """
-        source_ids = subset_indices(indices, len(self), self._transforms.indices)
-        return Dataset(self._source, _transforms=self._transforms.take(source_ids))
+        ids = subset_indices(indices, len(self), self._transforms.indices)
+        return Dataset(self._source, _transforms=replace(self._transforms, indices=ids))
 
     def column(
         self,
@@ -197,8 +202,7 @@ class Dataset(IndexedSamples):
             array([2, 1])
         """
         check_column(name, fn, num_workers)
-        reader = self._column_reader(name, fn)
-        return computed_column(reader, progress=progress, num_workers=num_workers)
+        return computed_column(self._column_reader(name, fn), progress, num_workers)
 
     def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
         if fn is not None:
@@ -252,13 +256,13 @@ class Dataset(IndexedSamples):
                 )
             read: Callable[[NDArray[np.int64]], dict[str, Any]]
             if isinstance(columns, Mapping):
-                read = partial(rows_of, checked_columns(columns, len(self)))
+                read = rows_of(columns, len(self))
             else:
                 # Batches have the key, whatever is selected.
                 names = [name for name in columns if name != "__key__"]
                 self._transforms.check("filter", names, self.fields)
                 selected = self.select(*names)
-                read = lambda ids: collate(selected.load(ids))  # noqa: E731 - one line
+                read = lambda ids: collate(selected.load(ids))  # noqa: E731
             mask = filter_mask(where, read, len(self))
         else:
             mask = np.asarray(where)

@@ -14,7 +14,7 @@ import logging
 import math
 import mmap
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,12 +134,9 @@ def read_arrays(path: Path, digest: str) -> dict[str, NDArray[Any]]:
     header = json.loads(data[start : start + length].tobytes())
     if header["digest"] != digest:
         raise DataError("a column file of another origin under this name", url=str(path))
-    return {
-        name: _view(data[start + length + offset :], np.dtype(dtype), shape)
-        for name, dtype, shape, offset in header["arrays"]
-    }
-
-
-def _view(data: NDArray[np.uint8], dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:
-    num_bytes = math.prod(shape) * dtype.itemsize
-    return data[:num_bytes].view(dtype).reshape(shape)
+    arrays = {}
+    for name, dtype, shape, offset in header["arrays"]:
+        begin = start + length + offset
+        stop = begin + math.prod(shape) * np.dtype(dtype).itemsize
+        arrays[name] = data[begin:stop].view(dtype).reshape(shape)
+    return arrays

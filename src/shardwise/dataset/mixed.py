@@ -126,7 +126,11 @@ class MixedDataset(Dataset):
         """Shape and dtype of the fields that all datasets decode straight into a batch's rows."""
         first, *others = [part.layout() for part in self._mixed.parts.values()]
         # A field that an earlier function or another dataset makes otherwise is not in place.
-        return {name: form for name, form in first.items() if _in_all(name, form, others)}
+        return {
+            name: form
+            for name, form in first.items()
+            if all(layout.get(name) == form for layout in others)
+        }
 
     def select(self, *fields: str) -> Dataset:
         """Keep these fields of each dataset that has them; "__source__" stays.
@@ -252,7 +256,3 @@ def _named(sample: dict[str, Any], name: str, part: Dataset) -> dict[str, Any]:
 def _known(part: Dataset) -> tuple[str, ...]:
     """The fields that may be named, parts of fields among them."""
     return (*part.fields, *part._parts)
-
-
-def _in_all(name: str, form: Layout, layouts: Sequence[Mapping[str, Layout]]) -> bool:
-    return all(layout.get(name) == form for layout in layouts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -101,9 +102,9 @@ def pack(
         raise TypeError(f"pack({dataset!r:.60}): wrap it with sw.wrap")
     size = _at_most(_MAX_LENGTH, "length", whole("length", length, least=1))
     width = _at_most(_MAX_WINDOW, "window", whole("window", window, least=1))
-    options = PackOptions(_fields(dataset, fields), {}, width, _dtype(dtype))
-    options = PackOptions(options.fields, _pad(pad, options), width, options.dtype)
-    counts = _lengths(dataset, lengths, options.fields[0], progress)
+    names, kind = _fields(dataset, fields), _dtype(dtype)
+    options = PackOptions(names, _pad(pad, names, kind), width, kind)
+    counts = _lengths(dataset, lengths, names[0], progress)
     digest = hashlib.sha256(np.ascontiguousarray(counts, "<i8").data).hexdigest()
     origin = f"packs {dataset.fingerprint} {size} {width} {long} {digest}"
     place = kept_place(dataset, "packs", origin)
@@ -133,10 +134,10 @@ def _only(dataset: Dataset, fields: Sequence[str]) -> Dataset:
 def _packed(
     lengths: NDArray[np.int64], size: int, width: int, long: LongDocuments, progress: Progress
 ) -> Packs:
-    if progress is None or progress is True:
-        with progress_bar("packing", len(lengths), unit="documents") as report:
-            return pack_documents(lengths, length=size, window=width, long=long, report=report)
-    return pack_documents(lengths, length=size, window=width, long=long)
+    is_shown = progress is None or progress is True
+    bar = progress_bar("packing", len(lengths), unit="documents") if is_shown else nullcontext()
+    with bar as report:
+        return pack_documents(lengths, length=size, window=width, long=long, report=report)
 
 
 def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -177,18 +178,20 @@ def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return made
 
 
-def _pad(pad: int | Mapping[str, int], options: PackOptions) -> dict[str, int]:
+def _pad(
+    pad: int | Mapping[str, int], fields: Sequence[str], dtype: np.dtype[Any]
+) -> dict[str, int]:
     if isinstance(pad, Mapping):
-        odd = [name for name in pad if name not in options.fields]
+        odd = [name for name in pad if name not in fields]
         if odd:
-            raise ValueError(f"pad names {odd[0]!r}, and the token fields are {options.fields}")
-        pads = {name: whole(f"pad[{name!r}]", pad.get(name, 0)) for name in options.fields}
+            raise ValueError(f"pad names {odd[0]!r}, and the token fields are {fields}")
+        pads = {name: whole(f"pad[{name!r}]", pad.get(name, 0)) for name in fields}
     else:
-        pads = dict.fromkeys(options.fields, whole("pad", pad))
-    bounds = np.iinfo(options.dtype)
+        pads = dict.fromkeys(fields, whole("pad", pad))
+    bounds = np.iinfo(dtype)
     for value in pads.values():
         if not bounds.min <= value <= bounds.max:
-            raise ValueError(f"pad={value} does not fit into {options.dtype}")
+            raise ValueError(f"pad={value} does not fit into {dtype}")
     return pads
 
 

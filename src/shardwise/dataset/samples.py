@@ -18,10 +18,9 @@ from shardwise.columns import Columns, Layout
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
 from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_place
 from shardwise.dataset.keyed_random import SampleKeys
-from shardwise.dataset.map_function import columns_of
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import checked_ids, subset_fingerprint, subset_shard_sizes
-from shardwise.dataset.transforms import Transforms
+from shardwise.dataset.transforms import Transforms, columns_of
 from shardwise.errors import DataError
 from shardwise.media_files.stage_seconds import StageSeconds
 from shardwise.plan import WindowShape

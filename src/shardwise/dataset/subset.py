@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "checked_columns",
     "checked_ids",
     "filter_mask",
     "rows_of",
@@ -83,8 +82,10 @@ def subset_indices(
     return ids.copy() if inner is None else inner[ids]
 
 
-def checked_columns(columns: Mapping[str, ArrayLike], num_samples: int) -> dict[str, NDArray[Any]]:
-    """Arrays of one value a sample, by name.
+def rows_of(
+    columns: Mapping[str, ArrayLike], num_samples: int
+) -> Callable[[NDArray[np.int64]], dict[str, Any]]:
+    """What gives some rows of each column, which has one value a sample.
 
     Raises:
         ValueError: one has another length.
@@ -96,12 +97,7 @@ def checked_columns(columns: Mapping[str, ArrayLike], num_samples: int) -> dict[
                 f"filter(): the column {name!r} has shape {list(array.shape)}, for {num_samples} "
                 "samples: give one value each, as column() does"
             )
-    return arrays
-
-
-def rows_of(columns: Mapping[str, NDArray[Any]], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Some rows of each column."""
-    return {name: column[ids] for name, column in columns.items()}
+    return lambda ids: {name: array[ids] for name, array in arrays.items()}
 
 
 def filter_mask(

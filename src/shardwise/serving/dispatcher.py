@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-import os
 import statistics
 import threading
 import time
@@ -59,7 +58,6 @@ class Dispatcher:
     """
 
     def __init__(self, builder: BatchBuilder, *, fallback: bool) -> None:
-        self.pid = os.getpid()
         self.changed = threading.Condition()
         self.servers: list[Server] = []
         self.notice = ""

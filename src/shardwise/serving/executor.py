@@ -21,14 +21,14 @@ from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.stall import stall_error
 from shardwise.errors import ServiceError
-from shardwise.serving.connections import Connections
-from shardwise.serving.directory import Directory, ServerList
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.serving.greeting import ClientSide
-from shardwise.serving.receive_memory import ReceiveMemory
+from shardwise.serving.link import Links
+from shardwise.serving.ray_directory import RayDirectory
+from shardwise.serving.ray_servers import ServerList
 from shardwise.serving.token import read_token
-from shardwise.serving.transport import Transport
-from shardwise.serving.transports import AddressedTransport
+from shardwise.serving.transport import Connect
+from shardwise.serving.transports import connect_to
 from shardwise.serving.version import VersionWord, builder_options
 from shardwise.serving.work import Work
 
@@ -46,11 +46,11 @@ class ServiceExecutor:
     Args:
         builder: names the batches, and makes those that no server makes.
         addresses: of the servers.
-        directory: knows the servers where they change, in place of addresses and token.
+        directory: knows the servers that Ray runs, in place of addresses and token.
         fallback: make batches here while no server answers.
         token_file: the file with the job's token, or None.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
-        transport: how servers are reached; as their addresses say by default.
+        connect: opens connections; as the addresses say by default.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class ServiceExecutor:
         builder: BatchBuilder,
         addresses: tuple[str, ...] = (),
         *,
-        directory: Directory | None = None,
+        directory: RayDirectory | None = None,
         fallback: bool = False,
         token_file: str | None = None,
         timeout: float | None = None,
-        transport: Transport | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self.builder = builder
         self.addresses = addresses
@@ -70,7 +70,7 @@ class ServiceExecutor:
         self.fallback = fallback
         self.token_file = token_file
         self.timeout = timeout
-        self._transport = transport or AddressedTransport(addresses)
+        self.connect = connect or connect_to(addresses)
         self._session: _Session | None = None
 
     @property
@@ -183,33 +183,20 @@ class _Session:
         token = None if token_file is None else read_token(token_file)
         if directory is not None:
             directory.open()
-        memory = ReceiveMemory()
-        connections = Connections(
-            dispatcher,
-            transport=executor._transport,
-            side=_side(executor.builder, token),
-            memory=memory,
-        )
+        side = _side(executor.builder, token)
+        links = Links(dispatcher, connect=executor.connect, side=side)
+        unfollow = None
         if directory is None:
-            connections.set_servers(executor.addresses, token)
-            unfollow = None
+            links.set_servers(executor.addresses, token)
         else:
-            unfollow = directory.follow(
-                partial(_follow, dispatcher, connections), dispatcher.set_notice
-            )
+            unfollow = directory.follow(partial(_follow, links), dispatcher.set_notice)
         # A loader that is dropped, and the interpreter's end, end the connections.
-        self._end = weakref.finalize(
-            executor, _end, self.pid, unfollow, connections, dispatcher, memory
-        )
-
-    def close(self) -> None:
-        """End the connections."""
-        self._end()
+        self.close = weakref.finalize(executor, _end, self.pid, unfollow, links)
 
 
-def _follow(dispatcher: Dispatcher, connections: Connections, servers: ServerList) -> None:
-    dispatcher.set_notice(servers.trouble)
-    connections.set_servers(servers.addresses, servers.token)
+def _follow(links: Links, servers: ServerList) -> None:
+    links.dispatcher.set_notice(servers.trouble)
+    links.set_servers(servers.addresses, servers.token)
 
 
 def _side(builder: BatchBuilder, token: bytes | None) -> ClientSide:
@@ -229,17 +216,10 @@ def _pickled(builder: BatchBuilder) -> bytes:
         raise ServiceError(str(error)) from None
 
 
-def _end(
-    pid: int,
-    unfollow: Callable[[], None] | None,
-    connections: Connections,
-    dispatcher: Dispatcher,
-    memory: ReceiveMemory,
-) -> None:
+def _end(pid: int, unfollow: Callable[[], None] | None, links: Links) -> None:
     if pid != os.getpid():
         return  # a forked child has none of these threads
     if unfollow is not None:
         unfollow()
-    connections.close()
-    dispatcher.close()
-    memory.close()
+    links.close()
+    links.dispatcher.close()

@@ -1,24 +1,29 @@
-"""The connection to one server, kept up: opened, used, and opened again when the server is back.
+"""The connections of one process to its servers, kept up: opened, used, and opened again.
 
-Two threads: one connects and receives, one sends. They end when the link is closed.
+Each has two threads: one connects and receives, one sends. They end when the link is closed.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.engine.processes.shared_memory import SlotPool
 from shardwise.errors import ServiceError
 from shardwise.serving.batches import decode_batch, encode_request
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.serving.error_frames import decode_error
 from shardwise.serving.frames import FrameError, Kind, Limits, read_frame, write
 from shardwise.serving.greeting import ClientSide, greet
-from shardwise.serving.receive_memory import ReceiveMemory
-from shardwise.serving.transport import Connection, Transport
+from shardwise.serving.transport import Connect, Connection
 from shardwise.serving.work import Server, Work
 
-__all__ = ["Link"]
+__all__ = ["Links"]
 
 # Connecting and greeting; loading the dataset at the server is part of it.
 _GREETING_S = 30.0
@@ -26,39 +31,70 @@ _GREETING_S = 30.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S, _REFUSED_PAUSE_S = 0.05, 1.0, 5.0
 # A batch of 64 GiB, with 10^7 keys in its header.
 _ANSWER = Limits(header=1 << 30, payload=64 << 30)
+# Below this the allocator reuses memory by itself, and a slot would cost two open files.
+_MIN_SLOT_BYTES = 128 << 10
+_MAX_IDLE = 16
 
 
-class Link:
-    """Keeps the connection to one server.
+class Links:
+    """The links of one process: opened for servers that come, closed for those that go.
+
+    Any thread may call it.
 
     Args:
-        server: the server.
-        dispatcher: what gets its answers.
-        transport: opens connections.
+        dispatcher: gives the servers work, and gets their answers.
+        connect: opens connections.
         side: what this client brings.
-        memory: where batches are received.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        *,
-        dispatcher: Dispatcher,
-        transport: Transport,
-        side: ClientSide,
-        memory: ReceiveMemory,
-    ) -> None:
-        self._server = server
-        self._dispatcher = dispatcher
-        self._transport = transport
-        self._side = side
-        self._memory = memory
+    def __init__(self, dispatcher: Dispatcher, *, connect: Connect, side: ClientSide) -> None:
+        self.dispatcher = dispatcher
+        self.connect = connect
+        self.side = side
+        self.memory = _ReceiveMemory()
+        self._lock = threading.Lock()
+        self._links: dict[str, _Link] = {}
+        self._is_closed = False
+
+    def set_servers(self, addresses: Sequence[str], token: bytes | None) -> None:
+        """Open and close links, so that there is one for each address."""
+        with self._lock:
+            if self._is_closed:
+                return
+            if token != self.side.token:
+                self.side = replace(self.side, token=token)
+            for address in [each for each in self._links if each not in addresses]:
+                link = self._links.pop(address)
+                self.dispatcher.remove(link.server)
+                link.close()
+            for address in addresses:
+                if address not in self._links:
+                    self._links[address] = _Link(self.dispatcher.add(address), self)
+
+    def close(self) -> None:
+        """End all connections; memory that no batch uses is given back."""
+        with self._lock:
+            self._is_closed = True
+            links = list(self._links.values())
+        for link in links:
+            link.close()
+        for link in links:
+            link.join(1.0)
+        self.memory.close()
+
+
+class _Link:
+    """Keeps the connection to one server, from now on."""
+
+    def __init__(self, server: Server, links: Links) -> None:
+        self.server = server
+        self._dispatcher = links.dispatcher
+        self._connect = links.connect
+        self._side = links.side
+        self._memory = links.memory
         self._closed = threading.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="shardwise_link", daemon=True)
-
-    def start(self) -> None:
-        """Begin to connect."""
         self._thread.start()
 
     def close(self) -> None:
@@ -76,16 +112,16 @@ class Link:
         pause_s = _FIRST_PAUSE_S
         while not self._closed.is_set():
             try:
-                connection = self._transport.connect(self._server.address, timeout_s=_GREETING_S)
+                connection = self._connect(self.server.address, timeout_s=_GREETING_S)
             except (ServiceError, OSError) as error:
-                self._dispatcher.failed(self._server, error)
-                if self._server.refusal is not None:
+                self._dispatcher.failed(self.server, error)
+                if self.server.refusal is not None:
                     pause_s = _REFUSED_PAUSE_S
             else:
                 self._connection = connection
                 if self._use(connection):
                     pause_s = _FIRST_PAUSE_S
-                elif self._server.refusal is not None:
+                elif self.server.refusal is not None:
                     pause_s = _REFUSED_PAUSE_S
             self._closed.wait(pause_s)
             pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
@@ -100,9 +136,9 @@ class Link:
             connection.limit(None)
         except (ServiceError, FrameError, EOFError, OSError) as error:
             connection.close()
-            self._dispatcher.failed(self._server, error)
+            self._dispatcher.failed(self.server, error)
             return False
-        outbox = self._dispatcher.connected(self._server, num_credits)
+        outbox = self._dispatcher.connected(self.server, num_credits)
         sender = threading.Thread(
             target=_send, args=(connection, outbox), name="shardwise_requests", daemon=True
         )
@@ -114,7 +150,7 @@ class Link:
             why = error
         finally:
             connection.close()
-            self._dispatcher.disconnected(self._server, why)
+            self._dispatcher.disconnected(self.server, why)
         return True
 
     def _receive(self, connection: Connection) -> None:
@@ -122,9 +158,9 @@ class Link:
         while True:
             frame = read_frame(connection, _ANSWER, self._memory.take)
             if frame.kind == Kind.BATCH:
-                is_mine = self._dispatcher.answered(self._server, frame.number, decode_batch(frame))
+                is_mine = self._dispatcher.answered(self.server, frame.number, decode_batch(frame))
             elif frame.kind == Kind.ERROR:
-                is_mine = self._dispatcher.answered(self._server, frame.number, decode_error(frame))
+                is_mine = self._dispatcher.answered(self.server, frame.number, decode_error(frame))
             else:
                 raise FrameError(f"{frame.kind.name} in place of an answer")
             if not is_mine:
@@ -142,3 +178,39 @@ def _send(connection: Connection, outbox: SimpleQueue[Work | None]) -> None:
             connection.close()  # wakes the thread that receives
             return
         del work
+
+
+class _ReceiveMemory:
+    """Memory that batches are received into: used again when the last array over it is gone.
+
+    A fresh 9.6 MB costs 2,400 page faults, which is as much CPU as receiving it. Any thread may
+    take some.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: SlotPool | None = None
+        self._slot_bytes = 0
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """uint8 `[num_bytes]` that no other batch uses."""
+        if num_bytes < _MIN_SLOT_BYTES:
+            return np.empty(num_bytes, dtype=np.uint8)
+        with self._lock:
+            if self._pool is None or not self._slot_bytes / 4 < num_bytes <= self._slot_bytes:
+                if self._pool is not None:
+                    self._pool.close()
+                # Batches of ragged samples differ a little in size.
+                self._slot_bytes = num_bytes + num_bytes // 4
+                self._pool = SlotPool(self._slot_bytes, max_idle=_MAX_IDLE)
+            pool = self._pool
+            if pool.scarce:
+                return np.empty(num_bytes, dtype=np.uint8)
+            return np.asarray(pool.lend(pool.take()))[:num_bytes]
+
+    def close(self) -> None:
+        """Give the idle memory back; what is in use stays."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()

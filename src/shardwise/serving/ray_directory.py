@@ -19,8 +19,12 @@ from typing import Any
 
 from shardwise.errors import MissingExtraError, ServiceError
 from shardwise.process_group import shared_name
-from shardwise.serving.directory import ServerList
-from shardwise.serving.ray_servers import DEFAULT_OPTIONS, BatchServerActor, ServerRegistry
+from shardwise.serving.ray_servers import (
+    DEFAULT_OPTIONS,
+    BatchServerActor,
+    ServerList,
+    ServerRegistry,
+)
 
 __all__ = ["RayDirectory", "require_ray"]
 
@@ -107,7 +111,15 @@ class RayDirectory:
     def follow(
         self, changed: Callable[[ServerList], None], failed: Callable[[str], None]
     ) -> Callable[[], None]:
-        """Tell of the servers, and of each change, in a thread of its own."""
+        """Tell of the servers, and of each change, in a thread of its own.
+
+        Args:
+            changed: gets the servers.
+            failed: gets the reason where they could not be asked for; they are asked for again.
+
+        Returns:
+            What ends this, and does not wait.
+        """
         answers: SimpleQueue[Future[Any] | None] = SimpleQueue()
         threading.Thread(
             target=self._follow,

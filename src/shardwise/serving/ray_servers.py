@@ -12,13 +12,13 @@ import asyncio
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from shardwise.serving.directory import ServerList
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpListener
 
-__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerRegistry", "num_threads"]
+__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerList", "ServerRegistry"]
 
 # Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
 DEFAULT_OPTIONS: Mapping[str, Any] = {
@@ -28,9 +28,21 @@ DEFAULT_OPTIONS: Mapping[str, Any] = {
 }
 
 
-def num_threads(options: Mapping[str, Any]) -> int:
-    """The threads of a server: as many as CPUs that Ray sets aside for it, at least 1."""
-    return max(1, int(options["num_cpus"]))
+@dataclass(frozen=True, slots=True)
+class ServerList:
+    """The servers of one moment.
+
+    Attributes:
+        addresses: of those that can be asked.
+        token: the secret that they ask for.
+        num_wanted: how many there should be.
+        trouble: why there are fewer; empty where nothing is known.
+    """
+
+    addresses: tuple[str, ...]
+    token: bytes
+    num_wanted: int
+    trouble: str
 
 
 class BatchServerActor:
@@ -121,8 +133,10 @@ class ServerRegistry:
 
         kind = ray.remote(BatchServerActor).options(**self._options)
         registry = ray.get_runtime_context().current_actor
+        # As many threads as CPUs that Ray sets aside for a server.
+        num_threads = max(1, int(self._options["num_cpus"]))
         for number in range(len(self._actors), self._count):
-            actor = kind.remote(registry, number, self._token, num_threads(self._options))
+            actor = kind.remote(registry, number, self._token, num_threads)
             self._actors[number] = actor
             watch = asyncio.create_task(self._watch(number, actor))
             self._watches.add(watch)

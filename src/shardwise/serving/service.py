@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from shardwise.arguments import check_flag, path_text
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Executor
+from shardwise.plan.arguments import whole
 from shardwise.serving.addresses import parse_addresses, scheme_of
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.ray_directory import RayDirectory, require_ray
 from shardwise.serving.tls import TlsFiles
-from shardwise.serving.transports import AddressedTransport
+from shardwise.serving.transports import connect_to
 
 __all__ = ["RayService", "Service", "service"]
 
@@ -42,7 +44,7 @@ class Service:
             fallback=self.fallback,
             token_file=self.token_file,
             timeout=timeout,
-            transport=AddressedTransport(self.addresses, tls=self.tls),
+            connect=connect_to(self.addresses, files=self.tls),
         )
 
 
@@ -75,7 +77,7 @@ class RayService:
             ServiceError: Ray can't be reached.
             TypeError, ValueError: `count` is no number of servers.
         """
-        self._directory.scale(_checked_count("count", count, least=0))
+        self._directory.scale(whole("count", count, least=0))
 
     def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
         """The executor of a loader's batches."""
@@ -158,8 +160,7 @@ def service(
         >>> loader.stats()["executor"]
         'service'
     """
-    if not isinstance(fallback, bool):
-        raise TypeError(f"fallback={fallback!r:.80}: use True or False")
+    check_flag("fallback", fallback)
     if (addresses is None) == (ray is None):
         raise ValueError(
             f"addresses={addresses!r:.80} and ray={ray!r:.80}: give the addresses of servers that "
@@ -172,7 +173,7 @@ def service(
                 f"{tls_cert!r:.80} with ray={ray!r:.80}: servers on Ray have a token of their own "
                 "and no TLS, so leave them out"
             )
-        count = _checked_count("ray", ray, least=1)
+        count = whole("ray", ray, least=1)
         require_ray()
         return RayService(
             RayDirectory(count, name=_checked_name(name), options=_checked_options(ray_options)),
@@ -201,20 +202,10 @@ def service(
 def _checked_path(what: str, path: object) -> str | None:
     if path is None:
         return None
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{what}={path!r:.80}: give the path of a file, or None")
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"{what}={text!r:.80}: give the path of a file")
+    text = path_text(what, path)
+    if not text:
+        raise ValueError(f"{what}='': give the path of a file")
     return text
-
-
-def _checked_count(what: str, count: object, *, least: int) -> int:
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{what}={count!r:.80}: give a number of servers")
-    if count < least:
-        raise ValueError(f"{what}={count}: give a number of servers, {least} or more")
-    return count
 
 
 def _checked_name(name: object) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.serving.addresses import host_and_port, tcp_address
 
-__all__ = ["TcpConnection", "TcpListener", "TcpTransport"]
+__all__ = ["TcpConnection", "TcpListener", "connect"]
 
 # A batch of 4 MiB is in flight while the next one is built; the kernel caps this at its own limit.
 _BUFFER_BYTES = 4 << 20
@@ -129,9 +129,6 @@ class TcpListener:
         self._sock.close()
 
 
-class TcpTransport:
-    """Opens TCP connections."""
-
-    def connect(self, address: str, *, timeout_s: float) -> TcpConnection:
-        """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
-        return TcpConnection(socket.create_connection(host_and_port(address), timeout=timeout_s))
+def connect(address: str, *, timeout_s: float) -> TcpConnection:
+    """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
+    return TcpConnection(socket.create_connection(host_and_port(address), timeout=timeout_s))

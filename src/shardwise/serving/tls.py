@@ -21,7 +21,7 @@ from shardwise.errors import ServiceError
 from shardwise.serving.addresses import host_and_port, with_scheme
 from shardwise.serving.tcp import TcpConnection, TcpListener
 
-__all__ = ["TlsConnection", "TlsFiles", "TlsListener", "TlsTransport"]
+__all__ = ["TlsConnection", "TlsFiles", "TlsListener", "connect"]
 
 # Bytes of one step, during which the lock is held for 0.1 ms.
 _STEP_BYTES = 256 << 10
@@ -244,32 +244,28 @@ class TlsListener(TcpListener):
                 sock.close()
 
 
-class TlsTransport:
-    """Opens connections to servers of `tls://`.
+def connect(address: str, files: TlsFiles, *, timeout_s: float) -> TlsConnection:
+    """Open a connection to a server of `tls://`.
 
     Args:
+        address: the server's.
         files: with `ca` for an authority of one's own, and `cert` where servers ask for it.
+        timeout_s: bound of each wait on it, until `limit` says else.
+
+    Raises:
+        OSError: no server listens there, or it does not answer within the time.
+        ServiceError: the ends do not trust each other.
     """
-
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-
-    def connect(self, address: str, *, timeout_s: float) -> TlsConnection:
-        """Open a connection; each wait on it is bound by `timeout_s` until `limit` says else.
-
-        Raises:
-            ServiceError: the ends do not trust each other.
-        """
-        context = self._files.context(is_server=False)
-        host, port = host_and_port(address)
-        sock = socket.create_connection((host, port), timeout=timeout_s)
-        connection = TlsConnection(
-            context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-        )
-        connection.limit(timeout_s)
-        try:
-            connection.shake_hands()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    context = files.context(is_server=False)
+    host, port = host_and_port(address)
+    sock = socket.create_connection((host, port), timeout=timeout_s)
+    connection = TlsConnection(
+        context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    )
+    connection.limit(timeout_s)
+    try:
+        connection.shake_hands()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

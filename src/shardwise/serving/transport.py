@@ -1,15 +1,15 @@
 """What the service needs of a network: connections that send and receive bytes in order.
 
-TCP is one implementation (`tcp.py`, by TLS `tls.py`), UCX another (`ucx.py`). All have these three
-protocols; frames, tokens, requests and batches are the same over each.
+TCP is one implementation (`tcp.py`, by TLS `tls.py`), UCX another (`ucx.py`). All have these two
+protocols and a function that connects; frames, tokens, requests and batches are the same over each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Connection", "Listener", "Transport"]
+__all__ = ["Connect", "Connection", "Listener"]
 
 
 class Connection(Protocol):
@@ -83,14 +83,6 @@ class Listener(Protocol):
         ...
 
 
-class Transport(Protocol):
-    """A way to reach servers: TCP, TLS or UCX."""
-
-    def connect(self, address: str, *, timeout_s: float) -> Connection:
-        """Open a connection to a server.
-
-        Raises:
-            OSError: no server listens there, or it does not answer within the time.
-            ServiceError: the transport does not trust it.
-        """
-        ...
+# (address, *, timeout_s) -> a connection to a server. Raises OSError where no server listens there,
+# or it does not answer within the time, and ServiceError where the ends do not trust each other.
+Connect = Callable[..., Connection]

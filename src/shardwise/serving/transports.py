@@ -3,57 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from shardwise.serving import tcp, tls
 from shardwise.serving.addresses import scheme_of
-from shardwise.serving.tcp import TcpListener, TcpTransport
-from shardwise.serving.tls import TlsFiles, TlsListener, TlsTransport
-from shardwise.serving.transport import Connection, Listener
+from shardwise.serving.tcp import TcpListener
+from shardwise.serving.tls import TlsFiles, TlsListener
+from shardwise.serving.transport import Connect, Connection, Listener
 
-__all__ = ["AddressedTransport", "listen"]
+__all__ = ["connect_to", "listen"]
 
 
-class AddressedTransport:
-    """Opens connections as each address says: `tcp://`, `tls://` or `ucx://`.
+def connect_to(addresses: Sequence[str], *, files: TlsFiles | None = None) -> Connect:
+    """What opens connections as each address says: `tcp://`, `tls://` or `ucx://`; it pickles.
 
     Args:
         addresses: all that it will be asked for.
-        tls: the files for those of `tls://`.
+        files: for those of `tls://`.
 
     Raises:
         ModuleNotFoundError: one of them needs an extra that is not installed.
         ServiceError: the files of `tls://` can't be used.
     """
+    if files is not None:
+        files.context(is_server=False)
+    if any(scheme_of(address) == "ucx" for address in addresses):
+        from shardwise.serving.ucx_worker import load_ucxx
 
-    def __init__(self, addresses: Sequence[str], *, tls: TlsFiles | None = None) -> None:
-        self._tls = TlsTransport(tls or TlsFiles())
-        if tls is not None:
-            tls.context(is_server=False)
-        if any(scheme_of(address) == "ucx" for address in addresses):
-            from shardwise.serving.ucx_worker import load_ucxx
-
-            load_ucxx()
-
-    def connect(self, address: str, *, timeout_s: float) -> Connection:
-        """Open a connection to a server.
-
-        Raises:
-            OSError: no server listens there, or it does not answer within the time.
-            ServiceError: the ends do not trust each other.
-        """
-        scheme = scheme_of(address)
-        if scheme == "tls":
-            return self._tls.connect(address, timeout_s=timeout_s)
-        if scheme == "ucx":
-            from shardwise.serving.ucx import UcxTransport
-
-            return UcxTransport().connect(address, timeout_s=timeout_s)
-        return TcpTransport().connect(address, timeout_s=timeout_s)
+        load_ucxx()
+    return partial(_connect, files or TlsFiles())
 
 
-def listen(transport: str, host: str, port: int, *, tls: TlsFiles | None = None) -> Listener:
+def _connect(files: TlsFiles, address: str, *, timeout_s: float) -> Connection:
+    scheme = scheme_of(address)
+    if scheme == "tls":
+        return tls.connect(address, files, timeout_s=timeout_s)
+    if scheme == "ucx":
+        from shardwise.serving import ucx
+
+        return ucx.connect(address, timeout_s=timeout_s)
+    return tcp.connect(address, timeout_s=timeout_s)
+
+
+def listen(transport: str, host: str, port: int, *, files: TlsFiles | None = None) -> Listener:
     """A listener of the transport "tcp", by TLS with its files, or "ucx"; errors as theirs."""
-    if tls is not None:
-        return TlsListener(host, port, tls)
+    if files is not None:
+        return TlsListener(host, port, files)
     if transport == "ucx":
         from shardwise.serving.ucx import UcxListener
 

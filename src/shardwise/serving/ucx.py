@@ -25,12 +25,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from shardwise.serving import tcp
 from shardwise.serving.addresses import with_scheme
 from shardwise.serving.frames import SEGMENT_MAGIC, FrameError, ended_early, other_protocol
-from shardwise.serving.tcp import TcpConnection, TcpListener, TcpTransport
+from shardwise.serving.tcp import TcpConnection, TcpListener
 from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
 
-__all__ = ["UcxListener", "UcxTransport"]
+__all__ = ["UcxListener", "connect"]
 
 _TAG = struct.Struct("<Q")
 _SEGMENT = struct.Struct("<4sIQ")
@@ -330,12 +331,9 @@ class UcxListener:
         self._senders.close()
 
 
-class UcxTransport:
-    """Opens connections to servers of `ucx://`."""
-
-    def connect(self, address: str, *, timeout_s: float) -> UcxConnection:
-        """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
-        load_ucxx()
-        connection = UcxConnection(TcpTransport().connect(address, timeout_s=timeout_s))
-        connection.limit(timeout_s)
-        return connection
+def connect(address: str, *, timeout_s: float) -> UcxConnection:
+    """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
+    load_ucxx()
+    connection = UcxConnection(tcp.connect(address, timeout_s=timeout_s))
+    connection.limit(timeout_s)
+    return connection

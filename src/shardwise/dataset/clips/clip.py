@@ -17,7 +17,7 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.pictures import clip_shape
 from shardwise.media_files.sound_window import open_sound, read_window
 
-__all__ = ["Clip", "ClipDecoder", "HeldRanges", "SoundDecoder", "SoundMask"]
+__all__ = ["Clip", "ClipDecoder", "HeldRanges", "SoundDecoder"]
 
 
 class HeldRanges:
@@ -133,23 +133,17 @@ class ClipDecoder:
 
 @dataclass(frozen=True)
 class SoundDecoder:
-    """Decodes the sound of clips."""
+    """Decodes the sound of clips.
 
-    def __call__(self, clip: Clip) -> NDArray[np.float32]:
-        """float32 `[channels, samples]`."""
+    Attributes:
+        mask: where there is sound, in place of it: False before its beginning and behind its end.
+    """
+
+    mask: bool = False
+
+    def __call__(self, clip: Clip) -> NDArray[Any]:
+        """float32 `[channels, samples]`, or bool `[samples]`."""
         try:
-            return clip.sound[0]
-        except DataError as error:
-            raise clip.named(error) from error
-
-
-@dataclass(frozen=True)
-class SoundMask:
-    """Where the sound of clips is sound: False before its beginning and behind its end."""
-
-    def __call__(self, clip: Clip) -> NDArray[np.bool_]:
-        """Bool `[samples]`."""
-        try:
-            return clip.sound[1]
+            return clip.sound[self.mask]
         except DataError as error:
             raise clip.named(error) from error

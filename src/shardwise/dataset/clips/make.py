@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import mask_of, values_of
-from shardwise.dataset.clips.clip import ClipDecoder, SoundDecoder, SoundMask
+from shardwise.dataset.clips.clip import ClipDecoder, SoundDecoder
 from shardwise.dataset.clips.files import MediaFiles, StoredFiles, files_of
 from shardwise.dataset.clips.options import ClipOptions
 from shardwise.dataset.clips.source import ClipSource
@@ -68,7 +68,8 @@ def make_clips(
         ),
     }
     if options.audio is not None:
-        decoders |= {f"{field}.audio": SoundDecoder(), mask_of(f"{field}.audio"): SoundMask()}
+        sound = f"{field}.audio"
+        decoders |= {sound: SoundDecoder(), mask_of(sound): SoundDecoder(mask=True)}
     required = transforms.required.union([field])
     if options.short == "mask":
         required = required.union([mask_of(field)])
