@@ -21,14 +21,14 @@ from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.items import (
+from shardwise.sources.tar.index.listed_shards import ListedShards
+from shardwise.sources.tar.index.opened_shards import open_shards
+from shardwise.sources.tar.index.shard_items import (
     ShardPart,
     example_names,
     named_items,
     names_of,
 )
-from shardwise.sources.tar.index.listed import ListedShards
-from shardwise.sources.tar.index.opened import open_shards
 from shardwise.sources.tar.index.shard_lists import check_counts
 from shardwise.sources.tar.media.access import TarMedia
 from shardwise.sources.tar.media.build import require_media_field

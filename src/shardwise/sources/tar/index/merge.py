@@ -19,7 +19,7 @@ from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import is_manifest_file
+from shardwise.sources.tar.index.listed_shards import is_manifest_file
 from shardwise.sources.tar.index.manifest_file import ManifestFile, ManifestHeader, encode, tag_of
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
-from shardwise.sources.tar.index.acceptance import fits
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.items import ShardPart
-from shardwise.sources.tar.index.listed import ListedShards
+from shardwise.sources.tar.index.listed_shards import ListedShards
 from shardwise.sources.tar.index.shard_index import ShardIndex, keys_of_one_length
+from shardwise.sources.tar.index.shard_items import ShardPart
+from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import FileStat, described, max_open_files
 

@@ -12,9 +12,9 @@ from shardwise.arguments import path_text
 from shardwise.shown import shown, without_query
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, manifest_files
+from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.lost_shards import expand_shards
-from shardwise.sources.tar.index.opened import OpenedShards
+from shardwise.sources.tar.index.opened_shards import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
 from shardwise.storage import is_local
 

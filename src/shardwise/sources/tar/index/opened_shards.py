@@ -21,11 +21,11 @@ from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import ShardNames
-from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import FileStat, is_local
 
 __all__ = ["REMOTE_THREADS", "OpenedShards", "open_shards"]

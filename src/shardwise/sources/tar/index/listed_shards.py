@@ -21,14 +21,14 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
-from shardwise.sources.tar.index.acceptance import require_end, unfinished
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.column_file import map_file
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
-from shardwise.sources.tar.index.opened import REMOTE_THREADS
+from shardwise.sources.tar.index.opened_shards import REMOTE_THREADS
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
+from shardwise.sources.tar.index.shard_version import require_end, unfinished
 from shardwise.storage import (
     FileStat,
     LocalFile,
