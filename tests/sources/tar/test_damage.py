@@ -21,6 +21,7 @@ from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.shard_index import index_path
 from shardwise.sources.tar.source import TarSource
+from shardwise.storage import local
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, payload, sample_key
 
@@ -175,8 +176,10 @@ def test_a_shard_without_end_is_refused_unless_that_is_accepted(tmp_path, caplog
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("what", ["read", "read one"])
-def test_a_shard_cut_while_it_is_in_use(tmp_path, seed, what):
+@pytest.mark.parametrize("is_looked_at", [True, False])
+def test_a_shard_cut_while_it_is_in_use(tmp_path, monkeypatch, seed, what, is_looked_at):
     rng = random.Random(seed)
+    monkeypatch.setattr(local, "LOOK_EVERY_NS", 0 if is_looked_at else 10**18)
     url = shard_at(tmp_path, index=True)
     source = TarSource(url)
     source.read(np.array([0]))
@@ -192,6 +195,11 @@ def test_a_shard_cut_while_it_is_in_use(tmp_path, seed, what):
         source.read(np.arange(NUM_SAMPLES) if what == "read" else np.array([sample]))
     error = caught.value
     found = (error.url, error.key, error.field, error.offset, error.index)
+    if is_looked_at:
+        # The first that is read, which may be another one, too.
+        sample, field = (0 if what == "read" else sample), FIELDS[0]
+        at = (sample * len(FIELDS)) * MEMBER_BYTES + 512
+    assert isinstance(error, StaleIndexError)
     assert found == (url, sample_key(sample), field, at, sample)
 
 
