@@ -118,7 +118,7 @@ class MissingShardError(DataError, FileNotFoundError):
 
 
 class StaleIndexError(DataError):
-    """A shard is not the one that its index was made from."""
+    """A shard is not the one that its index was made from, or that the dataset was opened with."""
 
 
 class StorageError(ShardwiseError, OSError):

@@ -32,7 +32,7 @@ def mds(
     Args:
         urls: a directory with an `index.json`, local or remote, or a list of these (streams), whose
             samples stand behind one another; all must have the same columns.
-        memory_bytes: decompressed shards that a process keeps; at least four are kept.
+        memory_bytes: of the decompressed shards that a process keeps, which are four at least.
         cache: as for `tar`.
         storage: as for `tar`.
 
@@ -69,7 +69,7 @@ def litdata(
 
     Args:
         url: a directory with an `index.json`, local or remote.
-        memory_bytes: decompressed chunks that a process keeps; at least four are kept.
+        memory_bytes: of the decompressed chunks that a process keeps, which are four at least.
         cache: as for `tar`.
         storage: as for `tar`.
 

@@ -36,13 +36,13 @@ def tar(
         index: the directory of the index files; None for beside the shards. Indexes of remote
             shards are looked for beside these, too, and have a copy on this machine.
         fields: the fields to read, as `select` takes them; None for all.
-        cache: a directory for what is read of remote shards, or the settings of such a cache;
-            local ones need none and ignore it.
+        cache: a local directory that keeps blocks of remote shards, up to 100 GB, or a
+            `CacheSettings`; local shards are read without it.
         storage: how remote shards are reached: options, or the store's own settings, such as
             `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are. They may have been cut between two samples, so without it they are a DataError.
-        check: when a shard that a manifest file lists is held against its entry: at its first use,
+        check: when a shard that a manifest file lists is compared with its entry: at its first use,
             or "all" before this returns. Other shards are all looked at when it is first used.
 
     Raises:

@@ -43,7 +43,7 @@ def parquet(
             that the files have in several types or not at all: they are cast, or null. A pyarrow
             schema is the same for all columns: there are no others then.
         fill: what stands for a null: `{"x": 0}`, or one value for all columns of its kind.
-        memory_bytes: decoded row groups that a process keeps; at least four are kept.
+        memory_bytes: of the decoded row groups that a process keeps, which are four at least.
         cache: as for `tar`.
         storage: as for `tar`.
 
@@ -98,7 +98,7 @@ def lance(
             and kept as 4 bytes a row; it has to give the same rows on every rank.
         version: a number or a tag; None for the latest.
         fill: as for `parquet`.
-        memory_bytes: rows that will be asked for soon, kept in a process.
+        memory_bytes: of the blocks of rows that a process keeps for the next batches.
         storage: how an object store is reached: options, or its own settings, which Lance gets.
 
     Raises:

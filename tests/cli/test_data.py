@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.files.manifest_file import SUFFIXES
+from shardwise.sources.files.list_file import SUFFIXES
 from tests.support.commands import document, run
 from tests.support.raw_tars import member
 from tests.support.tars import make_shards

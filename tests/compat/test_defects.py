@@ -314,3 +314,16 @@ def test_a_stream_in_small_pieces_gives_the_same_samples(tmp_path):
     assert list(wds.tariterators.expand_samples(shards)) == [
         {k: v for k, v in sample.items() if k != "__local_path__"} for sample in wds.WebDataset(url)
     ]
+
+
+def test_a_program_says_which_names_are_not_for_samples(tmp_path):
+    names = ["tmp/a.txt", "b.txt", "__c__", "__d__/e.txt"]
+    path = Path(write_tar(tmp_path / "0.tar", [(name, b"") for name in names]))
+    for skip_meta, left in (
+        (r"tmp/", [1, 3]),
+        (None, [0, 1, 3]),
+        (wds.tariterators.SKIPPED, [0, 1]),
+    ):
+        with path.open("rb") as file:
+            found = wds.tariterators.tar_file_iterator(file, skip_meta)
+            assert [each["fname"] for each in found] == [names[place] for place in left]

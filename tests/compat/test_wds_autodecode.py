@@ -153,6 +153,11 @@ def test_fields_are_decoded_by_their_extensions():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_text_may_lie_in_any_buffer(kind):
+    assert autodecode.basichandlers("txt", kind("Tür".encode())) == "Tür"
+
+
 def test_pickled_elements_of_arrays_are_refused():
     for save, name in ((np.save, "npy"), (np.savez, "npz")):
         file = io.BytesIO()

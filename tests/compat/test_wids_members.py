@@ -45,6 +45,8 @@ def test_members_are_found_by_number_and_name(tmp_path, dialect, kind):
     tar.close()
     with open(url, "rb") as file:
         assert len(kind(file)) == 4
+        # wids' names of the first argument.
+        assert len(kind(**{"file" if kind is TarFileReader else "fname": file})) == 4
 
 
 def test_a_cut_tar_is_an_error(tmp_path):

@@ -532,6 +532,27 @@ def test_code_that_insists_on_torchs_class_gets_an_instance_of_it():
     assert given == ids(make(batch_size=4))
 
 
+def test_the_batch_that_keras_builds_a_model_from_is_trained_on_too():
+    facade = make(shuffle="full", batch_size=5, output="torch").as_torch_dataloader()
+
+    def _symbolic_build():  # under the name that fit calls it by
+        def _enumerate_iterator():
+            yield iter(facade)
+
+        return next(next(_enumerate_iterator()))["__index__"].tolist()
+
+    whole = ids(make(shuffle="full", batch_size=5))
+    for position in range(len(whole)):
+        steps = iter(facade)
+        for _ in range(position):
+            next(steps)
+        facade.load_state_dict(facade.state_dict())
+        assert _symbolic_build() == whole[position]
+        assert facade.epoch == 0
+        assert [batch["__index__"].tolist() for batch in facade] == whole[position:]
+        facade.set_epoch(0)
+
+
 def test_a_program_that_takes_as_many_batches_as_there_are_goes_on_to_the_next_epoch():
     whole, counted = (
         DataLoader(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import struct
 import time
 from collections.abc import Callable
@@ -215,3 +216,17 @@ def test_a_file_written_in_place_is_noticed_while_it_is_read(tmp_path):
     deadline = time.monotonic() + 60
     while not isinstance(payload(data, 0), StaleIndexError):
         assert time.monotonic() < deadline
+
+
+def test_a_copied_shard_that_is_replaced_by_a_shorter_one_is_not_said_to_be_cut(tmp_path):
+    (tmp_path / "original").mkdir()
+    (first, second), data = tar(tmp_path / "original")
+    len(data)
+    shutil.copytree(tmp_path / "original", tmp_path / "copy", copy_function=shutil.copyfile)
+    data = sw.tar(tmp_path / "copy")
+    assert payload(data, 0) == OLD
+    path = tmp_path / "copy" / second.name
+    rename_over(path, first.read_bytes()[:1024] + bytes(1024))
+    error = payload(data, ROWS)
+    assert isinstance(error, StaleIndexError)
+    assert _names(error, path)

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from shardwise.errors import MissingShardError, StaleIndexError
-from shardwise.storage import FilePool
+from shardwise.storage import FilePool, FileStat
 
 
 def make_files(directory, count):
@@ -109,6 +109,30 @@ def test_a_local_file_that_is_opened_again_is_the_one_that_was_pinned(tmp_path):
         assert caught.value.url == path
         with pytest.raises(StaleIndexError):
             each.pin(path, stat._replace(num_bytes=stat.num_bytes + 1))
+
+
+def test_a_pool_pickles_while_other_files_are_pinned():
+    pool = FilePool()
+
+    class Pinning(FileStat):
+        """Pins another file while it is pickled, as another thread may."""
+
+        def __reduce__(self):
+            pool.pin(f"s3://bucket/{len(pool._pins)}", FileStat(1, 0, "b"))
+            return FileStat, tuple(self)
+
+    for number in range(3):
+        pool.pin(f"s3://bucket/{number}", Pinning(1, 0, "a"))
+    assert len(pickle.loads(pickle.dumps(pool))._pins) == 3
+
+
+def test_a_remote_file_that_was_pinned_stays_that_version():
+    pool = FilePool()
+    pool.pin("s3://bucket/a", FileStat(5, 1, "old"))
+    for each in (pool, pickle.loads(pickle.dumps(pool))):
+        each.pin("s3://bucket/a", FileStat(5, 2, "old"))
+        with pytest.raises(StaleIndexError, match=r"ETag old, and has 5 bytes, ETag new"):
+            each.pin("s3://bucket/a", FileStat(5, 1, "new"))
 
 
 def test_a_missing_file_leaves_the_pool_as_it_was(tmp_path):

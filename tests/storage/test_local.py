@@ -2,6 +2,7 @@ import errno
 import gc
 import os
 import pickle
+import shutil
 import threading
 from pathlib import Path
 
@@ -202,6 +203,44 @@ def test_a_file_is_read_of_one_version(path, monkeypatch):
         pinned.pin(first)
         with pytest.raises(StaleIndexError, match="replaced while it was in use"):
             pinned.open()
+
+
+def test_a_long_range_of_a_file_that_is_cut_is_of_another_version(path):
+    long = 65 << 20  # such ranges are compared with the file's size first
+    os.truncate(path, long)
+    file = LocalFile(path)
+    file.open()
+    os.truncate(path, 1 << 20)
+    with pytest.raises(StaleIndexError, match="replaced while it was in use") as caught:
+        file.read(0, long)
+    assert caught.value.url == path
+
+
+def test_a_file_that_is_open_is_not_read_after_another_version_was_pinned(path):
+    file = LocalFile(path)
+    assert file.read(0, 2) == b"\0\1"
+    stat = file.stat()
+    with pytest.raises(StaleIndexError):
+        file.pin(stat._replace(mtime_ns=stat.mtime_ns - 1))
+    for _ in range(2):
+        with pytest.raises(StaleIndexError):
+            file.read(0, 2)
+    file.pin(stat)
+    assert file.read(0, 2) == b"\0\1"
+
+
+def test_a_copy_and_a_forked_child_read_the_version_that_was_open(path):
+    file = LocalFile(path)
+    file.open()
+    os.replace(shutil.copy(path, f"{path}.new"), path)
+    os.utime(path, ns=(0, 10**18))
+    with pytest.raises(StaleIndexError):
+        pickle.loads(pickle.dumps(file)).read(0, 2)
+    # In a forked child, the process has another id.
+    file._opened.pid -= 1
+    for _ in range(2):
+        with pytest.raises(StaleIndexError):
+            file.read(0, 2)
 
 
 def test_a_missing_file_is_a_missing_shard_with_its_url(tmp_path):

@@ -138,7 +138,7 @@ def fetch(
         timeout_s: seconds for one try, all of it: connection, redirects and body. Looking up the
             host's name has the system's own limit.
         retries: further tries after an error that may pass, 0.5, 1, 2, ... seconds later.
-        max_bytes: of a body; a larger one is left after that.
+        max_bytes: the largest body; of a larger one no more is read.
         concurrency: URLs that a process of the build fetches at once. Up to four times as many
             bodies wait in memory for the one before them.
 

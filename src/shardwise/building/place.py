@@ -24,9 +24,10 @@ from typing import IO, NoReturn, TypeVar
 
 from shardwise.errors import MissingShardError, StateError, StorageError
 from shardwise.shown import shown
-from shardwise.storage import StorageOptions, atomic_write, is_local, open_file, read_whole
+from shardwise.storage import StorageOptions, is_local, open_file, read_whole
 from shardwise.storage.listing import list_remote
-from shardwise.storage.stores.upload import remove, upload
+from shardwise.storage.stores.upload import remove
+from shardwise.storage.write import write_whole
 
 __all__ = ["STATE_NAME", "Place"]
 
@@ -73,16 +74,7 @@ class Place:
         Raises:
             StorageError: it can't be written.
         """
-        if not self.is_local:
-            upload(self.url(name), data, options=self.options)
-            return
-        try:
-            with atomic_write(self.url(name)) as file:
-                file.write(data)
-        except OSError as error:
-            raise StorageError(
-                f"{self.url(name)!r} can't be written: {error.strerror or error}"
-            ) from error
+        write_whole(self.url(name), data, options=self.options)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""

@@ -22,7 +22,7 @@ from shardwise.shown import shown
 from shardwise.sources.records.index_json import index_urls
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import ListedShards, is_manifest_file, manifest_files
+from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource

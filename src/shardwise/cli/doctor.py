@@ -19,8 +19,8 @@ from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import format_count, plural, progress, write_document, write_line
 from shardwise.sources.tar.check.problems import Oddities, Problem
 from shardwise.sources.tar.check.verify import ShardReport, examine_shard
-from shardwise.sources.tar.index.acceptance import unfinished
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.shard_version import unfinished
 
 __all__ = ["doctor"]
 

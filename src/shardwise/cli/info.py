@@ -24,10 +24,10 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import is_local
 from shardwise.storage.user_dirs import user_cache_dir
 

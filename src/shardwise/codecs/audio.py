@@ -142,7 +142,7 @@ def audio(
         A decoder of bytes to float32 arrays `[channels, samples]`, from -1 to 1.
 
     Raises:
-        ValueError: (when called) `DataError`: the file is damaged, cut, or has no sound.
+        DataError: (when called) the file is damaged, cut, or has no sound.
         MissingExtraError: (when called) no package that decodes it is installed.
 
     Examples:

@@ -168,7 +168,7 @@ def video(
         A decoder of bytes to uint8 arrays `[frames, 3, height, width]`, or in another layout.
 
     Raises:
-        ValueError: (when called) `DataError`: the file is damaged, cut, too large or too short, or
+        DataError: (when called) the file is damaged, cut, too large or too short, or
             has no video.
         MissingExtraError: (when called) no package that decodes it is installed.
 

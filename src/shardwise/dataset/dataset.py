@@ -294,7 +294,7 @@ class Dataset(IndexedSamples):
 
         Which frames a clip has follows from the media index (`shardwise index --media`, or
         `TarWriter(media=True)`) in integers, before a byte of a picture is read. Up to 10,000
-        samples of other sources are indexed here. The sample's other fields ride along.
+        samples of other sources are indexed here. A clip has the sample's other fields, too.
         docs/video.md has the fields of a clip.
 
         Args:

@@ -143,7 +143,7 @@ class LoadedSamples:
 
     @cached_property
     def cost(self) -> LoadCost:
-        """What loading a sample costs; see there.
+        """What loading a sample costs, as a `LoadCost`: threads and chunk sizes follow from it.
 
         What a source of Python objects runs is unknown, and does not count as the user's function.
         """

@@ -64,7 +64,7 @@ def checked_names(
     ragged: Ragged,
     collate: Callable[[list[Any]], Any] | None,
 ) -> tuple[str, ...] | None:
-    """The names of `as_tuple`, held against what a batch will have where that is known.
+    """The names of `as_tuple`, compared with what a batch will have where that is known.
 
     Raises:
         TypeError: no sequence of names: one str, or a set, whose order differs among ranks.

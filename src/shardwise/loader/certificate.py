@@ -1,4 +1,4 @@
-"""The certificate: the samples that were handed out, held against those of the plan."""
+"""The certificate: the samples that were handed out, compared with those of the plan."""
 
 from __future__ import annotations
 

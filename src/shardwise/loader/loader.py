@@ -76,9 +76,9 @@ class DataLoader(StatefulLoader):
         num_workers: worker processes; 0 for none. None for one a core that this rank may use if
             functions of yours run for each sample (a `map()`, a decoder that is a plain function)
             and there is more than one core, else for none.
-        num_threads: threads that read and decode, in each process; None for one a core that this
-            rank may use (of tar shards that are only read, for one alone while no read has to
-            wait), or one in each of several processes; 0 for none.
+        num_threads: threads that read and decode, in each process; 0 for none. None for one a core
+            that this rank may use; with worker processes, for one in each. Samples that are read
+            without decoding are loaded by one of them until a read has to wait.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
             `sw.service(...)`, for batches that servers make.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
@@ -94,7 +94,8 @@ class DataLoader(StatefulLoader):
             arrays whose shape its decoder does not fix; "nested" makes nested tensors of these
             fields. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
-            "replace" puts another sample there, the same one in every run.
+            "replace" puts another sample there, the same one in every run. `StorageError` and
+            `StaleIndexError` are raised in any case.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.

@@ -106,7 +106,7 @@ class RankedPlan:
 
     @property
     def plan(self) -> Plan:
-        """Who gets what, of the ranks of this process.
+        """The plan for the ranks of this process.
 
         Raises:
             ValueError: there would be no batch for each of them.

@@ -60,14 +60,14 @@ class StatefulLoader(RankedPlan):
         return batches_for_frameworks(batches, lambda: self._pass_plan, is_known=is_known)
 
     def as_torch_dataloader(self) -> Any:
-        """This loader as an instance of `torch.utils.data.DataLoader`, for code that insists."""
+        """This loader as a `torch.utils.data.DataLoader`, for code that checks the type."""
         from shardwise.tensors.torch_dataloader import TorchDataLoader
 
         return TorchDataLoader(self)
 
     @property
     def plan(self) -> Plan:
-        """Who gets what: of the ranks of this process, but never others within a pass."""
+        """The plan for the ranks of this process, which do not change within a pass."""
         self._position.leave_forked()
         world_size = self._plan.world_size if self._position.is_in_pass else self.world_size
         if world_size != self._plan.world_size:
@@ -125,7 +125,7 @@ class StatefulLoader(RankedPlan):
         self._account.go_back()
 
     def certificate(self) -> dict[str, Any]:
-        """What was handed out in the newest pass, held against the plan: a proof, or what differs.
+        """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
 
         Where torch.distributed is initialised and its ranks are the loader's, it is of all ranks,
         and all of them must call it, at the same step: it gathers 12 numbers of each. Else it is
@@ -163,8 +163,8 @@ class StatefulLoader(RankedPlan):
             `bytes_fetched`, `retries`, `hedges` (second requests for late ones), `hits`, `misses`
             and `evictions` of cached blocks, `damaged` (blocks that were fetched anew),
             `degraded` (times that a cache could not be used), `outage_s` (seconds in which
-            requests to a store failed and were tried again);
-            `skipped` and `replaced` damaged samples of this rank; `dropped`
+            requests to a store failed and were tried again), `waits` (reads that had to wait for
+            a disk or a store); `skipped` and `replaced` damaged samples of this rank; `dropped`
             and `padded`, samples over all ranks of the epochs that ended; `executor`,
             `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
             the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and

@@ -160,7 +160,7 @@ class Plan:
 
     @property
     def num_steps(self) -> int:
-        """Batches from `start` on, of `epoch` where they differ: the same on every rank."""
+        """Batches of each rank from `start` on. It differs by epoch under a budget: `resumed`."""
         return self.partition.num_steps
 
     @property

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.epochs import SubsetSampler, VirtualEpochs
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
 from shardwise.plan.protocol import Sampler
+from shardwise.plan.subset_sampler import SubsetSampler
+from shardwise.plan.virtual_epochs import VirtualEpochs
 from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 
 __all__ = [
@@ -53,7 +54,7 @@ class SequentialSampler:
         return as_positions(positions, self.num_samples).copy()
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
-        """Each sample once, in every epoch."""
+        """The ids of an epoch as ranges, in any order: each sample once."""
         return [range(self.num_samples)]
 
     def spec(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class FullSampler:
         return permutation(positions)
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
-        """Each sample once, in every epoch."""
+        """The ids of an epoch as ranges, in any order: each sample once."""
         return [range(self.num_samples)]
 
     def spec(self) -> dict[str, Any]:

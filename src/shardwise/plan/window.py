@@ -195,7 +195,7 @@ class WindowSampler:
         )
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
-        """Each sample once, in every epoch."""
+        """The ids of an epoch as ranges, in any order: each sample once."""
         return [range(self.num_samples)]
 
     def __getstate__(self) -> dict[str, Any]:

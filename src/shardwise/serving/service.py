@@ -134,8 +134,7 @@ def service(
             started with `--tls-cert`.
         ray: in place of addresses, how many servers to start in the Ray cluster that this process
             has joined, or else one that runs on this machine. They get the dataset from the
-            trainers. What has an effect is the number of the process that asks first; `scale`
-            changes it later.
+            trainers. The first process to ask decides the number; `scale` changes it later.
         ray_options: of each server's actor, by the names of Ray's `options()`, such as
             `num_cpus`, by default 1, which is also its threads; `max_restarts`, by default -1, for
             no limit; `scheduling_strategy`, by default "SPREAD"; `resources`, `runtime_env`.

@@ -46,7 +46,8 @@ class FilePool:
         self._open = _OpenFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._limit_argument, self.options, self._pins)
+        # A copy: another thread may pin a file while it is pickled.
+        return _rebuild, (self._limit_argument, self.options, dict(self._pins))
 
     def __len__(self) -> int:
         return len(self._open.files)
@@ -55,15 +56,14 @@ class FilePool:
         """Allow this version of a file only, however often it is opened; see `File.pin`.
 
         Raises:
-            StaleIndexError: a local file was pinned to another version.
+            StaleIndexError: it was pinned to another version.
         """
-        if is_local(url):
-            require_same(self._pins.setdefault(url, stat), stat, url)
-        elif not stat.etag:
-            return
-        elif url not in self._pins and self._pins:
-            self._next_urls[next(reversed(self._pins))] = url
-        self._pins[url] = stat
+        if not is_local(url):
+            if not stat.etag:
+                return
+            if url not in self._pins and self._pins:
+                self._next_urls[next(reversed(self._pins))] = url
+        require_same(self._pins.setdefault(url, stat), stat, url)
         file = self._open.files.get(url)
         if file is not None:
             file.pin(stat)

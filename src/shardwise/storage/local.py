@@ -62,7 +62,7 @@ class LocalFile:
         return f"LocalFile({self.url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.url, self._pinned)
+        return _rebuild, (self.url, self._version)
 
     def open(self) -> None:
         """Open the file now, rather than at the first read.
@@ -93,9 +93,12 @@ class LocalFile:
         Raises:
             StaleIndexError: another one is open.
         """
-        self._pinned = stat
-        if self._opened is not None:
-            require_same(stat, self._opened.stat, self.url)
+        opened, self._pinned = self._opened, stat
+        if opened is not None:
+            # If it is another one, reads open the file anew, and compare it again.
+            self._opened = None
+            require_same(stat, opened.stat, self.url)
+            self._opened = opened
 
     def check(self) -> None:
         """Look at the open file, for what is read from a map of it.
@@ -132,7 +135,8 @@ class LocalFile:
         opened = self._descriptor()
         try:
             if length > _CHECKED_BYTES:
-                self._check_end(offset, length, os.fstat(opened.fd).st_size)
+                opened.check(self.url)
+                self._check_end(offset, length, opened.stat.num_bytes)
             data = os.pread(opened.fd, length, offset)
         except OSError as error:
             raise _explained(error, self.url, "read") from None
@@ -152,8 +156,7 @@ class LocalFile:
 
         Raises:
             DataError: the file ends before the buffer is full.
-            MissingShardError: the file is not there.
-            StorageError: it could not be read.
+            StaleIndexError, MissingShardError, StorageError: as `read` says.
         """
         view = memoryview(buffer).cast("B")
         _check_range(offset, len(view))
@@ -171,8 +174,7 @@ class LocalFile:
 
         Raises:
             DataError: the file ends before a range does.
-            MissingShardError: the file is not there.
-            StorageError: it could not be read.
+            StaleIndexError, MissingShardError, StorageError: as `read` says.
         """
         opened = self._descriptor()
         fd, preadv, flags = opened.fd, os.preadv, _AT_ONCE or 0
@@ -237,12 +239,19 @@ class LocalFile:
     def _descriptor(self) -> _Descriptor:
         opened = self._opened
         if opened is None or opened.pid != os.getpid():
+            version = self._version
             # If two threads open it, one of the descriptors closes itself.
             opened = _Descriptor(self.url)
-            if self._pinned is not None:
-                require_same(self._pinned, opened.stat, self.url)
+            if version is not None:
+                require_same(version, opened.stat, self.url)
             self._opened = opened
         return opened
+
+    @property
+    def _version(self) -> FileStat | None:
+        """The one that is open, or was before a fork, or is pinned."""
+        opened = self._opened
+        return self._pinned if opened is None else opened.stat
 
 
 def _rebuild(url: str, pinned: FileStat | None) -> LocalFile:

@@ -1,4 +1,4 @@
-"""One door to all storage: a URL's scheme decides which class opens it, or reads it whole."""
+"""Opening any file: its URL's scheme decides which class opens it, or reads it whole."""
 
 from __future__ import annotations
 

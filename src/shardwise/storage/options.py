@@ -39,6 +39,11 @@ class StorageOptions:
             "any", headers and token of `config` go to the first host only, and https never leads to
             http.
 
+    Raises:
+        TypeError: an option is of another type.
+        ValueError: a number is not above 0 (`prefetch_bytes`: below 0), or `redirects` is none of
+            the three.
+
     Examples:
         >>> import shardwise as sw
         >>> sw.StorageOptions(config={"aws_secret_access_key": "s3cr3t"}).config

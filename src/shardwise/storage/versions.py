@@ -30,9 +30,13 @@ def require_same(opened: FileStat, current: FileStat, url: str) -> None:
         if is_same and not opened.etag and not current.etag and opened.mtime_ns:
             is_same = current.mtime_ns in (opened.mtime_ns, 0)
     if not is_same:
+        may_be_touched = opened.num_bytes == current.num_bytes and not (
+            opened.etag and current.etag
+        )
         raise StaleIndexError(
             f"the file was replaced while it was in use: it had {described(opened)}, and has "
-            f"{described(current)}; open the dataset anew, and begin the epoch anew",
+            f"{described(current)}; open the dataset anew, and begin the epoch anew"
+            + (", or go on from its state if the file was only touched" if may_be_touched else ""),
             url=url,
         )
 

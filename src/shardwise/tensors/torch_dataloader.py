@@ -1,4 +1,4 @@
-"""A loader that is an instance of torch's DataLoader, for code that insists on one.
+"""A loader that is an instance of torch's DataLoader, for code that checks the type.
 
 Prefer `shardwise.DataLoader` itself: Accelerate, Lightning and Ray rebuild instances of torch's
 class around their `.dataset` in some of their calls. This one tells Lightning by its sampler that
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -104,7 +106,20 @@ class TorchDataLoader(PositionedLoader):
         if "_is_accelerate_prepared" in vars(self):
             # Accelerator.prepare marks what it saves the state of.
             self.loader._is_accelerate_prepared = True
+        # Keras: _symbolic_build, EpochIterator.__next__, _enumerate_iterator, this one.
+        frames = islice(walk_stack(sys._getframe(1)), 4)
+        if any(frame.f_code.co_name == "_symbolic_build" for frame, _ in frames):
+            return self._first_batch()
         return iter(self.loader)
+
+    def _first_batch(self) -> Iterator[Any]:
+        """What Keras's `fit` builds the model from before it trains; the position stays."""
+        state = self.loader.state_dict()
+        for batch in self.loader:
+            # A pass whose only batch was handed out would be over.
+            self.loader.load_state_dict(state)
+            yield batch
+            return
 
     def __len__(self) -> int:
         return len(self.loader)

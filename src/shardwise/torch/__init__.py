@@ -1,10 +1,11 @@
-"""What imports torch: tensors, and the plan's order for torch's own DataLoader.
+"""Datasets and samplers for torch's own DataLoader; importing them imports torch.
 
 `shardwise.DataLoader` is the loader to use. These are for programs that must keep torch's:
 `IterableDataset` yields ready batches, `DistributedSampler` and `BatchSampler` give indices to any
-map-style dataset, a `shardwise.Dataset` among them. All three keep one order for any number of
-ranks and workers (I3), and their state may be taken up by any other number of them (I4).
-`StatefulDataLoader` is torch's loader around one of them, which counts what it gave.
+map-style dataset, a `shardwise.Dataset` among them. All three have one order for any number of
+ranks and workers, and any other number of them resumes from their state. `StatefulDataLoader` is
+torch's loader around one of them: it counts the batches that it handed out. `to_tensors` makes
+tensors of a batch of arrays.
 """
 
 # ruff: noqa: E402 - the sentence comes before torch's own error

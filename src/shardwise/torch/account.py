@@ -1,4 +1,4 @@
-"""The account of an `IterableDataset` or a sampler: what it gave in a pass, held against the plan.
+"""The account of an `IterableDataset` or a sampler: what it gave in a pass, compared with the plan.
 
 torch's loader takes batches ahead of the program. A sampler counts what it gives, and leaves out
 what lies behind the batches that the program says it has. Batches of worker processes are counted

@@ -143,7 +143,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         self._lives_on = False
         self._pass: WorkerPass | None = None
         self._account = OrderAccount(dataset, coverage)
-        # Batches of its own that a worker leaves out of the next pass, by a state of its own.
+        # Of the next pass: the worker's batches that its own state says were handed out before.
         self._num_skipped = 0
         self._is_loaded = False
         self._num_passes = 0

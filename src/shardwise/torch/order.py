@@ -78,7 +78,7 @@ class SamplerState:
         return self._rest(self._cursor.again()).num_steps
 
     def certificate(self, num_steps: int | None = None) -> dict[str, Any]:
-        """The indices that were given in the newest pass, held against the plan.
+        """The indices that were given in the newest pass, compared with the plan.
 
         As `DataLoader.certificate`, of what a sampler knows: the indices that it gave, not whether
         their samples were loaded.

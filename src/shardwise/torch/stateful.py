@@ -190,7 +190,7 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.state_dict(self._num_taken(self._pass))
 
     def certificate(self) -> dict[str, Any]:
-        """What was handed out in the newest pass, held against the plan: a proof, or what differs.
+        """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
 
         As `shardwise.DataLoader.certificate`. Of an `IterableDataset` it counts the samples that
         are in the batches handed out; of a sampler the indices that it gave for them.

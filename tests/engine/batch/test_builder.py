@@ -6,7 +6,7 @@ import pytest
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.errors import DataError
+from shardwise.errors import DataError, StaleIndexError
 from tests.support.memory_source import MemorySource, numbered_samples
 
 
@@ -62,6 +62,23 @@ def test_replace_gives_up_where_everything_is_damaged():
     with pytest.raises(DataError, match="substitutes") as caught:
         make(dataset_with_damage(*range(20)), [3], on_error="replace")
     assert caught.value.index == 3
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_a_file_that_was_replaced_is_no_damaged_sample(on_error):
+    source = MemorySource(numbered_samples(20))
+    for index in range(20):
+        source.fail_at(index, StaleIndexError("replaced", url="x_tar"))
+    with pytest.raises(StaleIndexError, match="x_tar"):
+        make(Dataset(source), [3, 4], on_error=on_error)
+
+
+def test_a_substitute_whose_file_was_replaced_is_an_error():
+    source = MemorySource(numbered_samples(20))
+    for index in range(20):
+        source.fail_at(index, StaleIndexError("replaced", url="x_tar") if index != 3 else None)
+    with pytest.raises(StaleIndexError, match="x_tar"):
+        make(Dataset(source), [3], on_error="replace")
 
 
 def test_an_unknown_on_error_is_refused():

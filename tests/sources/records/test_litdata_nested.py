@@ -164,15 +164,29 @@ def test_nested_values_are_built_into_shards(tmp_path, target, opened):
         assert typed(sample["meta.json"]) == typed(litdata_nested(sample["id"])["meta"])
 
 
+def chunk_of(table: Any) -> bytes:
+    """A chunk of Arrow rows alone."""
+    pa = pytest.importorskip("pyarrow")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    rows: bytes = sink.getvalue().to_pybytes()
+    return rows + struct.pack("<I", len(rows)) + arrow_rows.MAGIC
+
+
+def test_numbers_in_arrow_rows_are_no_length_of_bytes():
+    pa = pytest.importorskip("pyarrow")
+    data = chunk_of(pa.table({"x": [2, 1 << 24]}))
+    with pytest.raises(sw.DataError, match="a number where bytes belong"):
+        arrow_rows.open_rows(
+            data, num_records=2, nodes={"x": Node(range(1))}, serializers=["bytes"], url="x"
+        )
+
+
 @pytest.mark.parametrize(("serializer", "is_read"), [("json", True), ("int", False)])
 def test_a_null_in_arrow_rows_is_read_where_nested_values_are(serializer, is_read):
     pa = pytest.importorskip("pyarrow")
-    sink = pa.BufferOutputStream()
-    table = pa.table({"x": [[1], None] if is_read else [1, None]})
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    rows = sink.getvalue().to_pybytes()
-    data = rows + struct.pack("<I", len(rows)) + arrow_rows.MAGIC
+    data = chunk_of(pa.table({"x": [[1], None] if is_read else [1, None]}))
     options = {"nodes": {"x": Node(range(1))}, "serializers": [serializer], "url": "x"}
     if not is_read:
         with pytest.raises(sw.DataError, match="row 1 has a null"):

@@ -118,7 +118,8 @@ def test_any_shard_is_read_as_the_standard_library_reads_it(
     with pytest.MonkeyPatch.context() as patch:
         # Small reads, so that their borders fall everywhere; either way of walking by itself.
         patch.setattr(FileBytes, "first_read_bytes", sizes[0])
-        patch.setattr(scan_module, "_DENSE_READ_BYTES", sizes[1])
+        patch.setattr(FileBytes, "block_bytes", sizes[1])
+        patch.setattr(scan_module, "_END_READ_BYTES", sizes[1])
         patch.setattr(FileBytes, "sparse_stride", sparse_stride)
         patch.setattr(FileBytes, "sparse_headers", 3)
         index = build_index(str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -91,3 +92,14 @@ def test_the_mask_of_record_files():
     crc = plain(data.tobytes())
     value = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
     assert masked_crc32c(data, np.zeros(1, np.int64), np.full(1, 8)).tolist() == [value]
+
+
+def test_joining_many_blocks_takes_little_memory():
+    words = np.arange(1 << 18, dtype=np.uint32)
+    tracemalloc.start()
+    try:
+        module_of_ours._apply(module_of_ours._zeros(64), words)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * words.nbytes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
+from shardwise.sources.tokens import read
 from shardwise.testing import check_source
 from tests.support.servers import nginx
 from tests.support.token_files import documents_of, write_litdata, write_megatron
@@ -181,3 +183,15 @@ def test_a_local_file_that_is_cut_or_replaced_is_an_error_and_ends_no_process(tm
     np.arange(900, dtype=np.uint16).tofile(path)
     with pytest.raises(sw.StaleIndexError, match="was replaced while it was in use"):
         fresh[0]
+
+
+def test_mapped_files_keep_to_the_limit_of_open_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(read, "max_open_files", lambda: 6)
+    paths = [tmp_path.resolve() / f"{number}.bin" for number in range(9)]
+    for path in paths:
+        path.write_bytes(bytes(2 * 5))
+    data = sw.tokens(paths, block=2, dtype="uint16")
+    for index in range(len(data)):
+        data.source.read(np.array([index]))
+        under = [file.path for file in psutil.Process().open_files()]
+        assert sum(path.startswith(str(tmp_path.resolve())) for path in under) <= 6

@@ -32,7 +32,7 @@ _KINDS: dict[Any, str] = {
     filters._unbatched: "unbatched",
     filters._unlisted: "unbatched",
     filters.detshuffle: "shuffle",
-    filters.ShardShuffle: "shuffle",
+    filters._shuffle_shards: "shuffle",
     filters.Cached: "nothing",
     filters.LMDBCached: "nothing",
 }

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from shardwise.compat.webdataset.compat import WebDataset
-from shardwise.compat.webdataset.filters import ShardShuffle
+from shardwise.compat.webdataset.filters import shuffle_shards
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
 
@@ -80,7 +80,7 @@ def _shard_list(
     """What `ShardList` and `PytorchShardList` were: shards, shuffled and divided."""
     stages = [nodesplitter, splitter]
     if shuffle:
-        stages.insert(0, ShardShuffle(1))
+        stages.insert(0, shuffle_shards())
     pipeline = DataPipeline(SimpleShardList(urls), *stages)
     return pipeline if length is None else pipeline.with_length(length, silent=True)
 

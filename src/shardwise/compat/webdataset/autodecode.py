@@ -70,7 +70,7 @@ def cbor_loads(data: bytes) -> Any:
 
 # Decoders by extension. Users may change it.
 decoders: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
+    **dict.fromkeys(("txt", "text", "transcript"), partial(str, encoding="utf-8")),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("pkl", "pickle", "pyd"), unpickle_loads),

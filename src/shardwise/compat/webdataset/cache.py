@@ -267,7 +267,7 @@ class LMDBCached(PipelineStage):
     def is_complete(self) -> bool:
         """Whether a whole pass of this reader is kept."""
         with self.db.begin(write=False) as transaction:
-            return transaction.get(self._end) is not None
+            return transaction.get(f"_{self._prefix}".encode()) is not None
 
     def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
         """Write samples under their keys."""
@@ -292,13 +292,9 @@ class LMDBCached(PipelineStage):
             for _, sample in chunk:
                 yield sample
         with self.db.begin(write=True) as transaction:
-            transaction.put(self._end, b"1")
+            transaction.put(f"_{prefix}".encode(), b"1")
 
     @property
     def _prefix(self) -> str:
         reader = find_reader()
         return f"s{reader.rank}.{reader.world_size}.{reader.worker}.{reader.num_workers}/"
-
-    @property
-    def _end(self) -> bytes:
-        return ("_" + self._prefix).encode()

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import autodecode, cache, filters, shardlists, utils
-from shardwise.compat.webdataset.filters import ShardShuffle, detshuffle
+from shardwise.compat.webdataset.filters import detshuffle
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.loader import LoaderPipeline, StatefulLoader
 from shardwise.compat.webdataset.pipeline import DataPipeline
@@ -247,7 +247,7 @@ def _shard_shuffle(size: int | bool, seed: Any, is_buffered: bool, is_endless: b
     if is_buffered:
         return detshuffle(num, initial=num, seed=seed)
     # A list is shuffled as a whole, shards without an end through a buffer.
-    return filters.shuffle(num, initial=num) if is_endless else ShardShuffle(num)
+    return filters.shuffle(num, initial=num) if is_endless else filters.shuffle_shards()
 
 
 def _cache_settings(

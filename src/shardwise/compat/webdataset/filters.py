@@ -20,7 +20,7 @@ from shardwise.compat.webdataset import mapping
 from shardwise.compat.webdataset.cache import Cached, LMDBCached
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.pytorch import TorchTensor
-from shardwise.compat.webdataset.readers import CURRENT_PASS, generator, generator_maker
+from shardwise.compat.webdataset.readers import CURRENT_PASS, generator, generators
 from shardwise.compat.webdataset.utils import (
     FilterFunction,
     PipelineStage,
@@ -141,8 +141,8 @@ def _shuffle(
     """
     if rng is not None and seed is not None:
         raise ValueError("shuffle takes rng or seed, not both")
-    make = generator_maker(seed) if rng is None else None
-    return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, make)
+    pair = generators(seed) if rng is None else None
+    return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, pair)
 
 
 def _shuffled(
@@ -150,14 +150,15 @@ def _shuffled(
     bufsize: int,
     initial: int,
     rng: random.Random | None,
-    make: Callable[[bool], random.Random] | None,
+    pair: tuple[random.Random, random.Random] | None,
 ) -> Iterator[Any]:
     first = next(data, data)
     if first is data:
         return
-    if make is not None:
+    if pair is not None:
         is_shard = isinstance(first, dict) and "url" in first and "__key__" not in first
-        draw = make(not is_shard).random
+        alike, own = pair
+        draw = (alike if is_shard else own).random
         below: Callable[[int], int] = lambda num: int(draw() * num)  # noqa: E731
     else:
         # As WebDataset draws: programs that bring their generator get the order that they had.
@@ -179,22 +180,12 @@ def _shuffled(
         yield _take(buf, below(len(buf)))
 
 
-@dataclass(eq=False, repr=False)
-class ShardShuffle:
-    """Permutes a list of shards as a whole, in another order each pass."""
-
-    bufsize: int
-    seed: Any = None
-
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The shards in another order."""
-        rng = generator(self.seed)
-        shards = list(source)
-        rng.shuffle(shards)
-        return iter(shards)
-
-    def __repr__(self) -> str:
-        return f"<shuffle of shards: bufsize={self.bufsize}, seed={self.seed}>"
+def _shuffle_shards(source: Iterable[Any]) -> Iterator[Any]:
+    """Permute a list of shards as a whole, in another order each pass."""
+    rng = generator()
+    shards = list(source)
+    rng.shuffle(shards)
+    return iter(shards)
 
 
 @dataclass(eq=False, repr=False)
@@ -244,6 +235,7 @@ for _name in _NAMES.split():
 batched = pipelinefilter(_batched)
 rsample = pipelinefilter(_rsample)
 shuffle = pipelinefilter(_shuffle)
+shuffle_shards = pipelinefilter(_shuffle_shards)
 unbatched = pipelinefilter(_unbatched)
 unlisted = pipelinefilter(_unlisted)
 slice = pipelinefilter(islice)  # noqa: A001 - WebDataset's name

@@ -41,9 +41,6 @@ class _Tagged(IterableDataset[Any]):
         self.first_worker = 0
         self.num_placeholders = 1
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
@@ -171,11 +168,6 @@ class StatefulLoader(DataLoader[Any]):
         """The epoch that begins with the next iteration."""
         return int(self._tagged.dataset.next_epoch)
 
-    @property
-    def is_endless(self) -> bool:
-        """Whether an epoch of the pipeline has no end."""
-        return self.has_state and self._tagged.dataset.is_endless
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state says, with the next iteration; living workers are started anew."""
         if not self.has_state:
@@ -232,7 +224,7 @@ class LoaderPipeline(DataPipeline):
         number, num_prefix = None, 0
         if position is not None and (not position.is_done or self.goes_on):
             number = position.number
-            if not self.loader.is_endless and not all(map(is_stateless, self.pipeline[1:])):
+            if not self.dataset.is_endless and not all(map(is_stateless, self.pipeline[1:])):
                 loader_state = position.loader_state or self.loader.start_state()
                 num_prefix = position.num_prefix
         inside = None if position is None or position.is_done else position

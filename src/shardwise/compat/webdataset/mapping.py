@@ -15,7 +15,6 @@ from typing import IO, Any
 
 from shardwise.compat.webdataset import autodecode, utils
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.compat.webdataset.utils import identity
 
 Handler = Callable[[Exception], Any]
 
@@ -195,7 +194,7 @@ def _map_tuple(
     data: Iterable[Any], *args: Callable[[Any], Any] | None, handler: Handler = reraise_exception
 ) -> Iterator[Any]:
     """Apply one function to each item of tuples; None leaves an item as it is."""
-    functions = [identity if function is None else function for function in args]
+    functions = [utils.identity if function is None else function for function in args]
     wrong = [function for function in functions if not callable(function)]
     if wrong:
         raise TypeError(f"map_tuple needs functions, got {wrong}")

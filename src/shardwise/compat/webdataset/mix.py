@@ -16,8 +16,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generator
@@ -72,10 +70,9 @@ def random_samples(
     weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
     if len(weights) != len(left) or any(w < 0 for w in weights):
         raise ValueError(f"probs={probs}: one number that is not negative for each of {len(left)}")
-    draw = (rng or random.Random()).random  # noqa: S311
+    rng = rng or random.Random()  # noqa: S311
     while left and sum(weights) > 0:
-        cumulative = np.cumsum(weights) / sum(weights)
-        i = min(int(np.searchsorted(cumulative, draw(), side="right")), len(left) - 1)
+        (i,) = rng.choices(range(len(left)), weights)
         try:
             sample = next(left[i])
         except StopIteration:

@@ -8,7 +8,7 @@ no process group. Keeps I1: shards are in one order on all readers, and each tak
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
@@ -114,31 +114,29 @@ def as_seed(seed: Any) -> int:
 
 
 def generator(seed: Any = None, *, each_reader: bool = False) -> random.Random:
-    """A generator for a stage that is being built; see `generator_maker`."""
-    return generator_maker(seed)(each_reader)
+    """A generator for a stage that is being built; see `generators`."""
+    alike, own = generators(seed)
+    return own if each_reader else alike
 
 
-def generator_maker(seed: Any = None) -> Callable[[bool], random.Random]:
-    """A function of "each reader has its own numbers" that makes the generator of a stage.
+def generators(seed: Any = None) -> tuple[random.Random, random.Random]:
+    """Generators for a stage that is being built: alike on all readers, and this reader's own.
 
-    Outside of a pipeline the generator is seeded with `seed`, or by the program's `random`, which
-    programs seed alike on all ranks.
+    Outside of a pipeline they are seeded with `seed`, or by the program's `random`, which programs
+    seed alike on all ranks.
     """
     current = CURRENT_PASS.get()
     if current is None and seed is not None:
-        return lambda _: random.Random(as_seed(seed))  # noqa: S311
+        rng = random.Random(as_seed(seed))  # noqa: S311
+        return rng, rng
     if current is None:
-        words, found = (random.getrandbits(64),), find_reader()
+        words, reader = (random.getrandbits(64),), find_reader()
     else:
         own = () if seed is None else (as_seed(seed),)
         current.num_keyed += 1
-        words, found = (current.seed, current.number, current.num_keyed, *own), current.reader
-    reader = (found.rank, found.worker)
-
-    def make(each_reader: bool) -> random.Random:
-        return random.Random(mix(*words, *reader) if each_reader else mix(*words))  # noqa: S311
-
-    return make
+        words, reader = (current.seed, current.number, current.num_keyed, *own), current.reader
+    keys = mix(*words), mix(*words, reader.rank, reader.worker)
+    return random.Random(keys[0]), random.Random(keys[1])  # noqa: S311
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:

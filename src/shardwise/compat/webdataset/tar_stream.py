@@ -117,11 +117,10 @@ class _Rest:
         self._start = start
         self._stream = stream
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int, /) -> bytes:
         if not self._start:
             return bytes(self._stream.read(size))
-        end = len(self._start) if size < 0 else size
-        start, self._start = self._start[:end], self._start[end:]
+        start, self._start = self._start[:size], self._start[size:]
         return start
 
 
@@ -170,19 +169,10 @@ def base_plus_ext(path: str) -> tuple[str | None, str | None]:
     return path[:dot], path[dot + 1 :]
 
 
-def _data_key(name: str) -> tuple[str | None, str | None]:
-    """Key and field of a member that is for samples; (None, None) of others."""
-    key, field = (None, None) if is_metadata(name) else base_plus_ext(name)
-    return (key, field) if key and field else (None, None)
-
-
 def is_metadata(name: str, pattern: str | None = SKIPPED) -> bool:
     """Whether a name is kept for programs: `__x__`, or in a directory of that form."""
-    if not name.startswith("__"):
-        return False
-    if "/" not in name and name.endswith("__"):
-        return True
-    return pattern is not None and re.match(pattern, name) is not None
+    is_marked = name.startswith("__") and name.endswith("__") and "/" not in name
+    return is_marked or (pattern is not None and re.match(pattern, name) is not None)
 
 
 def chosen(
@@ -235,8 +225,8 @@ class ShardSamples:
         for name, payload in members:
             base, _, field = name.partition(".")
             if not field or "/" in field or not base or base[-1] == "/" or base[:2] == "__":
-                split = _data_key(name)
-                if split[0] is None or split[1] is None:
+                split = base_plus_ext(name)
+                if is_metadata(name) or not split[0] or not split[1]:
                     continue
                 base, field = split[0], split[1]
             field = field.lower()

@@ -117,7 +117,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         self._copies = localname is not None
         self.transformations = interpret_transformations(transformations)
         self._urls = {shard["url"]: shard for shard in self.shards}
-        self._local_urls = frozenset(url for url in self._urls if is_local(url))
+        self._local = {url: shard for url, shard in self._urls.items() if is_local(url)}
         self._local_shards: MadeOnce[dict[str, IndexedTarSamples]] = MadeOnce()
         self.cache = LRUShards(lru_size, keep=keep, localname=self.localname, opener=self._open)
         self._has_warned = False
@@ -140,7 +140,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def check_cache_misses(self) -> None:
         """Warn, once, if remote shards are opened again and again."""
         accesses, misses = self.get_stats()
-        is_costly = len(self._local_urls) < len(self._urls) and not self._has_warned
+        is_costly = len(self._local) < len(self._urls) and not self._has_warned
         if is_costly and accesses > _MANY_ACCESSES and misses > _MANY_MISSES * accesses:
             self._has_warned = True
             _logger.warning(
@@ -157,7 +157,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
     def __getitem__(self, index: int) -> T_co:
         index = self._checked(index)
         shard, row, desc = self.get_shard(index)
-        if desc["url"] not in self._local_urls:
+        if desc["url"] not in self._local:
             self.check_cache_misses()
         return self._finished(shard[row], index, row, desc)
 
@@ -167,7 +167,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         found = [self._locate(number) for number in numbers]
         # A subclass may do more in its own __getitem__.
         is_own = type(self).__getitem__ is not ShardListDataset.__getitem__
-        if is_own or not numbers or not self._local_urls.issuperset(d["url"] for _, d in found):
+        if is_own or not numbers or not all(desc["url"] in self._local for _, desc in found):
             return [self[number] for number in numbers]
         shards = [self.cache.get_shard(desc["url"]) for _, desc in found]
         rows = [shard.first + row for shard, (row, _) in zip(shards, found, strict=True)]
@@ -204,8 +204,8 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
 
     def _open(self, url: str) -> IndexedTarSamples:
         """Open a shard: a local one is a part of one source, a remote one has its own."""
-        if url in self._local_urls:
-            return self._local_shards.get(self._open_local)[url]
+        if url in self._local:
+            return self._local_shards.get(lambda: open_local(self._local.values()))[url]
         desc = self._urls[url]
         num_bytes = desc.get("filesize")
         # Ranges can't be read in a process that was forked from one that has read some.
@@ -220,9 +220,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         assert isinstance(source, TarSource)
         check_counts([ListedShard(url, desc["nsamples"], num_bytes)], source.manifest.shards)
         return IndexedTarSamples.all_of(source)[0]
-
-    def _open_local(self) -> dict[str, IndexedTarSamples]:
-        return open_local(self._urls[url] for url in self._urls if url in self._local_urls)
 
 
 def interpret_transformations(transformations: Any) -> list[Transformation]:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import groupby
+from typing import IO, Any
 
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar
 
-TarFileReader = MMIndexedTar
+
+class TarFileReader(MMIndexedTar):
+    """The same under wids' other name, whose first argument is `file`."""
+
+    def __init__(
+        self, file: str | os.PathLike[str] | IO[bytes], index_file: Any = None, verbose: bool = True
+    ) -> None:
+        super().__init__(file, index_file, verbose)
 
 
 def find_index_file(file: str | os.PathLike[str]) -> str:

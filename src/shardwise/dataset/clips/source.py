@@ -42,7 +42,7 @@ class ClipSource(EpochReads):
     Args:
         source: the videos.
         indices: int64 `[videos]`, the ids of the samples in it; None for all.
-        fields: those that ride along; the video's is among them.
+        fields: of a clip, copied from its sample; the video's is among them.
         files: the videos' bytes and indexes.
         options: see there.
         table: which clips each video has.

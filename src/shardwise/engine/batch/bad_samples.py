@@ -1,7 +1,8 @@
 """The fate of a bad sample: its error is raised, its row is skipped, or it is replaced.
 
 Decided sample by sample, so that every executor decides alike however a batch is cut into chunks
-(I5), and nothing is lost without a count (I6). Only a `DataError` is a bad sample.
+(I5), and nothing is lost without a count (I6). Only a `DataError` is a bad sample, except for a
+`StaleIndexError`: data that was replaced is not damaged, and all that is left of an epoch may be.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.engine.batch.chunks import RowChunk
 from shardwise.engine.stats.stages import Stages
-from shardwise.errors import DataError
+from shardwise.errors import DataError, StaleIndexError
 from shardwise.plan.permute import mix
 from shardwise.samples import DecodeWatch, LoadRequest, Samples
 
@@ -74,6 +75,7 @@ class SampleLoader:
 
         Raises:
             DataError: a sample is bad, and on_error is "raise", or its substitutes are bad, too.
+            StaleIndexError: a file is not the one that was opened, whatever on_error is.
         """
         stages = Stages()
         request = LoadRequest(ids, epoch, self.seed, out, stages, watching.watch)
@@ -114,6 +116,8 @@ class SampleLoader:
             single = request.row(row)
             try:
                 columns.append(self._load(single))
+            except StaleIndexError:
+                raise
             except DataError as error:
                 if self.on_error == "raise":
                     raise
@@ -132,6 +136,8 @@ class SampleLoader:
             other = mix(self.seed, request.epoch, index, attempt) % len(self.dataset)
             try:
                 return other, self._load(replace(request, ids=np.array([other], dtype=np.int64)))
+            except StaleIndexError:
+                raise
             except DataError as again:
                 last = again
         raise DataError(

@@ -17,8 +17,8 @@ from shardwise.columns import BytesColumn, Column, Columns
 from shardwise.errors import DataError, StorageError
 from shardwise.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
+from shardwise.sources.files.list_file import SUFFIXES, read_list
 from shardwise.sources.files.listing import Listing
-from shardwise.sources.files.manifest_file import SUFFIXES, read_manifest
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
@@ -196,7 +196,7 @@ class FilesSource:
 
     def _list(self) -> Listing:
         if self._is_list:
-            return read_manifest(
+            return read_list(
                 self.url,
                 root=self._root,
                 path=self._path,

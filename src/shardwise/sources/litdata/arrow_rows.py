@@ -100,5 +100,7 @@ def _stored(serializer: str, values: Sequence[Any]) -> list[bytes]:
     if serializer == "bool":
         return [b"\1" if value else b"\0" for value in values]
     if serializer == "bytes":
+        if any(isinstance(value, int) for value in values):
+            raise ValueError("a number where bytes belong")
         return list(map(bytes, values))
     return [json.dumps(value).encode("utf-8") for value in values]

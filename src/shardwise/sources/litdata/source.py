@@ -63,7 +63,7 @@ class LitDataSource(RecordSource):
     Args:
         url: a directory with an `index.json`, or this file.
         storage: how remote chunks are reached; None for the defaults.
-        memory_bytes: decompressed chunks that a process keeps; at least four are kept.
+        memory_bytes: of the decompressed chunks that a process keeps, which are four at least.
     """
 
     def __init__(

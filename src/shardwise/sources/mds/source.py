@@ -79,7 +79,7 @@ class MdsSource(RecordSource):
     Args:
         urls: directories with an `index.json` each, or these files.
         storage: how remote shards are reached; None for the defaults.
-        memory_bytes: decompressed shards that a process keeps; at least four are kept.
+        memory_bytes: of the decompressed shards that a process keeps, which are four at least.
     """
 
     def __init__(

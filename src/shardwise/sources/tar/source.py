@@ -21,20 +21,15 @@ from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.items import (
-    Item,
+from shardwise.sources.tar.index.listed_shards import ListedShards
+from shardwise.sources.tar.index.opened_shards import open_shards
+from shardwise.sources.tar.index.shard_items import (
     ShardPart,
     example_names,
-    list_shards,
+    named_items,
     names_of,
-    split_items,
 )
-from shardwise.sources.tar.index.listed import ListedShards
-from shardwise.sources.tar.index.opened import open_shards
-from shardwise.sources.tar.index.shard_lists import (
-    ListedShard,
-    check_counts,
-)
+from shardwise.sources.tar.index.shard_lists import check_counts
 from shardwise.sources.tar.media.access import TarMedia
 from shardwise.sources.tar.media.build import require_media_field
 from shardwise.sources.tar.read.reader import Reader
@@ -83,13 +78,9 @@ class TarSource:
         directory = None if index is None else directory_text("index", index)
         self._store = IndexStore(directory, storage, accept_unfinished)
         self._check_all = check_all
-        # What shard lists (.json) say.
-        self._listed: list[ListedShard] | None = None
-        # In order: names of shards, or what is known of opened and of listed ones.
-        self._items: list[Item] = split_items(urls, self._store)
-        if not self._items:
-            self._listed, names = list_shards(urls, storage)
-            self._items = [names]
+        # In order: names of shards, or what is known of opened and of listed ones; and what shard
+        # lists (.json) say.
+        self._items, self._listed = named_items(urls, self._store)
         for url in example_names(self._items):
             refuse_compressed(url)
         self._pool = FilePool(options=storage)

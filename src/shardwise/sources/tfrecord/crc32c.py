@@ -26,6 +26,7 @@ _MASK = 0xA282EAD8
 _MIN_BLOCK, _MAX_BLOCK = 64, 16384
 # Blocks of 1 MiB stay in the processor's L2 cache while they are transposed and counted.
 _PART_BYTES = 1 << 20
+_PART_WORDS = 1 << 12
 
 Words = NDArray[np.uint32]
 
@@ -151,9 +152,11 @@ def _zeros(num_bytes: int) -> Words:
 def _apply(columns: Words, words: Words) -> Words:
     """A linear function of the register, by what it does to each bit."""
     bits = np.arange(32, dtype=np.uint32)[:, None]
-    applied: Words = np.bitwise_xor.reduce(
-        columns[:, None] * (words >> bits & np.uint32(1)), axis=0
-    )
+    applied = np.empty_like(words)
+    # The bits of a word take 128 bytes.
+    for at in range(0, len(words), _PART_WORDS):
+        part = words[at : at + _PART_WORDS] >> bits & np.uint32(1)
+        np.bitwise_xor.reduce(columns[:, None] * part, axis=0, out=applied[at : at + _PART_WORDS])
     return applied
 
 

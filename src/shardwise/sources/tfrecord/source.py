@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Column, PayloadColumn
-from shardwise.errors import DataError
+from shardwise.errors import DataError, StaleIndexError
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
@@ -173,9 +173,10 @@ class TfRecordSource(RecordSource):
         shard = self.manifest.shards[number]
         stat, (ends, lengths) = self._places()[number]
         if len(ends) != shard.num_samples or stat.num_bytes != shard.num_bytes:
-            raise DataError(
-                f"the file was replaced: it had {shard.num_samples} records in "
-                f"{shard.num_bytes} bytes, and has {len(ends)} in {stat.num_bytes}",
+            raise StaleIndexError(
+                f"the file was replaced while it was in use: it had {shard.num_samples} records "
+                f"in {shard.num_bytes} bytes, and has {len(ends)} in {stat.num_bytes}; open the "
+                "dataset anew, and begin the epoch anew",
                 url=shard.url,
             )
         # The checksum of the data is read along with it.

@@ -106,8 +106,8 @@ class TokenReader:
         maps = self._maps.get(dict)
         mapped = maps.get(number)
         if mapped is None:
-            if len(maps) >= max_open_files():
-                # A map holds a descriptor. Arrays that are in use keep theirs.
+            if len(maps) >= max_open_files() // 2:
+                # A map and its file hold a descriptor each. Arrays that are in use keep theirs.
                 maps.clear()
             held = self.files[number]
             file = LocalFile(local_path(held.url))

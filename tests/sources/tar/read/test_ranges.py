@@ -48,3 +48,10 @@ def test_nothing_to_read_needs_no_reads():
     assert plan_reads(empty, empty, empty).num_bytes == 0
     plan = plan_reads(np.array([0, 0]), np.array([512, 0]), np.array([0, -1]))
     assert (len(plan.ends), plan.num_bytes, plan.starts.tolist()) == (0, 0, [0, 0])
+
+
+def test_shards_have_any_number():
+    files = np.array([1_000_000, 600_000, 600_000], np.int64)
+    plan = plan_reads(files, np.array([512, 1 << 41, 512]), np.array([10, 20, 30]))
+    assert plan.files.tolist() == [600_000, 600_000, 1_000_000]
+    assert plan.offsets.tolist() == [512, 1 << 41, 512]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError
 from shardwise.sources.tar.index.build import build_index
-from shardwise.sources.tar.scan import walk as scan_module
 from shardwise.sources.tar.scan.byte_source import FileBytes
 from tests.support.raw_tars import END, member
 from tests.support.tars import write_tar
@@ -56,7 +55,7 @@ def test_one_key_in_two_directories_is_two_samples(tmp_path):
 
 def test_a_sample_may_lie_across_any_number_of_reads(tmp_path, monkeypatch):
     monkeypatch.setattr(FileBytes, "first_read_bytes", 1024)
-    monkeypatch.setattr(scan_module, "_DENSE_READ_BYTES", 1024)
+    monkeypatch.setattr(FileBytes, "block_bytes", 1024)
     monkeypatch.setattr(FileBytes, "sparse_headers", 1)
     names = [f"{key}.f{i}" for key in "ab" for i in range(50)]
     index = build_index(names_to_tar(tmp_path / "x.tar", names))

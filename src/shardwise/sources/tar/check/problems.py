@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.errors import DataError, ShardwiseError
-from shardwise.sources.tar.index.acceptance import unfinished
+from shardwise.sources.tar.index.shard_version import unfinished
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import split_names
 

@@ -16,11 +16,11 @@ from shardwise.arguments import directory_text
 from shardwise.errors import ShardwiseError
 from shardwise.shown import in_command
 from shardwise.sources.tar.check.problems import Oddities, Problem, problem_of
-from shardwise.sources.tar.index.acceptance import changed
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_store import IndexStore, SavedIndex, open_uncached
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_version import changed
 from shardwise.storage import StorageOptions, is_local
 
 __all__ = ["ShardReport", "examine_shard", "verify_shard"]

@@ -21,12 +21,12 @@ from shardwise.cores import usable_cores
 from shardwise.errors import ShardwiseError, StaleIndexError, StorageError
 from shardwise.parallel import in_processes, in_threads
 from shardwise.shown import base_name, shown
-from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.sources.tar.scan.members import Members, scan_members
 from shardwise.sources.tar.scan.samples import SampleTable

@@ -12,6 +12,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 __all__ = [
     "FIRST_BYTES",
     "ColumnFileError",
+    "as_metadata",
     "decode_columns",
     "encode_columns",
+    "map_file",
     "parse_header",
     "read_start",
     "shrink",
@@ -135,6 +138,8 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
     Raises:
         ColumnFileError: there is no header.
     """
+    if not first:
+        raise ColumnFileError("the file is empty (0 bytes)")
     length = int.from_bytes(first[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
     if len(first) < _LENGTH_BYTES or length > _MAX_HEADER_BYTES or start > len(whole):
@@ -148,6 +153,28 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
         return described.pop("__metadata__"), described, start
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ColumnFileError(f"its header can't be read ({error})") from error
+
+
+def map_file(path: str) -> mmap.mmap | bytes:
+    """A file's bytes, whose pages are read when they are used.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            # An empty file can't be mapped.
+            return b""
+
+
+def as_metadata(header: Any) -> dict[str, str]:
+    """The fields of a dataclass as metadata, in their order: str as it is, all else as JSON."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
+        for name, value in vars(header).items()
+    }
 
 
 def shrink(column: NDArray[Any]) -> NDArray[Any]:

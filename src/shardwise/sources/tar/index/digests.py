@@ -72,24 +72,15 @@ def _walk(
     ends = offsets + sizes
     # The buffer holds the bytes from `begin` to `end` of the file.
     begin = end = 0
-    for row, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
-        if offset < begin or offset + size > end:
-            # As many of the next payloads as fit.
-            last = int(np.searchsorted(ends[row:], offset + len(buffer), side="right")) + row - 1
-            begin, end = offset, int(ends[last]) if last >= row else offset
-            if last >= row:
+    for row, (at, stop) in enumerate(zip(offsets.tolist(), ends.tolist(), strict=True)):
+        digest = 0
+        while at < stop:
+            if not begin <= at < end:
+                # As many of the next payloads as fit, or a part of this one.
+                last = int(np.searchsorted(ends[row:], at + len(view), side="right")) + row - 1
+                begin, end = at, int(ends[last]) if last >= row else at + len(view)
                 read_into(begin, view[: end - begin])
-        if offset + size <= end:
-            yield zlib.crc32(view[offset - begin : offset - begin + size])
-        else:
-            yield _long_digest(read_into, offset, size, view)
-            begin = end = 0
-
-
-def _long_digest(read_into: _ReadInto, offset: int, size: int, view: memoryview) -> int:
-    digest = 0
-    for start in range(0, size, len(view)):
-        part = view[: min(len(view), size - start)]
-        read_into(offset + start, part)
-        digest = zlib.crc32(part, digest)
-    return digest
+            part = view[at - begin : min(stop, end) - begin]
+            digest = zlib.crc32(part, digest)
+            at += len(part)
+        yield digest

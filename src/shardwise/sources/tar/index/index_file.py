@@ -10,10 +10,9 @@ import json
 import mmap
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -22,11 +21,14 @@ from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import (
     ColumnFileError,
+    as_metadata,
     decode_columns,
     encode_columns,
+    map_file,
     parse_header,
     read_start,
 )
+from shardwise.storage import FileStat
 
 __all__ = ["IndexHeader", "decode", "encode", "map_columns", "read_header"]
 
@@ -65,6 +67,7 @@ class IndexHeader:
     name: str
     num_bytes: int
     mtime_ns: int
+    etag: str = ""
     num_samples: int
     fields: tuple[str, ...]
     optional: frozenset[str] = frozenset()
@@ -73,26 +76,19 @@ class IndexHeader:
     has_end: bool = True
     ignored: Mapping[str, int] = field(default_factory=dict)
     writer: str = ""
-    etag: str = ""
+
+    @property
+    def stat(self) -> FileStat:
+        """The version of the shard that was indexed."""
+        return FileStat(self.num_bytes, self.mtime_ns, self.etag)
 
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "name": self.name,
-            "num_bytes": str(self.num_bytes),
-            "mtime_ns": str(self.mtime_ns),
-            **({"etag": self.etag} if self.etag else {}),
-            "num_samples": str(self.num_samples),
-            "fields": json.dumps(self.fields),
-            "optional": json.dumps(sorted(self.optional)),
-            "key_length": json.dumps(self.key_length),
-            "has_digests": json.dumps(self.has_digests),
-            "has_end": json.dumps(self.has_end),
-            "ignored": json.dumps(dict(self.ignored), sort_keys=True),
-            "writer": self.writer or f"shardwise {_release()}",
-        }
+        header = replace(self, writer=self.writer or f"shardwise {_release()}")
+        texts = {"format": _FORMAT, "version": _VERSION, **as_metadata(header)}
+        if not self.etag:
+            del texts["etag"]
+        return texts
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> IndexHeader:
@@ -158,12 +154,7 @@ def map_columns(path: str, *, check: bool = True) -> tuple[IndexHeader, dict[str
         FileNotFoundError: there is none.
         DataError: it is damaged, cut short, or of another version.
     """
-    with Path(path).open("rb") as file:
-        try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:
-            raise _unusable(path, "it is empty") from error
-    return decode(data, path=path, check=check)
+    return decode(map_file(path), path=path, check=check)
 
 
 def read_header(path: str) -> IndexHeader:

@@ -16,10 +16,10 @@ from typing import Literal
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import in_command, shown
-from shardwise.sources.tar.index.acceptance import changed, fits
 from shardwise.sources.tar.index.index_file import IndexHeader, decode, read_header
 from shardwise.sources.tar.index.same_shard import has_headers_of
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
+from shardwise.sources.tar.index.shard_version import changed, fits
 from shardwise.storage import (
     File,
     FileStat,
@@ -275,8 +275,12 @@ class IndexStore:
             or header.num_bytes != stat.num_bytes
             # Different ETags prove other content.
             or (header.etag and stat.etag)
-            or not has_headers_of(index, open_uncached(url, self.options))
         ):
+            return index
+        shard = open_uncached(url, self.options)
+        # Replaced since `stat`, it would be said to be cut.
+        shard.pin(stat)
+        if not has_headers_of(index, shard):
             return index
         return index.of_version(stat.mtime_ns, stat.etag)
 

@@ -26,6 +26,7 @@ from shardwise.sources.shard_names import NumberedNames, PackedNames, ShardNames
 from shardwise.sources.tar.index.column_file import (
     FIRST_BYTES,
     ColumnFileError,
+    as_metadata,
     decode_columns,
     encode_columns,
     parse_header,
@@ -111,23 +112,11 @@ def encode(content: ManifestFile) -> bytes:
     """A manifest file's bytes: equal input gives equal bytes."""
     header, names = content.header, ShardNames.of(content.names)
     others = [name.encode("utf-8", "surrogateescape") for name in _others(names)]
-    metadata = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "kind": "tar",
-        "fingerprint": header.fingerprint,
-        "num_shards": str(header.num_shards),
-        "num_samples": str(header.num_samples),
-        "num_bytes": str(header.num_bytes),
-        "fields": json.dumps(header.fields),
-        "key_length": json.dumps(header.key_length),
-        "has_digests": json.dumps(header.has_digests),
-        "num_unfinished": str(header.num_unfinished),
-        "names": json.dumps(
-            [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
-        ),
-        "writer": header.writer or f"shardwise {version('shardwise')}",
-    }
+    texts = {"format": _FORMAT, "version": _VERSION, "kind": "tar", **as_metadata(header)}
+    del texts["writer"]
+    parts = [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
+    texts["names"] = json.dumps(parts)
+    texts["writer"] = header.writer or f"shardwise {version('shardwise')}"
     columns = {
         "tag": shrink(content.tags),
         "index_digest": shrink(content.index_digests),
@@ -140,7 +129,7 @@ def encode(content: ManifestFile) -> bytes:
         ends = np.cumsum([len(name) for name in others], dtype=np.int64)
         columns["name_ends"] = narrow(ends)
         columns["names"] = np.frombuffer(b"".join(others), np.uint8)
-    return encode_columns(metadata, columns)
+    return encode_columns(texts, columns)
 
 
 def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
@@ -149,8 +138,6 @@ def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
     Raises:
         DataError: the file is damaged, cut short, of another version, or no manifest.
     """
-    if not len(data):
-        raise _unusable(path, "the file is empty (0 bytes)")
     try:
         with memoryview(data) as view:
             metadata = parse_header(bytes(view[:FIRST_BYTES]), view)[0]

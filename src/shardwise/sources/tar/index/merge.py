@@ -11,35 +11,24 @@ import os
 import string
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from shardwise.errors import DataError, StorageError
+from shardwise.errors import DataError
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed import is_manifest_file
+from shardwise.sources.tar.index.listed_shards import is_manifest_file
 from shardwise.sources.tar.index.manifest_file import ManifestFile, ManifestHeader, encode, tag_of
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
-from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, local_path
-from shardwise.storage.stores.upload import upload
+from shardwise.storage import FileStat, StorageOptions, is_local, local_path
+from shardwise.storage.write import write_whole
 
-__all__ = ["Entry", "ManifestBuilder", "manifest_path", "merge_indexes", "require_manifest_name"]
+__all__ = ["ManifestBuilder", "manifest_path", "merge_indexes", "require_manifest_name"]
 
 _logger = logging.getLogger("shardwise")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a manifest file has of one shard."""
-
-    url: str
-    index: ShardIndex
-    stat: FileStat
 
 
 class ManifestBuilder:
@@ -55,32 +44,28 @@ class ManifestBuilder:
         self._options = options
         self._urls: list[str] = []
         self._names: list[str] = []
-        self._samples: list[int] = []
-        self._lengths: list[int] = []
-        self._tags: list[int] = []
-        self._digests: list[int] = []
-        self._index_bytes: list[int] = []
+        # A shard's samples, bytes, tag, digest and bytes of its index.
+        self._numbers: list[tuple[int, int, int, int, int]] = []
         self._fields: dict[str, None] = {}
         self._key_lengths: set[int | None] = set()
         self._has_digests = False
         self._num_unfinished = 0
         self._num_queries = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, url: str, index: ShardIndex, stat: FileStat) -> None:
         """Append a shard.
 
         Raises:
             ValueError: its URL can't be kept without a secret, or is one of this machine in a
                 remote manifest.
         """
-        header = entry.index.header
-        self._names.append(self._name(entry.url))
-        self._urls.append(entry.url)
-        self._samples.append(header.num_samples)
-        self._lengths.append(entry.stat.num_bytes)
-        self._tags.append(tag_of(entry.stat))
-        self._digests.append(entry.index.content_digest())
-        self._index_bytes.append(len(entry.index.to_bytes()))
+        header = index.header
+        self._names.append(self._name(url))
+        self._urls.append(url)
+        digest, index_bytes = index.content_digest(), len(index.to_bytes())
+        self._numbers.append(
+            (header.num_samples, stat.num_bytes, tag_of(stat), digest, index_bytes)
+        )
         self._fields.update(dict.fromkeys(header.fields))
         if header.num_samples:
             self._key_lengths.add(header.key_length)
@@ -106,9 +91,8 @@ class ManifestBuilder:
                 "need credentials of the store",
                 self._num_queries, shown(self.path),
             )  # fmt: skip
-        manifest = Manifest.of_columns(
-            "tar", self._urls, np.array(self._samples), np.array(self._lengths)
-        )
+        samples, lengths, tags, digests, index_bytes = zip(*self._numbers, strict=True)
+        manifest = Manifest.of_columns("tar", self._urls, np.array(samples), np.array(lengths))
         one_length = len(self._key_lengths) == 1
         header = ManifestHeader(
             fingerprint=manifest.fingerprint,
@@ -125,11 +109,11 @@ class ManifestBuilder:
             ShardNames.of(self._names),
             manifest.sizes,
             manifest.shard_bytes,
-            np.array(self._tags, np.uint64),
-            np.array(self._digests, np.uint64),
-            np.array(self._index_bytes, np.int64),
+            np.array(tags, np.uint64),
+            np.array(digests, np.uint64),
+            np.array(index_bytes, np.int64),
         )
-        _write(self.path, encode(content), self._options)
+        write_whole(self.path, encode(content), options=self._options)
         return manifest
 
     def _name(self, url: str) -> str:
@@ -191,7 +175,7 @@ def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manif
                 f"`{store.command} {in_command(url)}`",
                 url=url,
             )
-        builder.add(Entry(url, index, stat))
+        builder.add(url, index, stat)
     return builder.write()
 
 
@@ -214,22 +198,3 @@ def require_manifest_name(path: str) -> None:
     """
     if not is_manifest_file(path):
         raise ValueError(f"a manifest's name must end in '.swm', and {shown(path)!r} does not")
-
-
-def _write(path: str, data: bytes, options: StorageOptions | None) -> None:
-    """Write a file, local or remote, whole or not at all.
-
-    Raises:
-        StorageError: it can't be written.
-    """
-    if not is_local(path):
-        upload(path, data, options=options)
-        return
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise StorageError(
-            f"the manifest {path!r} can't be written: {error.strerror or error}"
-        ) from error

@@ -16,8 +16,8 @@ from shardwise.shown import in_command, shown
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.media.build import open_sidecar
 from shardwise.sources.tar.media.sidecar import MediaSidecar
-from shardwise.storage import FilePool
-from shardwise.storage.file_pool import read_files
+from shardwise.sources.tar.read.ranges import plan_reads
+from shardwise.storage import FilePool, read_files
 
 if TYPE_CHECKING:
     from shardwise.sources.tar.index.index_store import IndexStore
@@ -102,7 +102,9 @@ class TarMedia:
             StorageError: bytes could not be read.
         """
         shards = self._shards()
-        by_shard: dict[int, list[tuple[int, int, int, int]]] = {}
+        owners: list[tuple[int, int]] = []
+        # By range its shard, offset and bytes.
+        parts: list[tuple[int, int, int]] = []
         for sample, ranges in ranges_of.items():
             shard, row = shards.locate(sample)
             ((base, size),) = shards.index(shard).locate_one((self._field,), row)
@@ -112,21 +114,16 @@ class TarMedia:
                         f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
                         url=shards.manifest.urls[shard], field=self._field, offset=base,
                     )  # fmt: skip
-                by_shard.setdefault(shard, []).append((base + start, stop - start, sample, start))
-        reads, places, begin = [], [], 0
-        for shard, parts in by_shard.items():
-            parts.sort()
-            ends = (begin + np.cumsum([length for _, length, *_ in parts])).tolist()
-            reads.append((shards.manifest.urls[shard], [part[0] for part in parts], ends, begin))
-            for (_, length, sample, start), end in zip(parts, ends, strict=True):
-                places.append((sample, start, end - length, end))
-            begin = ends[-1]
-        buffer = np.empty(begin, np.uint8).data
-        if begin:
-            read_files(self._pool, reads, buffer)
+                owners.append((sample, start))
+                parts.append((shard, base + start, stop - start))
+        plan = plan_reads(*np.array(parts, np.int64).reshape(-1, 3).T)
+        buffer = np.empty(plan.num_bytes, np.uint8).data
+        read_files(self._pool, plan.by_url(shards.manifest.urls), buffer)
         found: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in ranges_of}
-        for sample, start, low, high in places:
-            found[sample].append((start, buffer[low:high].toreadonly()))
+        for (sample, start), (*_, length), at in zip(
+            owners, parts, plan.starts.tolist(), strict=True
+        ):
+            found[sample].append((start, buffer[at : at + length].toreadonly()))
         yield from found.items()
 
     def _index(self, sample: int) -> MediaIndex:

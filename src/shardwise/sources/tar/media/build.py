@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -22,21 +21,20 @@ from shardwise.sources.tar.media.sidecar import (
     encode_sidecar,
     sidecar_path,
 )
-from shardwise.storage import StorageOptions, atomic_write, is_local, local_path
+from shardwise.storage import StorageOptions
 from shardwise.storage.protocol import File
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import write_whole
 
 __all__ = [
-    "MediaBlocks",
     "build_sidecar",
     "fresh_index",
-    "is_media_field",
     "media_block",
+    "media_fields",
     "media_payloads",
     "open_sidecar",
     "publish_sidecar",
     "require_media_field",
-    "sidecar_header",
+    "sample_blocks",
 ]
 
 _EXTENSIONS = frozenset([
@@ -51,6 +49,11 @@ _MAX_WHOLE_BYTES = 64 << 20
 def is_media_field(field: str) -> bool:
     """Whether a field's name ends like a video, or like sound whose packets need an index."""
     return field.rpartition(".")[2].lower() in _EXTENSIONS
+
+
+def media_fields(index: ShardIndex) -> tuple[str, ...]:
+    """The fields of a shard that have media."""
+    return tuple(filter(is_media_field, index.fields))
 
 
 def require_media_field(field: str) -> None:
@@ -78,87 +81,67 @@ def media_block(data: bytes | memoryview) -> bytes:
     return index_to_bytes(with_checksums(index, reader))
 
 
-class MediaBlocks:
-    """The blocks of a shard that is being written: its bytes are there, and are not read again."""
+def sample_blocks(key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+    """The blocks of one encoded sample by field: its bytes are there, and are not read again.
 
-    def __init__(self) -> None:
-        self._blocks: list[dict[str, bytes]] = []
-
-    def of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
-        """The blocks of one sample by field.
-
-        Raises:
-            DataError: one of its media files can't be used.
-        """
-        blocks = {}
-        for name, data in members:
-            field = name[len(key) + 1 :]
-            if is_media_field(field):
-                try:
-                    blocks[field] = media_block(data)
-                except DataError as error:
-                    raise DataError(
-                        error.reason, key=key, field=field, offset=error.offset
-                    ) from error
-        return blocks
-
-    def add(self, blocks: dict[str, bytes]) -> None:
-        """Take the blocks of a sample that was written."""
-        self._blocks.append(blocks)
-
-    def publish(self, url: str, index: ShardIndex, *, store: IndexStore) -> None:
-        """Write the sidecar of a finished shard, if it has media, and begin the next one's."""
-        samples, self._blocks = self._blocks, []
-        fields = [field for field in index.fields if is_media_field(field)]
-        if fields:
-            blocks = [sample.get(field, b"") for sample in samples for field in fields]
-            publish_sidecar(url, index, blocks, store=store, fields=fields)
+    Raises:
+        DataError: one of its media files can't be used.
+    """
+    blocks = {}
+    for name, data in members:
+        field = name[len(key) + 1 :]
+        if is_media_field(field):
+            try:
+                blocks[field] = media_block(data)
+            except DataError as error:
+                raise DataError(error.reason, key=key, field=field, offset=error.offset) from error
+    return blocks
 
 
-def sidecar_header(index: ShardIndex, fields: Sequence[str]) -> SidecarHeader:
+def publish_sidecar(
+    url: str, index: ShardIndex, blocks: Sequence[bytes], *, store: IndexStore
+) -> str | None:
+    """Write a sidecar beside the shard's index; it appears whole or not at all.
+
+    Args:
+        url: the shard.
+        index: its index.
+        blocks: by sample, and of each sample by field; of `media_fields` only.
+        store: where indexes are kept.
+
+    Returns:
+        Where it lies; None for a shard without media.
+
+    Raises:
+        StorageError: it can't be written.
+    """
+    header = _sidecar_header(index)
+    if not header.fields:
+        return None
+    path = sidecar_path(store.published_path(url))
+    write_whole(path, encode_sidecar(header, blocks), options=store.options)
+    return path
+
+
+def _sidecar_header(index: ShardIndex) -> SidecarHeader:
     """What a sidecar of a shard says of it."""
-    rows = np.arange(index.num_samples)
+    fields, rows = media_fields(index), np.arange(index.num_samples)
     digest = 0
     for field in fields:
         offsets, sizes = index.locate(field, rows)
         digest = zlib.crc32(np.where(sizes < 0, -1, offsets).astype("<i8").tobytes(), digest)
         digest = zlib.crc32(sizes.astype("<i8").tobytes(), digest)
-    return SidecarHeader(index.num_bytes, index.num_samples, tuple(fields), digest)
-
-
-def publish_sidecar(
-    url: str, index: ShardIndex, blocks: Sequence[bytes], *, store: IndexStore,
-    fields: Sequence[str],
-) -> str:  # fmt: skip
-    """Write a sidecar beside the shard's index; it appears whole or not at all.
-
-    Returns:
-        Where it lies.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    path = sidecar_path(store.published_path(url))
-    data = encode_sidecar(sidecar_header(index, fields), blocks)
-    if is_local(path):
-        Path(local_path(path)).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(local_path(path)) as file:
-            file.write(data)
-    else:
-        upload(path, data, options=store.options)
-    return path
+    return SidecarHeader(index.num_bytes, index.num_samples, fields, digest)
 
 
 def media_payloads(
-    url: str, index: ShardIndex, fields: Sequence[str], options: StorageOptions | None
+    url: str, index: ShardIndex, options: StorageOptions | None
 ) -> Iterator[tuple[int, str, int, bytes | None]]:
     """Row, field, place and payload of each media file of a shard; None for one that is missing."""
-    file = open_uncached(url, options)
+    fields, file = media_fields(index), open_uncached(url, options)
     try:
         for row in range(index.num_samples):
-            for field, (offset, size) in zip(
-                fields, index.locate_one(tuple(fields), row), strict=True
-            ):
+            for field, (offset, size) in zip(fields, index.locate_one(fields, row), strict=True):
                 yield row, field, offset, None if size < 0 else file.read(offset, size)
     finally:
         file.close()
@@ -176,12 +159,9 @@ def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[Data
         StorageError: it can't be read or written.
     """
     index = fresh_index(url, store)
-    fields = [field for field in index.fields if is_media_field(field)]
-    if not fields:
-        return None, []
     blocks: list[bytes] = []
     bad: list[DataError] = []
-    for row, field, offset, data in media_payloads(url, index, fields, store.options):
+    for row, field, offset, data in media_payloads(url, index, store.options):
         try:
             blocks.append(b"" if data is None else media_block(data))
         except DataError as error:
@@ -189,7 +169,7 @@ def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[Data
             error.offset = offset + (error.offset or 0)
             bad.append(error)
             blocks.append(bad_block(error.reason))
-    return publish_sidecar(url, index, blocks, store=store, fields=fields), bad
+    return publish_sidecar(url, index, blocks, store=store), bad
 
 
 def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
@@ -217,7 +197,7 @@ def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
 
     sidecar = MediaSidecar(read, path=path)
     index = fresh_index(url, store)
-    if sidecar.header != sidecar_header(index, [f for f in index.fields if is_media_field(f)]):
+    if sidecar.header != _sidecar_header(index):
         raise StaleIndexError(
             "the media sidecar is of another version of the shard: make it again with "
             f"`shardwise index --media {in_command(url)}`",

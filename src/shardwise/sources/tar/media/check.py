@@ -15,8 +15,8 @@ from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.media.build import (
     fresh_index,
-    is_media_field,
     media_block,
+    media_fields,
     media_payloads,
     open_sidecar,
 )
@@ -35,9 +35,8 @@ def media_problems(url: str, *, store: IndexStore) -> Iterator[Problem]:
     """
     try:
         index = fresh_index(url, store)
-        fields = [field for field in index.fields if is_media_field(field)]
-        sidecar = open_sidecar(url, store=store) if fields else None
-        for row, field, offset, data in media_payloads(url, index, fields, store.options):
+        sidecar = open_sidecar(url, store=store) if media_fields(index) else None
+        for row, field, offset, data in media_payloads(url, index, store.options):
             if data is None:
                 continue
             try:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.storage import UrlRanges
+
 __all__ = ["GAP_BYTES", "ReadPlan", "plan_reads"]
 
 # Reading 16 KiB that are not needed costs about as much as another read call.
 GAP_BYTES = 16 << 10
-
-# One int64 holds file and offset: 44 bits for 16 TiB a file, 19 bits for 524,288 files a call.
-_FILE_BITS = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,17 @@ class ReadPlan:
     ends: NDArray[np.int64]
     starts: NDArray[np.int64]
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Yield `(file, stop)` for each file: its reads are those from the last stop to this."""
-        if len(self.files):
-            last = np.append(np.flatnonzero(np.diff(self.files)), len(self.files) - 1)
-            yield from zip(self.files[last].tolist(), (last + 1).tolist(), strict=True)
+    def by_url(self, urls: Sequence[str]) -> list[UrlRanges]:
+        """The reads as `read_files` takes them; `urls` are those of the files, by number."""
+        offsets, ends = self.offsets.tolist(), self.ends.tolist()
+        last = (np.flatnonzero(np.diff(self.files, append=-1)) + 1).tolist()
+        reads: list[UrlRanges] = []
+        first = begin = 0
+        for stop in last:
+            url = urls[int(self.files[first])]
+            reads.append((url, offsets[first:stop], ends[first:stop], begin))
+            first, begin = stop, ends[stop - 1]
+        return reads
 
     @property
     def num_bytes(self) -> int:
@@ -51,7 +56,8 @@ def plan_reads(
     """Order payloads by file and offset, and join those that lie close together.
 
     Args:
-        files: int64 `[payloads]`, the number of the file of each.
+        files: int64 `[payloads]`, the number of the file of each. The largest number and the
+            largest offset take 62 bits together: 2**20 files of 4 TiB, or 2**32 of 1 GiB.
         offsets: int64 `[payloads]`, where it begins in that file.
         sizes: int64 `[payloads]`, bytes; 0 or less for nothing to read.
     """
@@ -60,12 +66,16 @@ def plan_reads(
     if not len(rows):
         empty = np.empty(0, np.int64)
         return ReadPlan(empty, empty, empty, payload_starts)
-    begins = (files[rows] << _FILE_BITS) + offsets[rows]
+    offsets, sizes = offsets[rows], sizes[rows]
+    # One int64 holds file and offset, with more than a gap between the ends of one file and the
+    # beginning of the next.
+    bits = (int((offsets + sizes).max()) + GAP_BYTES).bit_length()
+    begins = (files[rows] << bits) + offsets
     if (begins[1:] < begins[:-1]).any():
         order = np.argsort(begins, kind="stable")
-        rows, begins = rows[order], begins[order]
+        rows, begins, sizes = rows[order], begins[order], sizes[order]
     # Payloads may overlap: the same sample may be asked for twice.
-    reach = np.maximum.accumulate(begins + sizes[rows])
+    reach = np.maximum.accumulate(begins + sizes)
     is_first = np.ones(len(begins), np.bool_)
     is_first[1:] = begins[1:] > reach[:-1] + GAP_BYTES
     firsts = np.flatnonzero(is_first)
@@ -74,4 +84,4 @@ def plan_reads(
     ends = np.cumsum(lengths)
     shift = ends - lengths - starts
     payload_starts[rows] = begins + shift[np.cumsum(is_first) - 1]
-    return ReadPlan(starts >> _FILE_BITS, starts & ((1 << _FILE_BITS) - 1), ends, payload_starts)
+    return ReadPlan(starts >> bits, starts & ((1 << bits) - 1), ends, payload_starts)

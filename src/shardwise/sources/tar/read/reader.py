@@ -10,8 +10,7 @@ import sys
 import threading
 import zlib
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NoReturn
+from itertools import groupby, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,12 +201,7 @@ class Reader:
     def _read_together(self, request: _Request) -> dict[str, BytesColumn]:
         """Do all reads of a request at the same time."""
         plan = request.plan
-        offsets, ends = plan.offsets.tolist(), plan.ends.tolist()
-        ranges = []
-        first = begin = 0
-        for shard, stop in plan.runs():
-            ranges.append((self._url(shard), offsets[first:stop], ends[first:stop], begin))
-            first, begin = stop, ends[stop - 1]
+        ranges = plan.by_url(self.shards.manifest.urls)
         # With digests a wrong payload is read again in place, which takes a buffer.
         if plan.num_bytes >= _LARGE_BYTES * request.sizes.size and not self.shards.has_digests:
             lengths = request.sizes.ravel().tolist()
@@ -223,50 +217,34 @@ class Reader:
         return request.columns(buffer)
 
     def _read_singly(self, request: _Request) -> dict[str, BytesColumn]:
-        """Do the reads of a request one by one, to say which of them fails."""
-        plan = request.plan
-        buffer = self._buffer.take(plan.num_bytes)
-        begin = 0
-        for shard, offset, end in zip(
-            plan.files.tolist(), plan.offsets.tolist(), plan.ends.tolist(), strict=True
-        ):
+        """Read the payloads of a request one by one, to say which of them fails."""
+        buffer = self._buffer.take(request.plan.num_bytes)
+        starts = request.plan.starts.reshape(request.sizes.shape)
+        # Row by row in the order of the shards.
+        order = np.lexsort((request.offsets.max(axis=0, initial=0), request.shard_of))
+        for row, (i, name) in product(order.tolist(), enumerate(request.names)):
+            shard, size = int(request.shard_of[row]), int(request.sizes[i, row])
+            if size <= 0:
+                continue
+            offset, start = int(request.offsets[i, row]), int(starts[i, row])
             try:
-                self.file(shard).read_into(offset, buffer.data[begin:end])
-            except (DataError, StorageError) as error:
-                self._explain(error, request, shard, range(offset, offset + end - begin))
-            begin = end
+                self.file(shard).read_into(offset, buffer.data[start : start + size])
+            except StorageError as error:
+                key = request.keys[row]
+                raise StorageError(
+                    f"{error} (while reading key {key!r}, field {name!r}, offset {offset})"
+                ) from error
+            except DataError as error:
+                raise type(error)(
+                    f"the payload of {size} bytes can't be read whole, though it could when the "
+                    f"shard was opened: {error.reason}",
+                    url=self._url(shard),
+                    key=request.keys[row],
+                    field=name,
+                    offset=offset,
+                    index=int(request.ids[row]),
+                ) from error
         return request.columns(buffer)
-
-    def _explain(
-        self, error: DataError | StorageError, request: _Request, shard: int, read: range
-    ) -> NoReturn:
-        """Raise anew, with the first sample and field that a failed read was for."""
-        url, offsets, sizes = self._url(shard), request.offsets, request.sizes
-        is_hit = (
-            (request.shard_of == shard)
-            & (sizes > 0)
-            & (offsets >= read.start)
-            & (offsets < read.stop)
-        )
-        if type(error) is DataError:
-            is_cut = is_hit & (offsets + sizes > self.file(shard).stat().num_bytes)
-            is_hit = is_cut if is_cut.any() else is_hit
-        first = int(np.where(is_hit, offsets, 1 << 62).argmin())
-        field, row = divmod(first, sizes.shape[1])
-        key, name, offset = request.keys[row], request.names[field], int(offsets[field, row])
-        if isinstance(error, StorageError):
-            raise StorageError(
-                f"{error} (while reading key {key!r}, field {name!r}, offset {offset})"
-            ) from error
-        raise type(error)(
-            f"the payload of {sizes[field, row]} bytes can't be read whole, though it could when "
-            f"the shard was opened: {error.reason}",
-            url=url,
-            key=key,
-            field=name,
-            offset=offset,
-            index=int(request.ids[row]),
-        ) from error
 
     def _check_digests(self, request: _Request, columns: dict[str, BytesColumn]) -> None:
         shard_of, row_of = self.shards.manifest.locate(request.ids)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
-from shardwise.sources.tar.index.acceptance import fits
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.items import ShardPart
-from shardwise.sources.tar.index.listed import ListedShards
+from shardwise.sources.tar.index.listed_shards import ListedShards
 from shardwise.sources.tar.index.shard_index import ShardIndex, keys_of_one_length
+from shardwise.sources.tar.index.shard_items import ShardPart
+from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import FileStat, described, max_open_files
 
@@ -267,9 +267,13 @@ class ShardSet:
                 # With a default: another thread may evict the same index.
                 self._mapped.pop(next(iter(self._mapped)), None)
             self._mapped[shard] = index
+        header = index.header
+        has_changed = not fits(header, url, opened)
+        now = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         # With an ETag, each read is pinned to the opened version.
-        now = opened if opened.etag else self._store.stat(url)
-        has_changed = now != opened or not fits(index.header, url, opened)
+        if not opened.etag:
+            now = self._store.stat(url)
+            has_changed |= now != opened
         if has_changed or index.num_samples != num_samples:
             self._mapped.pop(shard, None)
             self._unsaved.pop(shard, None)

@@ -17,10 +17,12 @@ class FileBytes:
 
     Attributes:
         first_read_bytes: length of the scan's first read.
+        block_bytes: length of its next reads, where it reads all bytes.
         sparse_headers: headers that the scan reads one by one before it tries a block again.
     """
 
     first_read_bytes = 64 << 10
+    block_bytes = 1 << 20
     sparse_headers = 256
     # From 16 KiB a member on, one read a header costs less than reading the payloads as well.
     sparse_stride = 16 << 10
@@ -33,9 +35,9 @@ class FileBytes:
         """Exactly `length` available bytes."""
         return self._file.read(offset, length)
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with available bytes."""
-        self._file.read_into(offset, buffer)
+    def read_block(self, offset: int, length: int) -> bytes:
+        """The same, of a long stretch that others follow."""
+        return self._file.read(offset, length)
 
     def available(self, offset: int, length: int) -> int:
         """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
@@ -72,6 +74,7 @@ class StreamBytes:
     """
 
     first_read_bytes = 64 << 10
+    block_bytes = 1 << 20
     # One: payloads between headers are kept until they are released.
     sparse_headers = 1
 
@@ -110,9 +113,7 @@ class StreamBytes:
             for offset, size in zip(offsets, sizes, strict=True)
         ]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """See `FileBytes`."""
-        buffer[:] = self.read(offset, len(buffer))
+    read_block = read
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002
         """A stream's bytes are all read."""

@@ -49,8 +49,7 @@ _MAX_SHORT = 6
 _MAX_MISSES = 8
 
 # Where samples are small everything is read: 8 requests of 1 MiB at the same time.
-_DENSE_BLOCK = 1 << 20
-_DENSE_BLOCKS = 8
+_REQUEST_BYTES = 1 << 20
 
 # Headers closer than this come with one window and count as one group.
 _GROUP_BYTES = 4096
@@ -71,6 +70,7 @@ class HeaderPrefetch(FileBytes):
     """A remote shard's bytes, as a scan reads them: headers only, or everything. For one thread."""
 
     first_read_bytes = 16 << 10
+    block_bytes = 8 * _REQUEST_BYTES
     sparse_headers = 64
 
     def __init__(self, file: File, num_bytes: int) -> None:
@@ -85,8 +85,6 @@ class HeaderPrefetch(FileBytes):
         self._width = _FIRST_WINDOW
         self._widths: deque[int] = deque(maxlen=_NUM_WIDTHS)
         self._num_missed = 0
-        self._dense = bytearray()
-        self._dense_start = 0
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
         """See `FileBytes`; lanes become as long as 128 of the groups of headers seen last."""
@@ -114,17 +112,16 @@ class HeaderPrefetch(FileBytes):
         self._window = (offset, window)
         return window[:length]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes at `offset`, and read on behind it."""
-        data = self._in_window(offset, len(buffer))
-        if data is not None:
-            buffer[:] = data
-            return
-        start = offset - self._dense_start
-        if not 0 <= start <= len(self._dense) - len(buffer):
-            self._read_on(offset, len(buffer))
-            start = 0
-        buffer[:] = memoryview(self._dense)[start : start + len(buffer)]
+    def read_block(self, offset: int, length: int) -> bytes:
+        """See `FileBytes`; by concurrent requests."""
+        data = self._in_window(offset, length)
+        if data is None:
+            buffer = bytearray(length)
+            ends = [*range(_REQUEST_BYTES, length, _REQUEST_BYTES), length]
+            starts = range(offset, offset + length, _REQUEST_BYTES)
+            self._file.read_spans(starts, ends, memoryview(buffer), 0)
+            data = bytes(buffer)
+        return data
 
     def _in_window(self, offset: int, length: int) -> bytes | None:
         """Bytes out of the window that the scan is in."""
@@ -206,21 +203,6 @@ class HeaderPrefetch(FileBytes):
         buffer = bytearray(ends[-1])
         self._file.read_spans(offsets, ends, memoryview(buffer), 0)
         return [bytes(buffer[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-
-    def _read_on(self, offset: int, length: int) -> None:
-        """Prefetch the next 8 MiB from `offset` on, by concurrent requests."""
-        stop = min(self._num_bytes, offset + max(length, _DENSE_BLOCK * _DENSE_BLOCKS))
-        known = self._dense_start + len(self._dense)
-        # The end of the block before is kept: a member that reached past it is read again.
-        begin = known if self._dense_start <= offset < known else offset
-        buffer = bytearray(stop - offset)
-        buffer[: begin - offset] = memoryview(self._dense)[offset - self._dense_start :][
-            : begin - offset
-        ]
-        offsets = list(range(begin, stop, _DENSE_BLOCK))
-        ends = [min(at + _DENSE_BLOCK, stop) - offset for at in offsets]
-        self._file.read_spans(offsets, ends, memoryview(buffer), begin - offset)
-        self._dense, self._dense_start = buffer, offset
 
 
 def _first_header(data: bytes) -> int | None:

@@ -65,24 +65,20 @@ class SampleTable:
         rows, dots = split_names(members.names, members.lengths, self.ignored)
         if not len(rows):
             return
-        every = len(rows) == len(members)
-        names = members.names if every else members.names[rows]
-        lengths, offsets, sizes = (
-            part if every else part[rows]
-            for part in (members.lengths, members.offsets, members.sizes)
-        )
+        if len(rows) < len(members):
+            members = members.take(rows)
         try:
-            numbers = self._fields.number(names, lengths, dots)
+            numbers = self._fields.number(members.names, members.lengths, dots)
         except ValueError as error:
             raise DataError(str(error), url=self.url) from error
-        keys = _keys_of(names, dots)
+        keys = _keys_of(members.names, dots)
         is_first = np.zeros(len(keys), np.bool_)
         for word in keys.view("<u8").T:
             is_first[1:] |= word[1:] != word[:-1]
         is_first[0] = keys[0, : dots[0]].tobytes() != self._last_key
         self._last_key = keys[-1, : dots[-1]].tobytes()
-        self._blocks.append(narrow(offsets // BLOCK))
-        self._sizes.append(narrow(sizes))
+        self._blocks.append(narrow(members.offsets // BLOCK))
+        self._sizes.append(narrow(members.sizes))
         self._numbers.append(narrow(numbers))
         self._is_first.append(is_first)
         self.num_members += len(keys)
@@ -128,14 +124,22 @@ class SampleTable:
             owners = samples[rows]
             if (owners[1:] == owners[:-1]).any():
                 twice = int(owners[1:][owners[1:] == owners[:-1]][0])
-                self._refuse_two(columns, twice, field, int(blocks[rows[owners == twice][1]]))
+                raise self._error(
+                    "a sample has two members for one field: two samples of one key, or names that "
+                    "differ in the case of the extension only; rename one when packing",
+                    self._key(columns, twice), field, int(blocks[rows[owners == twice][1]]),
+                )  # fmt: skip
             offset = np.zeros(self.num_samples, starts.dtype)
             offset[owners] = blocks[rows] - starts[owners]
             size = narrow(sizes[rows])
             if len(rows) < self.num_samples:
                 optional.add(field)
                 if not has_end and len(rows) == self.num_samples - 1 != int(owners[-1]):
-                    self._refuse_half(columns, field)
+                    raise self._error(
+                        "the shard has no end (two blocks of zeros), and its last sample alone "
+                        "lacks a field: it was cut between two members",
+                        self._key(columns, self.num_samples - 1), field,
+                    )  # fmt: skip
                 size = _with_gaps(size, owners, self.num_samples)
             columns[f"offset:{field}"] = shrink(narrow(offset))
             columns[f"size:{field}"] = shrink(size)
@@ -169,38 +173,19 @@ class SampleTable:
             key = self._key(columns, row)
             if key in first_rows:
                 firsts = np.flatnonzero(_concatenate(self._is_first, np.bool_))
-                offset, earlier = (int(blocks[firsts[r]]) * BLOCK for r in (row, first_rows[key]))
-                raise DataError(
+                block, earlier = (int(blocks[firsts[r]]) for r in (row, first_rows[key]))
+                number = int(_concatenate(self._numbers, np.uint8)[firsts[row]])
+                raise self._error(
                     "members of one key stand apart in the shard (an earlier one has its payload "
-                    f"at byte {earlier}): each part would be half a sample; pack the shard again "
-                    "with its members sorted by name (`tar --sort=name`)",
-                    url=self.url,
-                    key=key,
-                    field=self.fields[int(_concatenate(self._numbers, np.uint8)[firsts[row]])],
-                    offset=offset,
-                )
+                    f"at byte {earlier * BLOCK}): each part would be half a sample; pack the shard "
+                    "again with its members sorted by name (`tar --sort=name`)",
+                    key, self.fields[number], block,
+                )  # fmt: skip
             first_rows[key] = row
 
-    def _refuse_two(
-        self, columns: dict[str, NDArray[Any]], sample: int, field: str, block: int
-    ) -> None:
-        raise DataError(
-            "a sample has two members for one field: two samples of one key, or names that differ "
-            "in the case of the extension only; rename one when packing",
-            url=self.url,
-            key=self._key(columns, sample),
-            field=field,
-            offset=block * BLOCK,
-        )
-
-    def _refuse_half(self, columns: dict[str, NDArray[Any]], field: str) -> None:
-        raise DataError(
-            "the shard has no end (two blocks of zeros), and its last sample alone lacks a field: "
-            "it was cut between two members",
-            url=self.url,
-            key=self._key(columns, self.num_samples - 1),
-            field=field,
-        )
+    def _error(self, message: str, key: str, field: str, block: int | None = None) -> DataError:
+        offset = None if block is None else block * BLOCK
+        return DataError(message, url=self.url, key=key, field=field, offset=offset)
 
 
 def _with_gaps(sizes: NDArray[Any], owners: NDArray[np.int64], num_samples: int) -> NDArray[Any]:

@@ -38,7 +38,8 @@ from shardwise.storage import File
 
 __all__ = ["HeaderRun", "HeaderScan", "Scan", "shown"]
 
-_DENSE_READ_BYTES = 1 << 20
+# Bytes that are read at a time behind the last member.
+_END_READ_BYTES = 1 << 20
 # Headers read one by one before the first block is tried again.
 _FIRST_SPARSE_HEADERS = 64
 # Longer extended headers hold no names: a file's path has at most 4096 bytes.
@@ -94,9 +95,6 @@ class HeaderScan:
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""
-        # Two views of what is read in blocks: one to calculate, one to search.
-        self._bytes = bytearray(_DENSE_READ_BYTES)
-        self._buffer = np.frombuffer(self._bytes, np.uint8)
 
     def runs(self) -> Iterator[HeaderRun]:
         """The headers in order.
@@ -118,7 +116,7 @@ class HeaderScan:
             if len(run.positions):
                 yield run
                 is_dense = self.source.is_dense(run.positions, self.position)
-                length, num_headers = _DENSE_READ_BYTES, self.source.sparse_headers
+                length, num_headers = self.source.block_bytes, self.source.sparse_headers
             if self._problem is not None:
                 raise self._problem
 
@@ -131,10 +129,9 @@ class HeaderScan:
         length = self.source.available(self.position, length) // BLOCK * BLOCK
         if not length:
             return None
-        buffer = self._buffer[:length]
-        self.source.read_into(self.position, buffer.data)
+        data = self.source.read_block(self.position, length)
         self.num_bytes_read += length
-        blocks = buffer.reshape(-1, BLOCK)
+        blocks = np.frombuffer(data, np.uint8).reshape(-1, BLOCK)
         heads_at = np.flatnonzero(has_magic(blocks))
         if not len(heads_at) or heads_at[0]:
             return None
@@ -151,16 +148,15 @@ class HeaderScan:
             # A long name ends at its NUL, also behind the stated length: whole blocks are read, as
             # the standard library and GNU tar do.
             ends = begins + np.where(is_pax, lengths, -(-lengths // BLOCK) * BLOCK)
-            find = self._bytes.find
             for row, begin, end, pax in zip(
                 marked.tolist(), begins.tolist(), ends.tolist(), is_pax.tolist(), strict=True
             ):
-                if pax and find(b"size=", begin, end) >= 0:
+                if pax and data.find(b"size=", begin, end) >= 0:
                     # The record may change the next member's size, and so the chain.
                     rows = rows[:row]
                     break
-                if not pax or find(b"path=", begin, end) >= 0:
-                    extended[row] = bytes(self._bytes[begin:end])
+                if not pax or data.find(b"path=", begin, end) >= 0:
+                    extended[row] = data[begin:end]
         # An extended header and the member that it is about stay in one run.
         while len(rows) and (IS_EXTENDED[kinds[len(rows) - 1]] or follow[rows[-1]] < 0):
             extended.pop(len(rows) - 1, None)
@@ -182,40 +178,36 @@ class HeaderScan:
         stated_size: int | None = None
         is_open = False
         position = self.position
-        while is_open or len(positions) < num_headers:
-            if self.source.available(position, BLOCK) < BLOCK:
-                self._end(position, positions[-1] if is_open else None)
-                break
-            block = self._read(position, BLOCK)
-            if not block[0] and not block.strip(b"\0"):
-                self._end(position, positions[-1] if is_open else None)
-                break
-            size = parse_number(block[124:136])
-            kind = block[KIND]
-            positions.append(position)
-            blocks.append(block)
-            sizes.append(0)
-            self._problem = self._problem_of(block, position, size)
-            if self._problem is not None or size is None:
-                break
-            is_open = kind in EXTENDED
-            if is_open:
-                length = size if kind in PAX else round_up(size)
-                length = self.source.available(position + BLOCK, length)
-                payload = self._read(position + BLOCK, length)
-                extended[len(positions) - 1] = payload
-                if kind in PAX:
-                    try:
-                        stated_size = self._stated_size(kind, payload, stated_size)
-                    except ValueError as error:
-                        self._problem = DataError(str(error), url=self.url, offset=position)
-                        break
-            elif kind in WITHOUT_PAYLOAD:
-                size, stated_size = 0, None
-            elif stated_size is not None:
-                size, stated_size = stated_size, None
-            sizes[-1] = size
-            position += BLOCK + round_up(size)
+        try:
+            while is_open or len(positions) < num_headers:
+                is_there = self.source.available(position, BLOCK) == BLOCK
+                block = self._read(position, BLOCK) if is_there else b""
+                if not block or (not block[0] and not block.strip(b"\0")):
+                    self._end(position, positions[-1] if is_open else None)
+                    break
+                kind = block[KIND]
+                positions.append(position)
+                blocks.append(block)
+                sizes.append(0)
+                size = self._size_of(block, position)
+                is_open = kind in EXTENDED
+                if is_open:
+                    length = size if kind in PAX else round_up(size)
+                    length = self.source.available(position + BLOCK, length)
+                    payload = extended[len(positions) - 1] = self._read(position + BLOCK, length)
+                    if kind in PAX:
+                        stated = _stated_size(kind, payload)
+                        stated_size = stated_size if stated is None else stated
+                elif kind in WITHOUT_PAYLOAD:
+                    size, stated_size = 0, None
+                elif stated_size is not None:
+                    size, stated_size = stated_size, None
+                sizes[-1] = size
+                position += BLOCK + round_up(size)
+        except DataError as error:
+            self._problem = error
+        except ValueError as error:
+            self._problem = DataError(str(error), url=self.url, offset=position)
         self.position = position
         return HeaderRun(
             np.array(positions, dtype=np.int64),
@@ -224,35 +216,21 @@ class HeaderScan:
             extended,
         )
 
-    def _problem_of(self, block: bytes, position: int, size: int | None) -> DataError | None:
-        """What is wrong with one header, besides its checksum."""
+    def _size_of(self, block: bytes, position: int) -> int:
+        """The size that a header states; raises what is wrong with it, besides its checksum."""
+        size = parse_number(block[124:136])
         if size is None:
-            message = f"the header of {shown(read_name(block))} states no size that can be read"
+            problem = f"the header of {shown(read_name(block))} states no size that can be read"
         elif block[KIND] == ord("S"):
             name = shown(read_name(block))
-            message = f"{name} is a GNU sparse member: pack the shard again without --sparse"
+            problem = f"{name} is a GNU sparse member: pack the shard again without --sparse"
         elif block[KIND] in EXTENDED and size > _MAX_EXTENDED_BYTES:
-            message = (
+            problem = (
                 f"an extended header of {size} bytes: more than {_MAX_EXTENDED_BYTES} are no names"
             )
         else:
-            return None
-        return DataError(message, url=self.url, offset=position)
-
-    def _stated_size(self, kind: int, payload: bytes, before: int | None) -> int | None:
-        records = parse_pax(payload)
-        if any(key.startswith(b"GNU.sparse") for key in records):
-            raise ValueError("a GNU sparse member: pack the shard again without --sparse")
-        stated = records.get(b"size")
-        if stated is None:
-            return before
-        if kind == ord("g"):
-            raise ValueError(
-                "a global header that gives all members one size: pack the shard again"
-            )
-        if not stated.isdigit() or len(stated) > 18:
-            raise ValueError(f"the extended header states the size {stated!r}")
-        return int(stated)
+            return size
+        raise DataError(problem, url=self.url, offset=position)
 
     def _sound(self, run: HeaderRun) -> HeaderRun:
         """The headers before the first damaged one, which becomes the problem."""
@@ -276,16 +254,19 @@ class HeaderScan:
         return run
 
     def _end(self, position: int, open_at: int | None) -> None:
-        """Read the bytes behind the last member: zeros up to the end, or none."""
+        """Read the bytes behind the last member: zeros up to the end, or none.
+
+        Raises:
+            DataError: there are others, or an extended header at `open_at` has no member.
+        """
         self._is_done = True
-        num_bytes = self.source.available(position, _DENSE_READ_BYTES)
+        num_bytes = self.source.available(position, _END_READ_BYTES)
         self.has_end = num_bytes >= BLOCK
         if open_at is not None:
-            self._problem = DataError(
+            raise DataError(
                 "an extended header with no member behind it: the shard is cut short",
                 url=self.url, offset=open_at,
             )  # fmt: skip
-            return
         start = position
         while num_bytes:
             data = self._read(start, num_bytes)
@@ -298,10 +279,28 @@ class HeaderScan:
                     if self.has_end
                     else f"the shard is cut short: {len(data)} bytes where a header takes {BLOCK}"
                 )
-                self._problem = DataError(message, url=self.url, offset=position)
-                return
+                raise DataError(message, url=self.url, offset=position)
             start += num_bytes
-            num_bytes = self.source.available(start, _DENSE_READ_BYTES)
+            num_bytes = self.source.available(start, _END_READ_BYTES)
+
+
+def _stated_size(kind: int, payload: bytes) -> int | None:
+    """The size that PAX records state for the next member, if they do.
+
+    Raises:
+        ValueError: they are malformed, or can't be followed.
+    """
+    records = parse_pax(payload)
+    if any(key.startswith(b"GNU.sparse") for key in records):
+        raise ValueError("a GNU sparse member: pack the shard again without --sparse")
+    stated = records.get(b"size")
+    if stated is None:
+        return None
+    if kind == ord("g"):
+        raise ValueError("a global header that gives all members one size: pack the shard again")
+    if not stated.isdigit() or len(stated) > 18:
+        raise ValueError(f"the extended header states the size {stated!r}")
+    return int(stated)
 
 
 class Scan(HeaderScan):

@@ -5,21 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from shardwise.errors import MissingShardError, ShardwiseError, StorageError
 from shardwise.shown import shown
-from shardwise.sources.tar.index.build import with_digests
+from shardwise.sources.tar.index.build import index_of, with_digests
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.sources.tar.write.written_index import Member, WrittenIndex
+from shardwise.sources.tar.scan.members import Members
+from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.stores.upload import upload
 
-__all__ = ["END", "LocalShard", "RemoteShard", "refuse_existing"]
+__all__ = ["END", "Member", "PartialShard", "refuse_existing"]
+
+# A member's name, where its payload begins, and the payload's bytes.
+Member: TypeAlias = tuple[bytes, int, int]
+# Members that are indexed at a time: as many as a scan meets in 1 MiB, at most.
+_CHUNK = 1024
 
 # A tar ends with two blocks of zeros. Padding to 10 KiB is for tapes, and is left out.
 END = bytes(2 * BLOCK)
@@ -31,35 +40,43 @@ _WRITEBACK_BYTES = 8 << 20
 _WRITE_BYTES = 64 << 10
 
 
-class LocalShard:
-    """A shard that is being written, under a temporary name."""
+class PartialShard:
+    """A shard that is being written: under a temporary name, or for a store in a nameless file.
 
-    def __init__(self, path: str, *, overwrite: bool) -> None:
+    Its index is made of the members as they are added, and nothing is read back. It is the index
+    that a scan of the finished shard would give.
+    """
+
+    def __init__(self, path: str, *, overwrite: bool, options: StorageOptions) -> None:
         self.path = path
         self.num_samples = 0
         self.num_bytes = 0
         self._num_sent = 0
         self._at = 0
-        self._index = WrittenIndex(path)
+        self._table = SampleTable(path, Counter())
+        self._pending: list[Member] = []
         self._stack = contextlib.ExitStack()
-        with _naming(path):
-            self._file = self._open(overwrite=overwrite)
-
-    @property
-    def _partial_path(self) -> str:
-        """Where the bytes can be read before the shard has its name."""
-        return str(self._file.name)
-
-    def _open(self, *, overwrite: bool) -> Any:
-        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: a process forked meanwhile would flush buffered bytes a second time.
-        writing = atomic_write(self.path, buffering=0, overwrite=overwrite, fsync=False)
-        return self._stack.enter_context(writing)
+        with _naming(path):
+            if is_local(path):
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                writing = atomic_write(path, buffering=0, overwrite=overwrite, fsync=False)
+            else:
+                writing = _uploaded(path, overwrite=overwrite, options=options)
+            self._file: Any = self._stack.enter_context(writing)
 
     def add(self, data: bytes | memoryview, members: Sequence[Member], *, num_samples: int) -> None:
-        """Write the members of samples, whose offsets count from the first byte of `data`."""
+        """Write the members of samples, whose offsets count from the first byte of `data`.
+
+        Raises:
+            DataError: there are too many different fields.
+            StorageError: the disk does not take the bytes.
+        """
         self._write(data)
-        self._index.add(members, self.num_bytes)
+        at = self.num_bytes
+        self._pending += [(name, offset + at, size) for name, offset, size in members]
+        if len(self._pending) >= _CHUNK:
+            self._index_pending()
         self.num_samples += num_samples
         self.num_bytes += len(data)
         if self.num_bytes - self._num_sent >= _WRITEBACK_BYTES:
@@ -77,22 +94,26 @@ class LocalShard:
                 # Before the index takes the time: a network file system sets it with the data.
                 os.fsync(self._file.fileno())
                 status = os.fstat(self._file.fileno())
-            index = self._index.finish(FileStat(status.st_size, status.st_mtime_ns))
+            self._index_pending()
+            stat = FileStat(status.st_size, status.st_mtime_ns)
+            index = index_of(self._table, stat, has_end=True)
             if digests:
-                index = with_digests(index, open_file(self._partial_path))
-            self._publish()
+                index = with_digests(index, open_file(_path_of(self._file)))
+            with _naming(self.path):
+                self._stack.close()
         except BaseException as error:
             self.remove(error)
             raise
-        return index.renamed(Path(self.path).name)
+        return index
 
     def remove(self, error: BaseException) -> None:
         """Remove the partial shard, because of an error."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
-    def _publish(self) -> None:
-        with _naming(self.path):
-            self._stack.close()
+    def _index_pending(self) -> None:
+        if self._pending:
+            self._table.add(_members_of(*zip(*self._pending, strict=True)))
+            self._pending = []
 
     def _begin_writeback(self) -> None:
         """Let the disk write what was added, while more is made."""
@@ -109,30 +130,29 @@ class LocalShard:
                 rest, self._at = rest[done:], self._at + done
 
 
-class RemoteShard(LocalShard):
-    """A shard for a store: a nameless file of this machine until it is uploaded whole."""
+def _members_of(names: Sequence[bytes], offsets: Sequence[int], sizes: Sequence[int]) -> Members:
+    """Members as arrays; at least one, and none with NUL in its name."""
+    lengths = np.fromiter(map(len, names), np.int64, len(names))
+    width = -(-int(lengths.max()) // 8) * 8
+    packed = np.array(names, f"S{width}").view(np.uint8).reshape(len(names), width)
+    return Members(packed, lengths, np.array(offsets, np.int64), np.array(sizes, np.int64))
 
-    def __init__(self, url: str, *, overwrite: bool, options: StorageOptions) -> None:
-        self._overwrite = overwrite
-        self._options = options
+
+def _path_of(file: Any) -> str:
+    """Where the bytes of an open file can be read, also if it has no name."""
+    return f"/proc/self/fd/{file.fileno()}"
+
+
+@contextlib.contextmanager
+def _uploaded(url: str, *, overwrite: bool, options: StorageOptions) -> Iterator[Any]:
+    """A nameless file, which goes to the store at the end; the system removes it after a kill."""
+    if not overwrite:
+        refuse_existing(url, options)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        yield file
         if not overwrite:
             refuse_existing(url, options)
-        super().__init__(url, overwrite=False)
-
-    @property
-    def _partial_path(self) -> str:
-        return f"/proc/self/fd/{self._file.fileno()}"
-
-    def _open(self, *, overwrite: bool) -> Any:  # noqa: ARG002 - the store is asked
-        # The system removes a nameless file when this process is killed.
-        return self._stack.enter_context(tempfile.TemporaryFile(buffering=0))
-
-    def _publish(self) -> None:
-        """Put the shard into the store."""
-        with self._stack:
-            if not self._overwrite:
-                refuse_existing(self.path, self._options)
-            upload(self.path, Path(self._partial_path), options=self._options)
+        upload(url, Path(_path_of(file)), options=options)
 
 
 def refuse_existing(url: str, options: StorageOptions) -> None:

@@ -19,7 +19,7 @@ from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.write.header import MAX_NAME, MAX_SIZE, headers
-from shardwise.sources.tar.write.written_index import Member
+from shardwise.sources.tar.write.partial_shard import Member
 from shardwise.storage import File
 
 __all__ = ["StoredRun", "stored_runs"]

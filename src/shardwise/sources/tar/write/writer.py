@@ -18,16 +18,20 @@ from typing import Any, Self
 from shardwise.arguments import check_number, path_text
 from shardwise.errors import StorageError
 from shardwise.shown import shown
-from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
-from shardwise.sources.tar.index.merge import Entry, ManifestBuilder, manifest_path
-from shardwise.sources.tar.media.build import MediaBlocks
+from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.index.merge import ManifestBuilder, manifest_path
+from shardwise.sources.tar.media.build import media_fields, publish_sidecar, sample_blocks
 from shardwise.sources.tar.scan.headers import BLOCK, round_up
 from shardwise.sources.tar.scan.names import MAX_FIELDS
 from shardwise.sources.tar.write.encode import encode_sample
 from shardwise.sources.tar.write.header import header
-from shardwise.sources.tar.write.partial_shard import END, LocalShard, RemoteShard, refuse_existing
-from shardwise.sources.tar.write.written_index import Member
-from shardwise.storage import FileStat, StorageOptions, is_local, local_path
+from shardwise.sources.tar.write.partial_shard import (
+    END,
+    Member,
+    PartialShard,
+    refuse_existing,
+)
+from shardwise.storage import StorageOptions, is_local, local_path
 from shardwise.storage.atomic import sweep
 
 __all__ = ["TarWriter"]
@@ -115,26 +119,30 @@ class TarWriter:
         text = path_text("pattern", pattern)
         self._pattern = _with_braces(local_path(text) if is_local(text) else text)
         self._options = StorageOptions.of(storage)
+        self._store = IndexStore(options=self._options)
         self._max_samples = max_samples
         self._max_bytes = max_bytes
         self._index = index
         self._digests = digests
         if media and not index:
             raise ValueError("media=True needs index=True: the sidecar belongs to the index")
-        self._media = MediaBlocks() if media else None
+        # What the sidecar says of the samples of the shard under way.
+        self._media: list[dict[str, bytes]] | None = [] if media else None
         self._overwrite = overwrite
         self._keys: set[str] = set()
         # The fields of the shard under way.
         self._fields: Set[str] = frozenset()
-        self._shard: LocalShard | None = None
+        self._shard: PartialShard | None = None
         self._closed = False
         _check_pattern(self._pattern)
-        self._builder = self._manifest_builder(manifest)
+        self._builder: ManifestBuilder | None = None
+        if manifest is not False:
+            file = manifest_path(self._pattern) if manifest is True else manifest
+            self._builder = ManifestBuilder(path_text("manifest", file), options=self._options)
         self.manifest = None if self._builder is None else self._builder.path
         if not overwrite:
-            for path in (self._path(0), self.manifest):
-                if path is not None:
-                    refuse_existing(path, self._options)
+            for target in filter(None, (self._path(0), self.manifest)):
+                refuse_existing(target, self._options)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write one sample.
@@ -159,7 +167,7 @@ class TarWriter:
 
     def _blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
         """What the sidecar says of an encoded sample; None without a sidecar."""
-        return None if self._media is None else self._media.of(key, members)
+        return None if self._media is None else sample_blocks(key, members)
 
     def _write_members(
         self, key: str, members: Sequence[tuple[str, bytes]], blocks: dict[str, bytes] | None
@@ -202,7 +210,7 @@ class TarWriter:
                 self._shard = self._open_shard()
             self._shard.add(data, members, num_samples=len(keys))
             if self._media is not None and blocks is not None:
-                self._media.add(blocks)
+                self._media.append(blocks)
             self._fields = fields
             self._keys.update(keys)
             self.num_samples += len(keys)
@@ -235,7 +243,7 @@ class TarWriter:
         else:
             self._abort(error)
 
-    def _fits(self, shard: LocalShard, num_bytes: int) -> bool:
+    def _fits(self, shard: PartialShard, num_bytes: int) -> bool:
         """Whether a sample may go into the shard under way."""
         if self._max_bytes is None:
             return True
@@ -244,41 +252,31 @@ class TarWriter:
     def _path(self, number: int) -> str:
         return self._pattern.format(shard=number)
 
-    def _manifest_builder(self, manifest: bool | str | os.PathLike[str]) -> ManifestBuilder | None:
-        if manifest is False:
-            return None
-        path = manifest_path(self._pattern) if manifest is True else path_text("manifest", manifest)
-        return ManifestBuilder(path, options=self._options)
-
-    def _open_shard(self) -> LocalShard:
+    def _open_shard(self) -> PartialShard:
         path = self._path(len(self.shards))
         if path in self.shards:
             raise ValueError(
                 f"a second shard is needed, and the pattern {shown(self._pattern)!r} names one "
                 "only: put {shard:06d} into it, or leave out max_samples and max_bytes"
             )
-        if is_local(path):
-            if not self.shards:
-                sweep(Path(path).parent)
-            return LocalShard(path, overwrite=self._overwrite)
-        return RemoteShard(path, overwrite=self._overwrite, options=self._options)
+        if is_local(path) and not self.shards:
+            sweep(Path(path).parent)
+        return PartialShard(path, overwrite=self._overwrite, options=self._options)
 
-    def _finish_shard(self, shard: LocalShard) -> None:
+    def _finish_shard(self, shard: PartialShard) -> None:
         self._shard = None
         index = shard.finish(digests=self._digests)
         self.shards.append(shard.path)
         if not is_local(shard.path) and (self._index or self._builder is not None):
             # The store has a version of its own.
-            stat = open_uncached(shard.path, self._options).stat()
+            stat = self._store.stat(shard.path)
             index = index.of_version(stat.mtime_ns, stat.etag)
         if self._builder is not None:
-            header = index.header
-            stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
-            self._builder.add(Entry(shard.path, index, stat))
+            self._builder.add(shard.path, index, index.header.stat)
         if not self._index:
             return
         try:
-            _, note = IndexStore(options=self._options).publish(shard.path, index)
+            _, note = self._store.publish(shard.path, index)
         except OSError as error:
             raise StorageError(
                 f"the shard {shard.path!r} is whole, but its index can't be written: "
@@ -287,7 +285,9 @@ class TarWriter:
         if note:
             raise StorageError(f"the shard {shard.path!r} is whole, but {note}")
         if self._media is not None:
-            self._media.publish(shard.path, index, store=IndexStore(options=self._options))
+            samples, self._media = self._media, []
+            blocks = [sample.get(name, b"") for sample in samples for name in media_fields(index)]
+            publish_sidecar(shard.path, index, blocks, store=self._store)
 
     def _abort(self, error: BaseException) -> None:
         self._closed = True

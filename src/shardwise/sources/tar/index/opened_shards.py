@@ -10,7 +10,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,11 +21,11 @@ from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import ShardNames
-from shardwise.sources.tar.index.acceptance import require_end
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import FileStat, is_local
 
 __all__ = ["REMOTE_THREADS", "OpenedShards", "open_shards"]
@@ -42,8 +43,8 @@ _SAMPLE = 64
 # In the page cache, opening a shard computes; threads would only wait for the GIL.
 _MIN_WAIT_SHARE = 0.5
 
-# What opening one shard gives: its header, the shard, and an index that could not be saved.
-_Opened = tuple[IndexHeader, FileStat, ShardIndex | None]
+# What opening one shard gives: its number, its header if it has an index, and the shard.
+_Found: TypeAlias = tuple[int, IndexHeader | None, FileStat]
 
 
 class OpenedShards:
@@ -53,7 +54,6 @@ class OpenedShards:
         urls: `[shards]`.
         sizes: int64 `[shards]`, samples a shard.
         shard_bytes: int64 `[shards]`, bytes a shard.
-        fields: the names of all fields that any sample has, in storage order.
         key_lengths: the lengths of keys in shards with samples; None is one of different lengths.
         has_digests: whether a shard has digests of its payloads.
         fingerprint: None: it follows from the shards.
@@ -62,34 +62,43 @@ class OpenedShards:
 
     fingerprint: str | None = None
 
-    def __init__(self, urls: Sequence[str], opened: Sequence[_Columns], num_shards: int) -> None:
+    def __init__(self, urls: Sequence[str]) -> None:
         self.urls = urls
-        places = np.concatenate([np.array(each.places, np.int64) for each in opened])
-        numbers = np.concatenate([np.array(each.numbers, np.int64) for each in opened])
-        columns = np.empty((3, num_shards), np.int64)
-        columns[:, places] = numbers.reshape(-1, 3).T
-        self.sizes, self.shard_bytes, self._mtimes = columns
-        etags = {place: etag for each in opened for place, etag in each.etags.items()}
-        self._etags = [etags.get(place, "") for place in range(num_shards)] if etags else None
-        self.unsaved = {place: index for each in opened for place, index in each.unsaved.items()}
-        # By the first shard that has them: the order of the fields is that of the shards.
-        first: dict[tuple[str, ...], int] = {}
-        for each in opened:
-            for fields, place in each.fields.items():
-                first[fields] = min(place, first.get(fields, place))
-        ordered = sorted(first, key=first.__getitem__)
-        self.fields = tuple(dict.fromkeys(name for fields in ordered for name in fields))
-        self.key_lengths = frozenset().union(*(each.key_lengths for each in opened))
-        self.has_digests = any(each.has_digests for each in opened)
+        self.sizes, self.shard_bytes, self._mtimes = np.zeros((3, len(urls)), np.int64)
+        self._etags: list[str] = []
+        # The first shard that has these fields.
+        self._first: dict[tuple[str, ...], int] = {}
+        self.key_lengths: set[int | None] = set()
+        self.has_digests = False
+        self.unsaved: dict[int, ShardIndex] = {}
+
+    def add(self, shard: int, header: IndexHeader, stat: FileStat) -> None:
+        """Take the numbers of a shard, which may be any."""
+        self.sizes[shard] = header.num_samples
+        self.shard_bytes[shard] = stat.num_bytes
+        self._mtimes[shard] = stat.mtime_ns
+        if stat.etag:
+            self._etags = self._etags or [""] * len(self.urls)
+            self._etags[shard] = stat.etag
+        self._first[header.fields] = min(shard, self._first.get(header.fields, shard))
+        if header.num_samples:
+            self.key_lengths.add(header.key_length)
+        self.has_digests = self.has_digests or header.has_digests
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields that any sample has, in storage order."""
+        ordered = sorted(self._first, key=self._first.__getitem__)
+        return tuple(dict.fromkeys(name for fields in ordered for name in fields))
 
     def stat(self, shard: int) -> FileStat:
         """A shard as it was opened."""
-        etag = "" if self._etags is None else self._etags[shard]
+        etag = self._etags[shard] if self._etags else ""
         return FileStat(self.shard_bytes.item(shard), self._mtimes.item(shard), etag)
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """The shards that a store names a version of, in order."""
-        for shard, etag in enumerate(self._etags or ()):
+        for shard, etag in enumerate(self._etags):
             if etag:
                 yield self.urls[shard], self.stat(shard)
 
@@ -101,39 +110,6 @@ class OpenedShards:
         self.__dict__.update(state)
         self.sizes = self.sizes.astype(np.int64)
         self.shard_bytes = self.shard_bytes.astype(np.int64)
-
-
-class _Columns:
-    """What is kept of shards while they are opened: numbers, and what few of them differ in."""
-
-    def __init__(self) -> None:
-        self.places: list[int] = []
-        self.numbers: list[int] = []
-        self.etags: dict[int, str] = {}
-        self.fields: dict[tuple[str, ...], int] = {}
-        self.key_lengths: set[int | None] = set()
-        self.has_digests = False
-        self.endless: list[int] = []
-        self.ignored: Counter[str] = Counter()
-        self.missing: list[int] = []
-        self.unsaved: dict[int, ShardIndex] = {}
-
-    def add(self, place: int, opened: _Opened) -> None:
-        header, stat, index = opened
-        self.places.append(place)
-        self.numbers += (header.num_samples, stat.num_bytes, stat.mtime_ns)
-        if stat.etag:
-            self.etags[place] = stat.etag
-        self.fields.setdefault(header.fields, place)
-        if header.num_samples:
-            self.key_lengths.add(header.key_length)
-        self.has_digests = self.has_digests or header.has_digests
-        if not header.has_end:
-            self.endless.append(place)
-        if header.ignored:
-            self.ignored.update(header.ignored)
-        if index is not None:
-            self.unsaved[place] = index
 
 
 def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
@@ -148,107 +124,103 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
         StorageError: something could not be read.
     """
     are_local = all(map(is_local, urls))
-    opened = list(_open_indexed(urls, store, are_local=are_local))
-    missing = [place for each in opened for place in each.missing]
+    shards = OpenedShards(urls)
+    missing: list[int] = []
+    endless: list[int] = []
+    ignored: Counter[str] = Counter()
+
+    def add(shard: int, header: IndexHeader, stat: FileStat) -> None:
+        shards.add(shard, header, stat)
+        ignored.update(header.ignored)
+        if not header.has_end:
+            endless.append(shard)
+
+    for shard, header, stat in _open_indexed(urls, store, are_local=are_local):
+        if header is None:
+            missing.append(shard)
+        else:
+            add(shard, header, stat)
     if missing:
-        num_threads = usable_cores() if are_local else _REMOTE_SCANS
-        built = _Columns()
-        results = _build([urls[place] for place in missing], len(urls), store, num_threads)
-        for place, result in zip(missing, results, strict=True):
-            built.add(place, result)
-        opened.append(built)
-    shards = OpenedShards(urls, opened, len(urls))
-    _refuse_nameless(shards, opened)
+        for shard, header in _build(shards, missing, store, are_local=are_local):
+            add(shard, header, header.stat)
+    if ignored["no extension"] and not shards.sizes.any():
+        left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
+        raise DataError(
+            f"no samples: all members are left out ({left_out}); what follows the first dot of a "
+            "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
+            url=urls[0],
+        )
     _refuse_repeats(shards)
-    endless = [urls[place] for each in opened for place in each.endless]
     if endless:
         _logger.warning(
             "%d of %d shards have no end (two blocks of zeros), such as %s: they may have been cut "
             "between two samples; `shardwise verify` says more",
-            len(endless), len(urls), shown(endless[0]),
+            len(endless), len(urls), shown(urls[endless[0]]),
         )  # fmt: skip
     return shards
 
 
-def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) -> Iterator[_Columns]:
-    """Shards with their indexes, which are compared with them, and which have none."""
+def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) -> Iterator[_Found]:
+    """Shards with their indexes, which are compared with them, and shards without one."""
 
-    def open_range(places: range) -> _Columns:
-        columns = _Columns()
-        for place in places:
-            url = urls[place]
+    def open_range(shards: range) -> list[_Found]:
+        found: list[_Found] = []
+        for shard in shards:
+            url = urls[shard]
             stat = store.stat(url)
             header = store.find(url, stat)
-            if header is None:
-                columns.missing.append(place)
-                continue
-            if not store.accept_unfinished:
+            if header is not None and not store.accept_unfinished:
                 require_end(header, url)
-            columns.add(place, (header, stat, None))
-        return columns
+            found.append((shard, header, stat))
+        return found
 
     num_shards, start, num_threads = len(urls), 0, REMOTE_THREADS
     if are_local:
         start = min(_SAMPLE, num_shards)
         began = time.monotonic(), time.thread_time()
-        yield open_range(range(start))
+        yield from open_range(range(start))
         wall_s, cpu_s = time.monotonic() - began[0], time.thread_time() - began[1]
         waits = wall_s - cpu_s > _MIN_WAIT_SHARE * wall_s
         num_threads = _LOCAL_THREADS if waits else 1
-    if num_threads == 1:
-        yield open_range(range(start, num_shards))
-        return
     # Pieces small enough that the threads end together, and errors end them soon.
     step = max(1, min(64, (num_shards - start) // num_threads))
     pieces = [range(at, min(at + step, num_shards)) for at in range(start, num_shards, step)]
-    yield from in_threads(open_range, pieces, num_threads)
+    opened: Iterator[list[_Found]] = map(open_range, pieces)
+    if num_threads > 1:
+        opened = in_threads(open_range, pieces, num_threads)
+    yield from chain.from_iterable(opened)
 
 
 def _build(
-    urls: Sequence[str], num_shards: int, store: IndexStore, num_threads: int
-) -> list[_Opened]:
+    shards: OpenedShards, missing: Sequence[int], store: IndexStore, *, are_local: bool
+) -> Iterator[tuple[int, IndexHeader]]:
     """Index shards now, in threads: most of the time goes into reading."""
+    urls = [shards.urls[shard] for shard in missing]
     more = " ..." if len(urls) > 1 else ""
     _logger.warning(
         "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
         "time",
-        len(urls), num_shards, store.command, in_command(urls[0]), more,
+        len(urls), len(shards.urls), store.command, in_command(urls[0]), more,
     )  # fmt: skip
     errors: list[OSError] = []
 
-    def build(url: str) -> _Opened:
+    def build(shard: int) -> tuple[int, IndexHeader]:
+        url = shards.urls[shard]
         index = index_for(url, store)
-        header = index.header
-        stat = FileStat(header.num_bytes, header.mtime_ns, header.etag)
         try:
             store.save(url, index)
         except OSError as error:
             errors.append(error)
-            return header, stat, index
-        return header, stat, None
+            shards.unsaved[shard] = index
+        return shard, index.header
 
-    opened = list(in_threads(build, urls, num_threads))
+    yield from in_threads(build, missing, usable_cores() if are_local else _REMOTE_SCANS)
     if errors:
         _logger.warning(
             "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
             "every process; give a directory that can be written as index=...",
             len(errors), len(urls), errors[0],
         )  # fmt: skip
-    return opened
-
-
-def _refuse_nameless(shards: OpenedShards, opened: Sequence[_Columns]) -> None:
-    """Raise DataError where there are members, and the name of none gives a field."""
-    if shards.sizes.any():
-        return
-    ignored = sum((each.ignored for each in opened), Counter[str]())
-    if ignored["no extension"]:
-        left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
-        raise DataError(
-            f"no samples: all members are left out ({left_out}); what follows the first dot of a "
-            "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
-            url=shards.urls[0],
-        )
 
 
 def _refuse_repeats(shards: OpenedShards) -> None:

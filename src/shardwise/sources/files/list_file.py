@@ -23,7 +23,7 @@ from shardwise.shown import base_name, without_query
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
 
-__all__ = ["SUFFIXES", "read_manifest"]
+__all__ = ["SUFFIXES", "read_list"]
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # Names of the column of paths, unless path= says it.
@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def read_manifest(
+def read_list(
     url: str,
     *,
     root: str | None = None,

@@ -26,10 +26,9 @@ def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
 
 def changed(header: IndexHeader, stat: FileStat) -> str:
     """How the shard differs from the one that was indexed, for messages."""
-    indexed = FileStat(header.num_bytes, header.mtime_ns, header.etag)
     is_compared = header.num_bytes == stat.num_bytes and not (header.etag and stat.etag)
     return (
-        f"the shard has changed since it was indexed: {described(indexed)} then, "
+        f"the shard has changed since it was indexed: {described(header.stat)} then, "
         f"{described(stat)} now" + (", and its headers are others" if is_compared else "")
     )
 

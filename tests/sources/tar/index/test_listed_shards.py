@@ -280,7 +280,7 @@ def test_no_secret_of_a_url_is_kept(listed, tmp_path, urls, message, monkeypatch
 
 def test_a_manifest_cannot_name_files_outside_of_its_place(listed):
     data = Path(listed).read_bytes()
-    from shardwise.sources.tar.index import listed as module
+    from shardwise.sources.tar.index import listed_shards as module
 
     names = decode(data, path=listed).names
     for manifest, wrong in (

@@ -21,13 +21,14 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.shard_names import NumberedNames, ShardNames
-from shardwise.sources.tar.index.acceptance import require_end, unfinished
 from shardwise.sources.tar.index.build import index_for
+from shardwise.sources.tar.index.column_file import map_file
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
-from shardwise.sources.tar.index.opened import REMOTE_THREADS
+from shardwise.sources.tar.index.opened_shards import REMOTE_THREADS
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
+from shardwise.sources.tar.index.shard_version import require_end, unfinished
 from shardwise.storage import (
     FileStat,
     LocalFile,
@@ -230,11 +231,11 @@ class ListedShards:
         """The file's content, and what tells it from any other."""
         if is_local(self.url):
             LocalFile(self.url).open()
-            return _decode(_mapped(self.url), self.url)
+            return _decode(map_file(self.url), self.url)
         if self._version:
             # The copy of the process that opened it.
             with suppress(OSError, DataError):
-                return _decode(_mapped(self._copy(self._version)), self.url)
+                return _decode(map_file(self._copy(self._version)), self.url)
         data = read_whole(self.url, options=self._store.options)
         content, version = _decode(data, self.url)
         self._keep(data, version)
@@ -259,15 +260,6 @@ class ListedShards:
                     old.unlink(missing_ok=True)
         except OSError as error:
             _logger.info("no copy of %s can be kept: %s", shown(self.url), error)
-
-
-def _mapped(path: str) -> mmap.mmap | bytes:
-    with Path(path).open("rb") as file:
-        try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            # An empty file can't be mapped.
-            return b""
 
 
 def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
