@@ -123,7 +123,10 @@ def _answer(target: _Target, deadline: float, max_bytes: int) -> tuple[bytes, st
                 location = reply.headers.get("Location", "")
                 if reply.status in _REDIRECTS and location:
                     return b"", location
-                _check_status(reply.status)
+                if reply.status != 200:
+                    # Too early, too often, and the server's own troubles.
+                    passes = reply.status in (408, 425, 429) or reply.status >= 500
+                    raise GetError(f"http {reply.status}", passes=passes)
                 return _body(reply, reply.headers, max_bytes), ""
         except TimeoutError:
             raise GetError("timeout", passes=True) from None
@@ -131,12 +134,6 @@ def _answer(target: _Target, deadline: float, max_bytes: int) -> tuple[bytes, st
             raise GetError("cut short", passes=True) from None
         except (HTTPException, ValueError):
             raise GetError("not a reply of http") from None
-
-
-def _check_status(status: int) -> None:
-    if status != 200:
-        # Too early, too often, and the server's own troubles.
-        raise GetError(f"http {status}", passes=status in (408, 425, 429) or status >= 500)
 
 
 def _body(reply: HTTPResponse, headers: HTTPMessage, max_bytes: int) -> bytes:

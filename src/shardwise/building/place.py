@@ -120,10 +120,6 @@ class Place:
         """The name of a note: in a store no directory, which some gateways would keep."""
         return f"{_WORK}/{name}.json" if self.is_local else f"{_WORK}-{name}.json"
 
-    def write_note(self, name: str, data: bytes) -> None:
-        """Write what became of a shard."""
-        self.write(self.note(name), data)
-
     def notes(self) -> set[str]:
         """The names of all notes."""
         if self.is_local:

@@ -86,7 +86,8 @@ def make_shard(job: Job, number: int) -> Outcome:
         outcome = _write(job, number, job.place.url(name))
     else:
         outcome = _write_remote(job, number)
-    job.place.write_note(job.note_name(number), json.dumps(asdict(outcome)).encode())
+    note = job.place.note(job.note_name(number))
+    job.place.write(note, json.dumps(asdict(outcome)).encode())
     return outcome
 
 

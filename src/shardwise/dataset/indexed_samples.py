@@ -55,7 +55,9 @@ class IndexedSamples(LoadedSamples):
         num_samples = len(self)
         if not -num_samples <= index < num_samples:
             raise IndexError(f"sample {index} of {num_samples}")
-        index %= num_samples
+        return self._one(index % num_samples)
+
+    def _one(self, index: int) -> dict[str, Any]:
         if self._read_sample is not None:
             sample = self._sample(index)
             if sample is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Never, NoReturn
@@ -182,14 +181,9 @@ class MixedDataset(Dataset):
         """
         raise TypeError(_NO_SUBSET)
 
-    def __getitem__(self, index: Any) -> Any:
-        is_number = hasattr(index, "__index__") and not hasattr(index, "__len__")
-        if is_number and not isinstance(index, bool):
-            index = operator.index(index)
-        if type(index) is int and -len(self) <= index < len(self):
-            name, part, inner = self._mixed.locate(index % len(self))
-            return _named(part[inner], name, part)
-        return super().__getitem__(index)
+    def _one(self, index: int) -> dict[str, Any]:
+        name, part, inner = self._mixed.locate(index)
+        return _named(part[inner], name, part)
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index; those of each dataset are read together."""
