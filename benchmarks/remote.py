@@ -61,6 +61,7 @@ ROWS = (
     ("near", "ours_local", None, None),
     ("near", "ours_cached", "ours_local", 0.9),
     ("near", "ours_once", None, None),
+    ("near", "write_once", "ours_once", None),
     ("near", "fill_cache", "ours_once", 0.85),
 )
 # Peers that read a form of their own, and where it lies in the bucket.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +107,26 @@ def ours_cached(job: Job) -> Result:
 def ours_once(job: Job) -> Result:
     """One sequential epoch without a cache."""
     return _epoch(job, job["urls"], shuffle=False, storage=job["config"])
+
+
+def write_once(job: Job) -> Result:
+    """The same while a thread writes as many bytes to files: the floor of filling a cache."""
+    folder, piece = Path(job["cache"]), bytes(2 << 20)
+    folder.mkdir()
+
+    def write() -> None:
+        for number in range(len(job["urls"])):
+            with (folder / str(number)).open("wb", buffering=0) as file:
+                for _ in range(job["shard_bytes"] // len(piece)):
+                    file.write(piece)
+
+    return _epoch(
+        job,
+        job["urls"],
+        shuffle=False,
+        storage=job["config"],
+        beside=threading.Thread(target=write),
+    )
 
 
 def fill_cache(job: Job) -> Result:
@@ -251,6 +272,7 @@ def _epoch(
     num_workers: int | None = None,
     steps: int | None = None,
     epochs: int = 1,
+    beside: threading.Thread | None = None,
 ) -> Result:
     import shardwise as sw
 
@@ -263,6 +285,8 @@ def _epoch(
         if not steps or steps > 1:
             # The index is there and opened: what is measured is reading.
             began, cpu_began = time.perf_counter(), time.process_time()
+        if beside:
+            beside.start()
         samples = num_bytes = 0
         every = chain.from_iterable(loader for _ in range(epochs))
         for step, batch in enumerate(every, 1):
@@ -270,6 +294,8 @@ def _epoch(
             num_bytes += sum(map(len, batch["bin"]))
             if step == steps:
                 break
+        if beside:
+            beside.join()
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
         stats = loader.stats()
     return {
@@ -282,8 +308,8 @@ TASKS: dict[str, Callable[[Job], Result]] = {
     task.__name__: task
     for task in (
         obstore_whole, obstore_random, ours, ours_processes, ours_window, ours_random, ours_local,
-        ours_cached, ours_once, fill_cache, ours_first, ours_open, webdataset, streaming, litdata,
-        convert_streaming, convert_litdata,
+        ours_cached, ours_once, write_once, fill_cache, ours_first, ours_open, webdataset, streaming,
+        litdata, convert_streaming, convert_litdata,
     )
 }  # fmt: skip
 
