@@ -308,8 +308,8 @@ TASKS: dict[str, Callable[[Job], Result]] = {
     task.__name__: task
     for task in (
         obstore_whole, obstore_random, ours, ours_processes, ours_window, ours_random, ours_local,
-        ours_cached, ours_once, write_once, fill_cache, ours_first, ours_open, webdataset, streaming,
-        litdata, convert_streaming, convert_litdata,
+        ours_cached, ours_once, write_once, fill_cache, ours_first, ours_open,
+        webdataset, streaming, litdata, convert_streaming, convert_litdata,
     )
 }  # fmt: skip
 

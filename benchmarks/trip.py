@@ -9,6 +9,7 @@ S3 gateway on loopback. `--list DIR` writes what each row passed. Run:
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -83,6 +84,8 @@ def main() -> None:
                     if is_cached:
                         cache = sw.CacheSettings(folder / executor / row, block_bytes=64 << 10)
                     data = sw.tar(urls, storage=s3.config, cache=cache).decode(cls=sw.text())
+                    # Files of the row before are closed now, not during this one.
+                    gc.collect()
                     found = trip.of(data, shuffle=shuffle, executor=executor)
                     storage = {each for each in found if each[0].startswith("storage/")}
                     table.add_row(

@@ -21,6 +21,7 @@ __all__ = [
     "Layout",
     "LazyBytesColumn",
     "PayloadColumn",
+    "fixed_width_texts",
     "mask_of",
     "merge_columns",
     "values_of",
@@ -254,6 +255,18 @@ def merge_columns(
         for place, value in zip(places.tolist(), rows, strict=True):
             values[place] = value
     return BytesColumn.of(values) if isinstance(first, BytesColumn) else values
+
+
+def fixed_width_texts(rows: NDArray[np.uint8]) -> list[str]:
+    """Texts of one length from their bytes, uint8 `[rows, length]`: UTF-8, or any other bytes."""
+    length, raw = rows.shape[1], rows.tobytes()
+    if raw.isascii():
+        text = raw.decode("ascii")
+        return [text[at : at + length] for at in range(0, len(text), length or 1)]
+    return [
+        raw[at : at + length].decode("utf-8", "surrogateescape")
+        for at in range(0, len(raw), length)
+    ]
 
 
 @dataclass

@@ -21,6 +21,7 @@ LEVELS = {
     "markup": 0,
     "progress_bar": 0,
     "columns": 0,
+    "stages": 0,
     "pillow_import": 1,
     "torch_import": 1,
     # Frames and sound out of files; the layer under the codecs.

@@ -112,7 +112,7 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
         return out
     if field.decoder is None and isinstance(column, np.ndarray):
         return _own(column)
-    values: Any = _decode_at_once(rows, field, column) if whole else None
+    values: Any = _by_column(rows, field, column, "decode_column") if whole else None
     if values is None:
         values = _owned(column)
         if field.decoder is not None:
@@ -240,22 +240,14 @@ def _decoded(
         rows.blame(row, field.decoder, exc, field=field.name)
 
 
-def _decode_at_once(rows: RawRows, field: Field, column: Column) -> Any:
-    """Decode a whole column to an array or a list, or return None: do it row by row.
-
-    So it is done with damaged values too: the row's own error then names the sample. Keyed
-    decoders get a generator a sample, so they are called row by row.
-    """
-    if isinstance(column, np.ndarray):
-        return None if field.cast is None else column.astype(field.cast)
-    return _by_column(rows, field, column, "decode_column")
-
-
 def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: Any) -> Any:
     """What a decoder's method makes of a whole column, or fills `out` with; None if it can't.
 
-    `out` means nothing then.
+    `out` means nothing then. So it is with damaged values too: the row's own error names the
+    sample. Keyed decoders get a generator a sample, so they are called row by row.
     """
+    if isinstance(column, np.ndarray):
+        return None if field.cast is None or out else column.astype(field.cast)
     decode = getattr(field.decoder, method, None)
     if decode is None or field.takes_rng or not isinstance(column, BytesColumn):
         return None
@@ -290,7 +282,7 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
     """Decode into the rows of `out`: by one copy where a whole column comes at once."""
     if _by_column(rows, field, column, "decode_column_into", out) is not None:
         return
-    values = column if field.decoder is None else _decode_at_once(rows, field, column)
+    values = column if field.decoder is None else _by_column(rows, field, column, "decode_column")
     if isinstance(values, np.ndarray) and (values.shape, values.dtype) == (out.shape, out.dtype):
         np.copyto(out, values)
         return

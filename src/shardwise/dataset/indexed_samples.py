@@ -17,7 +17,7 @@ from shardwise.dataset.field import put
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples
-from shardwise.dataset.subset import checked_ids
+from shardwise.sources.manifest import checked_ids
 
 __all__ = ["IndexedSamples"]
 

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from shardwise.columns import Layout
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
-from shardwise.dataset.subset import checked_ids
 from shardwise.plan import MixtureSampler
 from shardwise.samples import LoadCost, LoadRequest
+from shardwise.sources.manifest import checked_ids
 
 __all__ = ["MixedDataset"]
 

@@ -19,15 +19,15 @@ from shardwise.dataset.decoding import copied, decode_columns, decode_rows
 from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_place
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
-from shardwise.dataset.subset import checked_ids, subset_fingerprint, subset_shard_sizes
+from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
 from shardwise.errors import DataError
-from shardwise.media_files.stage_seconds import StageSeconds
 from shardwise.plan import WindowShape
 from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
 from shardwise.shown import shown
-from shardwise.sources.manifest import Manifest
+from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import Source, SourceTraits, traits_of
+from shardwise.stages import StageSeconds
 
 __all__ = ["LoadedSamples", "read_rows"]
 
@@ -191,7 +191,7 @@ class LoadedSamples:
     # Inner parts.
 
     def _load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
-        started = time.perf_counter()
+        started, maps = time.perf_counter(), self._transforms.maps
         rows = self._read(request.ids, SampleKeys(request.seed, request.epoch))
         rows.watch = request.watch
         read = time.perf_counter()
@@ -200,7 +200,7 @@ class LoadedSamples:
             stats.add("read", read - started, rows.columns.num_bytes)
         transform_s = 0.0
         with StageSeconds() as apart:
-            if self.is_mapped:
+            if maps:
                 # Row by row, so that the first error is that of the first row.
                 samples = []
                 for row, sample in enumerate(decode_rows(rows, self._fields)):
@@ -220,7 +220,7 @@ class LoadedSamples:
             stats.add("decode", time.perf_counter() - read - transform_s - apart_s)
             for stage, seconds in apart.seconds.items():
                 stats.add(stage, seconds)
-            if self.is_mapped:
+            if maps:
                 stats.add("transform", transform_s)
         return columns
 

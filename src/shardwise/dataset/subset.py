@@ -1,4 +1,4 @@
-"""Sample ids of a dataset, checked, and what a subset of them is. Pure: numpy in, numpy out."""
+"""What a subset of a dataset's samples is. Pure: numpy in, numpy out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.sources.manifest import checked_ids
+
 __all__ = [
-    "checked_ids",
     "filter_mask",
     "rows_of",
     "subset_fingerprint",
@@ -20,39 +21,6 @@ __all__ = [
 
 # Rows a call of the function: few enough for memory, whatever the fields are.
 _FILTER_ROWS = 512
-
-
-def checked_ids(
-    indices: ArrayLike, num_samples: int, *, from_end: bool = False
-) -> NDArray[np.int64]:
-    """Check indices of samples: int64 `[rows]`, each in [0, num_samples).
-
-    Args:
-        indices: one dimension of integers.
-        num_samples: how many samples there are.
-        from_end: -1 means the last sample, and so on.
-
-    Raises:
-        IndexError: an index is out of range; the first bad one is named.
-        TypeError: they are no integers.
-        ValueError: more dimensions than one.
-    """
-    ids = np.asarray(indices)
-    if ids.dtype.kind not in "iu" and ids.size:
-        hint = ": take samples by a mask with subset()" if ids.dtype == np.bool_ else ""
-        raise TypeError(f"indices are integers, not {ids.dtype}{hint}")
-    if ids.ndim != 1:
-        raise ValueError(f"indices of shape {ids.shape}: give one dimension")
-    if not len(ids):
-        return np.empty(0, dtype=np.int64)
-    lowest = -num_samples if from_end else 0
-    if ids.min() < lowest or ids.max() >= num_samples:
-        place = int(((ids < lowest) | (ids >= num_samples)).argmax())
-        raise IndexError(
-            f"index {ids[place]}, number {place} of {len(ids)}, is not in [{lowest}, {num_samples})"
-        )
-    ids = ids.astype(np.int64, copy=False)
-    return np.where(ids < 0, ids + num_samples, ids) if from_end else ids
 
 
 def subset_indices(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.concurrency import Concurrency
-from shardwise.engine.stats.stages import Stages
+from shardwise.stages import Stages
 
 __all__ = ["Batch", "BatchRequest", "BatchRows", "Executor"]
 

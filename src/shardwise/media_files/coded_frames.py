@@ -16,8 +16,8 @@ from shardwise.media_files.demux import demux
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.media_index import MediaIndex, checksum_groups
 from shardwise.media_files.references import is_unreferenced, length_bytes
-from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Segment, Track
+from shardwise.stages import spent_in
 
 __all__ = [
     "byte_ranges",

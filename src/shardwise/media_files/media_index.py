@@ -15,8 +15,8 @@ from shardwise.media_files.byte_reader import RangeReader, read_exactly
 from shardwise.media_files.demux import demux
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.moov import read_tracks
-from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Track
+from shardwise.stages import spent_in
 
 __all__ = [
     "MediaIndex",

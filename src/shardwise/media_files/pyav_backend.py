@@ -16,8 +16,8 @@ from shardwise.errors import DataError
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.pyav_import import import_av
 from shardwise.media_files.pyav_packets import damaged, decoded_frames
-from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Segment, Track
+from shardwise.stages import spent_in
 
 __all__ = ["RgbPictures", "decode_with_pyav"]
 

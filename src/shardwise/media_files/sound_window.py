@@ -11,7 +11,7 @@ from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex, index_media
 from shardwise.media_files.resample import margin, resample
 from shardwise.media_files.sound import PacketSound, Sound, SoundFile, is_plain_sound
-from shardwise.media_files.stage_seconds import spent_in
+from shardwise.stages import spent_in
 
 __all__ = ["length_at", "open_sound", "read_window"]
 

@@ -26,8 +26,8 @@ from shardwise.media_files.made_description import make_description, with_length
 from shardwise.media_files.pictures import PictureForm
 from shardwise.media_files.references import is_refresh
 from shardwise.media_files.small_mp4 import FRAME_TICKS, SECOND_TICKS, SmallMp4, small_mp4
-from shardwise.media_files.stage_seconds import spent_in
 from shardwise.media_files.track import Segment, Track
+from shardwise.stages import spent_in
 from shardwise.torch_import import import_torch
 
 __all__ = ["Run", "call_bytes", "decode_with_torchcodec", "joined_runs"]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
-from shardwise.engine.stats.stages import Stages
 from shardwise.serving.frames import Encoded, Frame, FrameError, encoded
 from shardwise.serving.values import Decoder, Encoder
+from shardwise.stages import Stages
 
 __all__ = ["decode_batch", "decode_request", "encode_batch", "encode_request"]
 

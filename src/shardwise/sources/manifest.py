@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shardwise.shown import base_name, shown
 from shardwise.sources.shard_names import ShardNames
@@ -224,6 +224,39 @@ class ShardView(Sequence[Shard]):
     def __repr__(self) -> str:
         shards = [repr(shard) for shard in self[:3]]
         return f"[{', '.join(shards)}{', ...' if len(self) > len(shards) else ''}]"
+
+
+def checked_ids(
+    indices: ArrayLike, num_samples: int, *, from_end: bool = False
+) -> NDArray[np.int64]:
+    """Check indices of samples: int64 `[rows]`, each in [0, num_samples).
+
+    Args:
+        indices: one dimension of integers.
+        num_samples: how many samples there are.
+        from_end: -1 means the last sample, and so on.
+
+    Raises:
+        IndexError: an index is out of range; the first bad one is named.
+        TypeError: they are no integers.
+        ValueError: more dimensions than one.
+    """
+    ids = np.asarray(indices)
+    if ids.dtype.kind not in "iu" and ids.size:
+        hint = ": take samples by a mask with subset()" if ids.dtype == np.bool_ else ""
+        raise TypeError(f"indices are integers, not {ids.dtype}{hint}")
+    if ids.ndim != 1:
+        raise ValueError(f"indices of shape {ids.shape}: give one dimension")
+    if not len(ids):
+        return np.empty(0, dtype=np.int64)
+    lowest = -num_samples if from_end else 0
+    if ids.min() < lowest or ids.max() >= num_samples:
+        place = int(((ids < lowest) | (ids >= num_samples)).argmax())
+        raise IndexError(
+            f"index {ids[place]}, number {place} of {len(ids)}, is not in [{lowest}, {num_samples})"
+        )
+    ids = ids.astype(np.int64, copy=False)
+    return np.where(ids < 0, ids + num_samples, ids) if from_end else ids
 
 
 def narrow(column: NDArray[Any]) -> NDArray[Any]:

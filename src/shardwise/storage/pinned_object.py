@@ -6,8 +6,7 @@ object's URL. Except for `process` and `pin`, used in the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from shardwise.errors import DataError
 from shardwise.storage.options import StorageOptions
@@ -77,10 +76,12 @@ class PinnedObject:
 
     async def get(self, start: int, stop: int) -> Reply:
         """Bytes of the version that is pinned, all of them."""
-        async with self._truncation_explained(start, stop):
+        try:
             reply = await self.client().get(
                 self.url, self.key, start, stop, self._etag, is_known=self.is_known
             )
+        except DataError as error:
+            raise await self._explained(error, start, stop) from None
         self.is_known = True
         self.check(reply.stat)
         if len(reply.data) < stop - start:
@@ -98,8 +99,10 @@ class PinnedObject:
             take(reply)
 
         client, key = self.client(), self.key
-        async with self._truncation_explained(start, stop):
+        try:
             at = await client.stream(self.url, key, start, stop, self._etag, take=check)
+        except DataError as error:
+            raise await self._explained(error, start, stop) from None
         if at < stop:
             raise _range_error(start, stop, at, self.url)
 
@@ -107,23 +110,19 @@ class PinnedObject:
     def _etag(self) -> str:
         return "" if self.stat is None else self.stat.etag
 
-    @asynccontextmanager
-    async def _truncation_explained(self, start: int, stop: int) -> AsyncIterator[None]:
-        """Say where the file ends, if that is before a requested range."""
-        try:
-            yield
-        except DataError as error:
-            if type(error) is not DataError:
-                raise
-            current = await self.current()
-            self.check(current)
-            raise _range_error(start, stop, current.num_bytes, self.url) from None
+    async def _explained(self, error: DataError, start: int, stop: int) -> DataError:
+        """The error, or one that says where the file ends, if that is before a requested range."""
+        if type(error) is not DataError:
+            return error
+        current = await self.current()
+        self.check(current)
+        return _range_error(start, stop, current.num_bytes, self.url)
 
     def check(self, current: FileStat) -> None:
         """Compare a reply's version with the pinned one, or pin it."""
         if self.stat is None:
             self.stat = current
-        else:
+        elif current != self.stat:
             require_same(self.stat, current, self.url)
 
 

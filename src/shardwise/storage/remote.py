@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -238,23 +239,21 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     ]
     if not reads:
         return []
-    # The same for all, unless a fork came between fsspec and obstore.
-    process = reads[0][0]._object.process
+    first = reads[0][0]._object
 
-    async def read_all() -> list[ReceivedBytes]:
-        files = [file for file, _ in reads]
-        if not files[0]._object.client().has_many:
+    async def read_all() -> list[list[ReceivedBytes]]:
+        if not first.client().has_many:
             # No file's requests wait for another file's prefetched blocks.
-            by_file = await gather_or_cancel(file._read(ranges) for file, ranges in reads)
-            return [each for received in by_file for each in received]
+            return await gather_or_cancel(file._read(ranges) for file, ranges in reads)
+        files = [file for file, _ in reads]
         begun = await gather_or_cancel(file._begin(ranges) for file, ranges in reads)
         begun = await _get_batch(files, begun)
-        by_file = await gather_or_cancel(
+        return await gather_or_cancel(
             file._finish(progress) for file, progress in zip(files, begun, strict=True)
         )
-        return [each for received in by_file for each in received]
 
-    return process.run(read_all())
+    # The process is the same for all, unless a fork came between fsspec and obstore.
+    return list(chain.from_iterable(first.process.run(read_all())))
 
 
 async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_Progress]:

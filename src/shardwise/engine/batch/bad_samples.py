@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.batch.chunks import RowChunk
-from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError, StaleIndexError
 from shardwise.plan.permute import mix
 from shardwise.samples import DecodeWatch, LoadRequest, Samples
+from shardwise.stages import Stages
 
 __all__ = ["ON_ERROR", "OnError", "SampleLoader", "Watching"]
 
@@ -98,7 +98,9 @@ class SampleLoader:
         raise chunk_error
 
     def _load(self, request: LoadRequest) -> _Columns:
-        options = {name: getattr(request, name) for name in ("epoch", "seed", "out", "stats")}
+        options: dict[str, Any] = {
+            "epoch": request.epoch, "seed": request.seed, "out": request.out, "stats": request.stats
+        }  # fmt: skip
         if request.watch is None:
             return self.dataset.load(request.ids, **options)
         try:

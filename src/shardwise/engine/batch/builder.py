@@ -22,9 +22,9 @@ from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_r
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
-from shardwise.engine.stats.stages import Stages
 from shardwise.errors import DataError
 from shardwise.samples import Samples
+from shardwise.stages import Stages
 
 __all__ = ["BatchBuilder"]
 
@@ -103,12 +103,12 @@ class BatchBuilder:
         began = time.perf_counter()
         request = partial.request
         chunks = [partial.chunks[start] for start in sorted(partial.chunks)]
-        stages = Stages()
+        stages, num_replaced = Stages(), 0
         for chunk in chunks:
             stages.merge(chunk.stages)
+            num_replaced += chunk.num_replaced
         kept = np.concatenate([chunk.kept for chunk in chunks])
         ids = np.concatenate([chunk.ids for chunk in chunks])
-        num_replaced = sum(chunk.num_replaced for chunk in chunks)
         valid = request.valid
         rows_of_batch = _rows(request, ids, kept, is_plain=not num_replaced and bool(kept.all()))
         if not kept.all():
@@ -189,9 +189,10 @@ def _rows(
     valid = request.valid
     if is_plain:
         # The loaded ids, not the request's: the account is of what is in the batch.
+        none = ids[:0]
         if valid is None:
-            return BatchRows(ids)
-        return BatchRows(ids[valid], num_padded=int(np.count_nonzero(~valid)))
+            return BatchRows(ids, none, none)
+        return BatchRows(ids[valid], none, none, int(np.count_nonzero(~valid)))
     counts = np.ones(len(ids), dtype=np.bool_) if valid is None else valid
     asked = request.ids
     is_same = ids == asked

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from shardwise.engine.processes.shared_columns import InSharedMemory
 from shardwise.engine.request import BatchRequest
-from shardwise.engine.stats.stages import Stages
 from shardwise.samples import Samples
+from shardwise.stages import Stages
 
 __all__ = [
     "PartialBatch",

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.request import Batch
 from shardwise.engine.stats.bottleneck import find_bottleneck
-from shardwise.engine.stats.stages import Stages
 from shardwise.engine.stats.storage_counts import StorageCounts
 from shardwise.plan import Plan
 from shardwise.samples import Samples
 from shardwise.shown import shown
+from shardwise.stages import Stages
 
 __all__ = ["Counts", "ShardTimes"]
 

@@ -121,7 +121,7 @@ class TarSource:
             DataError: a shard is missing or damaged, or not what the shard list says.
             StorageError: something could not be read.
         """
-        return self.shards.manifest
+        return self._opened().shards.manifest
 
     @property
     def fields(self) -> tuple[str, ...]:

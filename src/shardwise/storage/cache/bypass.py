@@ -35,13 +35,6 @@ class Bypass:
         self.resume_at = 0.0
         self._is_warned = self._is_uncacheable_noted = False
 
-    def is_on(self) -> bool:
-        """Whether the disk refused something less than 30 s ago; counts a read past the cache."""
-        if time.monotonic() >= self.resume_at:
-            return False
-        IO_COUNTS.add(degraded=1)
-        return True
-
     def note_disk(self, error: OSError) -> None:
         """Read past the cache for a while; warn once."""
         self.resume_at = time.monotonic() + _PAUSE_S

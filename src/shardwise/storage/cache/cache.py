@@ -126,7 +126,8 @@ class Cache:
             self._start()
         if name in self._locked:
             return LockDenied.BUSY
-        if self.bypass.is_on():
+        if time.monotonic() < self.bypass.resume_at:
+            IO_COUNTS.add(degraded=1)
             return LockDenied.FULL
         num_bytes = info.num_bytes + trailer_bytes(info)
         if space_of(num_bytes) > self._limit:

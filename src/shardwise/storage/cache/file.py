@@ -121,7 +121,7 @@ class CachedFile(RemoteReads):
         self, ranges: Sequence[ByteRange], view: memoryview
     ) -> tuple[int, list[MissingBlock]]:
         """Read the blocks that are cached; how many they are, and the missing ones."""
-        cache, version = self._cache, self._known()
+        cache, version = self._cache, self._version or self._known()
         if not version.id or any(each.stop > version.num_bytes for each in ranges):
             if not version.id:
                 cache.bypass.note_uncacheable(self.url)

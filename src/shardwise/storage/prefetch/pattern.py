@@ -62,41 +62,37 @@ class Pattern:
                 is then read from its beginning is likely to be read on.
         """
         self._ranges.extend(ranges[-_RANGES:])
-        start = min(each.start for each in ranges)
-        stop = max(each.stop for each in ranges)
-        length = sum(each.stop - each.start for each in ranges)
+        starts, stops, _ = zip(*ranges, strict=True)
+        start, stop, length = min(starts), max(stops), sum(stops) - sum(starts)
         self._calls.append((start, stop, length))
         if len(self._calls) == 1 and start < _NEAR_BEGINNING and length >= _DENSE * (stop - start):
             # 2 MiB or more from the beginning, nearly contiguous: no sample of a shuffle.
             self.run_bytes = follows if follows or length < _LEAST_BYTES else 1
         is_begun = self.run_bytes > 0 and len(self._calls) < _LEAST_CALLS
         if is_begun or self._is_sequential():
-            self.position = max(stop for _, stop, _ in self._calls)
-            before = sum(each for _, _, each in list(self._calls)[:-1])
-            self.run_bytes = max(self.run_bytes, before) + length
+            _, stops, lengths = zip(*self._calls, strict=True)
+            self.position = max(stops)
+            self.run_bytes = max(self.run_bytes + length, sum(lengths))
             return "sequential"
         self.run_bytes = 0
         return "window" if self._is_window(num_bytes) else "random"
 
     def _is_sequential(self) -> bool:
-        calls = list(self._calls)
-        if len(calls) < _LEAST_CALLS:
+        if len(self._calls) < _LEAST_CALLS:
             return False
-        read = sum(length for _, _, length in calls)
-        hull = max(stop for _, stop, _ in calls) - min(start for start, _, _ in calls)
-        starts = [start for start, _, _ in calls]
+        starts, stops, lengths = zip(*self._calls, strict=True)
+        read, hull = sum(lengths), max(stops) - min(starts)
         return read >= _LEAST_BYTES and read >= _DENSE * hull and _ascent(starts) >= _ASCENDING
 
     def _is_window(self, num_bytes: int) -> bool:
-        ranges = list(self._ranges)
-        if len(ranges) < _RANGES:
+        if len(self._ranges) < _RANGES:
             return False
-        hull = max(each.stop for each in ranges) - min(each.start for each in ranges)
-        read = sum(each.stop - each.start for each in ranges)
+        starts, stops, _ = zip(*self._ranges, strict=True)
+        hull, read = max(stops) - min(starts), sum(stops) - sum(starts)
         if hull > _WINDOW_OF_FILE * num_bytes or read < _WINDOW_DENSE * hull:
             return False
         # A scan of headers ascends, and needs none of the bytes between them.
-        return _ascent([each.start for each in ranges]) < 1
+        return _ascent(starts) < 1
 
 
 def _ascent(values: Sequence[int]) -> float:

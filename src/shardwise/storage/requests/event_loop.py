@@ -237,9 +237,9 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
     asyncio.TaskGroup would raise an exception group, which readers of single files don't expect.
     """
     all_of_them = list(coroutines)
-    if len(all_of_them) < 2:
-        return [await each for each in all_of_them]
-    tasks = [asyncio.ensure_future(each) for each in all_of_them]
+    if len(all_of_them) == 1:
+        return [await all_of_them[0]]
+    tasks = list(map(asyncio.ensure_future, all_of_them))
     try:
         return await asyncio.gather(*tasks)
     except BaseException:

@@ -18,8 +18,6 @@ _log = logging.getLogger("shardwise")
 
 # Shorter outages, which the next attempt repairs, are not worth a warning.
 _WARN_AFTER_S = 10.0
-# A host that has never answered may be a typing error, which should not take minutes.
-_UNKNOWN_HOST_S = 30.0
 # For messages only: no result depends on it.
 _ONGOING: dict[int, str] = {}
 
@@ -34,29 +32,15 @@ class Outage:
 
     Args:
         patience_s: seconds that a request may take in all.
-
-    Attributes:
-        has_answered: whether the store has ever answered this process, even with an error.
     """
 
     def __init__(self, patience_s: float) -> None:
-        self.has_answered = False
         self._patience_s = patience_s
         self._num_waiting = 0
         self._since = self._counted_until = 0.0
         self._cause = self._url = ""
         self._is_warned = False
         self._timer: asyncio.TimerHandle | None = None
-
-    def bound_s(self, *, is_known: bool) -> float:
-        """Seconds that a request may take in all.
-
-        Args:
-            is_known: whether the object was seen before, by any process.
-        """
-        if self.has_answered or is_known:
-            return self._patience_s
-        return min(self._patience_s, _UNKNOWN_HOST_S)
 
     def begin(self, since: float) -> None:
         """A request has failed for the first time; it began at `since` (monotonic seconds)."""

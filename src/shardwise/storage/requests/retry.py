@@ -33,6 +33,8 @@ _MAX_PAUSE_S = 10.0
 _VERSION_CHECK_EVERY = 8
 # How long an object that was seen may be missing while a store moves it between servers.
 _MOVING_S = 60.0
+# A host that has never answered may be a typing error, which should not take minutes.
+_UNKNOWN_HOST_S = 30.0
 # After two broken streams, the rest of a range is read by short requests.
 _MAX_BROKEN_STREAMS = 2
 
@@ -70,6 +72,8 @@ class RetryingClient:
         self.latency = LatencyTracker()
         self._options = options
         self._outage = Outage(options.request_timeout_s)
+        # Whether the store has ever answered this process, even with an error.
+        self._has_answered = False
         self._slots = slots
         self._num_batches = 0
         # By key: the number of the GetBatch after which its version was last asked for.
@@ -246,7 +250,7 @@ class RetryingClient:
             try:
                 while True:
                     attempt += 1
-                    end = began + outage.bound_s(is_known=purpose.is_known)
+                    end = began + self._bound_s(purpose)
                     try:
                         # The client ends an attempt that gets no byte for attempt_timeout_s; this
                         # is for replies that trickle, and for clients that can't.
@@ -254,11 +258,11 @@ class RetryingClient:
                             reply = await hedged(once, late_s, self.latency)
                     except AttemptError as error:
                         failed = error
-                        outage.has_answered |= error.is_answer
+                        self._has_answered |= error.is_answer
                     except TimeoutError:
                         failed = AttemptError("no answer in time", "passing")
                     else:
-                        outage.has_answered = is_back = True
+                        self._has_answered = is_back = True
                         return reply
                     pause_s = self._pause_s(failed, purpose, attempt, began)
                     if not is_out:
@@ -271,12 +275,18 @@ class RetryingClient:
                 if is_out:
                     outage.end(is_back=is_back)
 
+    def _bound_s(self, purpose: _Purpose) -> float:
+        """Seconds that a request may take in all."""
+        patience_s = self._options.request_timeout_s
+        is_known = self._has_answered or purpose.is_known
+        return patience_s if is_known else min(patience_s, _UNKNOWN_HOST_S)
+
     def _pause_s(
         self, failed: AttemptError, purpose: _Purpose, attempt: int, began: float
     ) -> float:
         """Seconds until the next attempt; raises the library's error if there is none."""
         most, patience_s = self._options.max_attempts, self._options.request_timeout_s
-        bound_s = self._outage.bound_s(is_known=purpose.is_known)
+        bound_s = self._bound_s(purpose)
         is_moving = failed.kind == "missing" and purpose.is_known and self.client.moves_objects
         if is_moving:
             bound_s = min(bound_s, _MOVING_S)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.columns import fixed_width_texts
 from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import spread
@@ -26,7 +27,7 @@ from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
 from shardwise.storage.user_dirs import name_beside
 
-__all__ = ["Keys", "ShardIndex", "index_path", "keys_of_one_length", "missing_mark"]
+__all__ = ["Keys", "ShardIndex", "index_path", "missing_mark"]
 
 
 # What gives the offset and the size of a row, and the size that marks a missing field.
@@ -277,7 +278,7 @@ class Keys(Sequence[str]):
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """The keys of some rows, each in [0, num_keys)."""
         if self._ends is None:
-            return keys_of_one_length(self.as_rows()[rows])
+            return fixed_width_texts(self.as_rows()[rows])
         ends = self._ends[rows].astype(np.int64)
         starts = np.where(rows > 0, self._ends[rows - 1], 0).astype(np.int64)
         text = self._text
@@ -285,15 +286,3 @@ class Keys(Sequence[str]):
             str(text[start:end], "utf-8", "surrogateescape")
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
-
-
-def keys_of_one_length(rows: NDArray[np.uint8]) -> list[str]:
-    """Keys from their bytes, uint8 `[keys, length]`: names in a tar are UTF-8 or other bytes."""
-    length, raw = rows.shape[1], rows.tobytes()
-    if raw.isascii():
-        text = raw.decode("ascii")
-        return [text[at : at + length] for at in range(0, len(text), length or 1)]
-    return [
-        raw[at : at + length].decode("utf-8", "surrogateescape")
-        for at in range(0, len(raw), length)
-    ]

@@ -11,13 +11,14 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.columns import fixed_width_texts
 from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
-from shardwise.sources.tar.index.shard_index import ShardIndex, keys_of_one_length
+from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_items import ShardPart
 from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
@@ -120,7 +121,7 @@ class OffsetTable:
         if self._keys is None:
             at = zip(shard_of.tolist(), row_of.tolist(), strict=True)
             return [self._index(shard).keys[row] for shard, row in at]
-        return keys_of_one_length(self._keys.take(ids, axis=0))
+        return fixed_width_texts(self._keys.take(ids, axis=0))
 
 
 _MISSING = np.uint32(0xFFFFFFFF)
