@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.building.scratch import scratch_directory
+from shardwise.building.shard import scratch_directory
 from tests.support.server_process import end_with_parent
 
 _HOLD = """
 import sys
-from shardwise.building.scratch import scratch_directory
+from shardwise.building.shard import scratch_directory
 with scratch_directory() as directory:
     (directory / "0.parquet").write_bytes(b"x")
     print(directory, flush=True)

@@ -10,9 +10,8 @@ import shardwise as sw
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.index_format import index_from_bytes, index_to_bytes
 from shardwise.media_files.media_index import index_media
-from shardwise.media_files.resample import resample
 from shardwise.media_files.sound import PacketSound
-from shardwise.media_files.sound_window import open_sound, read_window
+from shardwise.media_files.sound_window import open_sound, read_window, resample
 
 KINDS = {
     "n.flac": "",

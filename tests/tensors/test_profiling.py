@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import shardwise as sw
-from shardwise.tensors.profiling import named_range
+from shardwise.tensors.convert import named_range
 
 RANGES = {"shardwise.next", "shardwise.to_tensors"}
 

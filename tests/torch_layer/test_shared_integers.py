@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from shardwise.torch.shared_integers import SharedIntegers
+from shardwise.torch.shared_cursor import SharedIntegers
 
 
 def write_later(cells, go):

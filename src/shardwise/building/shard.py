@@ -1,9 +1,18 @@
-"""Making one shard: samples encoded, written under another name, then put in place whole."""
+"""Making one shard: samples encoded, written under another name, then put in place whole.
+
+Scratch directories are locked while they are in use. What a killed process leaves, the next one of
+this machine removes.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,11 +23,10 @@ from numpy.typing import NDArray
 from shardwise.building.parquet_writer import ParquetShard
 from shardwise.building.place import Place
 from shardwise.building.recipe import Failure, Outcome, Recipe
-from shardwise.building.scratch import scratch_directory
 from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
 
-__all__ = ["Job", "make_shard", "outcome_of"]
+__all__ = ["Job", "make_shard", "outcome_of", "scratch_directory"]
 
 
 @dataclass(frozen=True)
@@ -162,3 +170,55 @@ def outcome_of(note: bytes) -> Outcome:
     document = json.loads(note)
     failures = [Failure(**each) for each in document.pop("failures")]
     return Outcome(**document, failures=failures)
+
+
+_PREFIX = "shardwise-build-"
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """An empty directory for the length of a block; first those of killed processes are removed.
+
+    Raises:
+        OSError: the directory for temporary files can't be written to.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        _sweep(left)
+    path, lock = _locked()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked() -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        try:
+            lock = os.open(path, _OPEN)
+        except FileNotFoundError:
+            continue  # it was swept before it was locked
+        # Where the file system has no locks, nothing is swept.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return path, lock
+        os.close(lock)
+
+
+def _sweep(path: Path) -> None:
+    """Remove a directory that no process holds."""
+    try:
+        lock = os.open(path, _OPEN)
+    except OSError:
+        return  # another user's, or just removed
+    try:
+        if os.fstat(lock).st_uid == os.getuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass  # in use, or without locks
+    finally:
+        os.close(lock)

@@ -38,7 +38,7 @@ from shardwise.cli.output import (
 )
 from shardwise.codecs import default_decoder
 from shardwise.codecs.images import Image
-from shardwise.engine.concurrency import Concurrency
+from shardwise.engine.request import Concurrency
 from shardwise.sources.protocol import value_fields_of
 
 __all__ = ["bench"]

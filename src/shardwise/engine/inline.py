@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.concurrency import Concurrency
-from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.request import Batch, BatchRequest, Concurrency
 
 __all__ = ["InlineExecutor"]
 

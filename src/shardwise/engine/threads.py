@@ -23,8 +23,7 @@ from typing import Any
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
-from shardwise.engine.concurrency import Concurrency
-from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
 from shardwise.engine.thread_pool import ThreadPool
 from shardwise.errors import StallError

@@ -96,7 +96,7 @@ class Output:
         """A range of torch's profiler, where there is one that could be recording."""
         if self.kind != "torch" or "torch" not in sys.modules:
             return nullcontext()
-        from shardwise.tensors.profiling import named_range
+        from shardwise.tensors.convert import named_range
 
         return named_range(name)
 

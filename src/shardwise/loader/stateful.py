@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, NoReturn
 
 from shardwise.cores import usable_cores
@@ -13,7 +15,6 @@ from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler
 from shardwise.loader.account import Account
-from shardwise.loader.close_at_exit import close_at_exit
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute, sampler_of
 from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.position import Position
@@ -21,7 +22,7 @@ from shardwise.loader.rank_check import RankedPlan
 from shardwise.plan import Order, Plan, checked_epoch
 from shardwise.samples import Samples
 
-__all__ = ["StatefulLoader"]
+__all__ = ["StatefulLoader", "close_at_exit"]
 
 _logger = logging.getLogger("shardwise")
 
@@ -232,3 +233,18 @@ class StatefulLoader(RankedPlan):
         is_default = self._options.remainder is None
         if self._plan.remainder == "uneven" and (is_default or not only_default):
             self._plan = self._plan.padded()
+
+
+def close_at_exit(batches: Generator[Any, None, None]) -> None:
+    """Close a generator when the interpreter ends, unless it is gone or a thread is in it.
+
+    One that a global holds would be closed after the modules have lost their globals, where its
+    `except` and `finally` blocks raise.
+    """
+    weakref.finalize(batches, _close, weakref.ref(batches))
+
+
+def _close(reference: weakref.ref[Generator[Any, None, None]]) -> None:
+    batches = reference()
+    if batches is not None and getgeneratorstate(batches) != GEN_RUNNING:
+        batches.close()

@@ -16,9 +16,8 @@ from itertools import takewhile
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.processes.pickling import pickled_by_value
-from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
 from shardwise.errors import ServiceError
 from shardwise.serving.dispatcher import Dispatcher

@@ -20,7 +20,7 @@ from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.engine.stats.storage_counts import StorageCounts
+from shardwise.engine.stats.counts import StorageCounts
 from shardwise.engine.thread_pool import ThreadPool
 from shardwise.errors import ServiceError, message_of
 from shardwise.samples import Samples

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
-from shardwise.engine.concurrency import Concurrency
+from shardwise.engine.request import Concurrency
 from shardwise.engine.stats.bottleneck import find_bottleneck, wanted_servers
 from tests.engine.processes.test_executor import run_program
 from tests.support.memory_source import MemorySource, numbered_samples

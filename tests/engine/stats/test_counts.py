@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.concurrency import Concurrency
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.request import Batch, BatchRequest
+from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stats.counts import Counts, ShardTimes
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.errors import DataError

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from shardwise.errors import StorageError
-from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.event_loop import Runtime, _Cancellable, runtime
 from tests.support.python_code import printed_by, run_code
 
@@ -157,7 +157,7 @@ def test_a_call_that_blocks_for_ever_does_not_keep_the_interpreter():
     printed = printed_by(
         """
         import asyncio, threading
-        from shardwise.storage.requests.blocking import in_thread
+        from shardwise.storage.requests.blocking_pool import in_thread
         from shardwise.storage.requests.event_loop import runtime
 
         async def hang():

@@ -19,7 +19,7 @@ from shardwise.compat.video2dataset.clips import UnfitVideoError
 from shardwise.compat.video2dataset.sample_maker import DRAW, UnwantedError
 from shardwise.compat.webdataset.filters import combine_values
 from shardwise.compat.webdataset.readers import CURRENT_PASS
-from shardwise.torch.shared_integers import SharedIntegers
+from shardwise.torch.shared_cursor import SharedIntegers
 
 __all__ = ["REASONS", "Batches", "LeftOut", "MadeSamples", "collate", "with_draws"]
 

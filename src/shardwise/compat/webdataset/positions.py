@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 from shardwise.compat.webdataset.readers import Position, Reader
 from shardwise.errors import StateError
 from shardwise.plan.permute import mix
-from shardwise.torch.shared_integers import SharedIntegers
+from shardwise.torch.shared_cursor import SharedIntegers
 
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1

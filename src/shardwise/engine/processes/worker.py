@@ -36,7 +36,7 @@ from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answe
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import WorkerStatus
-from shardwise.engine.stats.storage_counts import StorageCounts
+from shardwise.engine.stats.counts import StorageCounts
 from shardwise.errors import StorageError
 from shardwise.storage.stores.credentials import import_credentials
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from shardwise.engine.concurrency import Concurrency
+from shardwise.engine.request import Concurrency
 
 __all__ = ["Bottleneck", "find_bottleneck", "wanted_servers"]
 

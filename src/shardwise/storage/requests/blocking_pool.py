@@ -2,20 +2,23 @@
 
 Most libraries are not safe for two threads on one connection, so each call has a connection to
 itself, which the next call reuses. A call that timed out keeps its thread until the library
-returns, if ever; these threads are bounded as well. Used in the event loop's thread only.
+returns, if ever; these threads are bounded as well. They are daemons: asyncio's own are joined at
+the interpreter's exit, so that one that hangs would hang the program. Used in the event loop's
+thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from shardwise.storage.requests.blocking import in_thread
 from shardwise.storage.requests.failures import AttemptError
 
-__all__ = ["BlockingPool"]
+__all__ = ["BlockingPool", "in_thread"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,3 +89,36 @@ class BlockingPool(Generic[S]):
             self._num_stuck += 1
             async with asyncio.timeout(timeout_s):
                 return await in_thread(call, finally_=returned)
+
+
+async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | None = None) -> T:
+    """The result or the exception of `work()`, called in a thread of its own.
+
+    `finally_` is called in the loop when `work` has returned, even if this was cancelled before.
+    An exception and its frames are freed by the collector: `work` closes what it opened.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if finally_ is not None:
+            finally_()
+        # Cancelled meanwhile, or the loop has ended.
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def call() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            failed = error
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=call, name="shardwise-blocking", daemon=True).start()
+    return await future

@@ -21,8 +21,7 @@ from urllib.parse import quote
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.blocking import in_thread
-from shardwise.storage.requests.blocking_pool import BlockingPool
+from shardwise.storage.requests.blocking_pool import BlockingPool, in_thread
 from shardwise.storage.requests.client import ObjectRange, Reply
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.getbatch import Connections, get_batch

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from shardwise.errors import StorageError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.obstore_client import ObstoreClient, redirects_are_followed
 from shardwise.storage.stores.web import Web, WebClient, json_page

@@ -26,7 +26,7 @@ from urllib.parse import quote, urlsplit
 
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.blocking import in_thread
+from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.client import Reply, StreamsByGet
 from shardwise.storage.requests.failures import (
     CERTIFICATE,

@@ -17,9 +17,8 @@ from typing import Literal
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import in_command, shown
 from shardwise.sources.tar.index.index_file import IndexHeader, decode, read_header
-from shardwise.sources.tar.index.same_shard import has_headers_of
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
-from shardwise.sources.tar.index.shard_version import changed, fits
+from shardwise.sources.tar.index.shard_version import changed, fits, has_headers_of
 from shardwise.storage import (
     File,
     FileStat,

@@ -1,12 +1,33 @@
-"""Whether an index is of the shard that lies there now, and the messages where it is not."""
+"""Whether an index is of the shard that lies there now, and the messages where it is not.
+
+A copy has another time than the original (`cp -r`, `git clone`, `tar x`, a container layer), and so
+have a shard that was uploaded and one that was written anew. The size, the headers of the first,
+the middle and the last sample, and the bytes behind the last one tell them apart. They do not show
+other payloads or names between those samples, in a shard of the same layout.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
+
 from shardwise.errors import DataError
 from shardwise.sources.tar.index.index_file import IndexHeader
-from shardwise.storage import FileStat, described, is_local
+from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.scan.headers import (
+    BLOCK,
+    checksums_hold,
+    parse_number,
+    read_name,
+    round_up,
+)
+from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.names import split_names
+from shardwise.sources.tar.scan.walk import Scan
+from shardwise.storage import File, FileStat, described, is_local
 
-__all__ = ["changed", "fits", "require_end", "unfinished"]
+__all__ = ["changed", "fits", "has_headers_of", "require_end", "unfinished"]
 
 
 def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
@@ -46,3 +67,64 @@ def require_end(header: IndexHeader, url: str) -> None:
     """Raise DataError for the index of a shard that has no end."""
     if not header.has_end:
         raise DataError(unfinished(header.num_samples), url=url, offset=header.num_bytes)
+
+
+# Longer names stand in a header of their own, larger sizes in a PAX record.
+_MAX_PLAIN_NAME = 100
+_MAX_PLAIN_SIZE = 0o77777777777
+
+
+def has_headers_of(index: ShardIndex, file: File) -> bool:
+    """Whether a file of the indexed size has headers where the index says.
+
+    Reads one header for each field of three samples, and the block behind the last payload.
+
+    Raises:
+        DataError: the file is shorter than the index says, or gone.
+        StorageError: it could not be read.
+    """
+    rows = np.unique([0, index.num_samples // 2, index.num_samples - 1])
+    rows = rows[: index.num_samples].astype(np.int64)
+    members: dict[int, tuple[int, str]] = {}
+    for field in index.fields:
+        for row, offset, size in zip(rows, *index.locate(field, rows), strict=True):
+            if size >= 0:
+                members[int(offset)] = int(size), f"{index.keys[row]}.{field}"
+    offsets = sorted(members)
+    blocks = np.empty((len(offsets), BLOCK), np.uint8)
+    starts = [offset - BLOCK for offset in offsets]
+    ends = range(BLOCK, blocks.size + BLOCK, BLOCK)
+    if not starts:
+        return not _has_samples(file, 0, index)
+    if starts[0] < 0 or offsets[-1] > index.num_bytes:
+        return False
+    file.read_spans(starts, ends, blocks.reshape(-1).data, 0)
+    if not checksums_hold(blocks).all():
+        return False
+    for block, offset in zip(blocks, offsets, strict=True):
+        if not _states(block.tobytes(), *members[offset]):
+            return False
+    return not _has_samples(file, offsets[-1] + round_up(members[offsets[-1]][0]), index)
+
+
+def _states(block: bytes, size: int, name: str) -> bool:
+    """Whether a header is of a member of this size and name, as far as one header holds these."""
+    if size <= _MAX_PLAIN_SIZE and parse_number(block[124:136]) != size:
+        return False
+    is_plain = name.isascii() and len(name) < _MAX_PLAIN_NAME
+    return not is_plain or read_name(block).decode("utf-8", "replace").lower() == name.lower()
+
+
+def _has_samples(file: File, start: int, index: ShardIndex) -> bool:
+    """Whether there is anything but the shard's end, and members that are left out, from here."""
+    if index.num_bytes - start < BLOCK or not any(file.read(start, BLOCK)):
+        return False
+    scan = Scan(file, index.num_bytes, url=file.url, start=start)
+    ignored: Counter[str] = Counter()
+    try:
+        return any(
+            len(split_names(members.names, members.lengths, ignored)[0])
+            for members in scan_members(scan, ignored)
+        )
+    except DataError:
+        return True
