@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import re
-from contextlib import suppress
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-__all__ = [
-    "as_positions",
-    "check_flag",
-    "check_function",
-    "check_number",
-    "directory_text",
-    "path_text",
-    "whole",
-]
+__all__ = ["check_flag", "check_function", "check_number", "directory_text", "path_text"]
 
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -99,46 +86,3 @@ def directory_text(name: str, value: Any) -> str:
         if not host:
             raise ValueError(f"{name}={text!r} names no host or bucket")
     return text
-
-
-def whole(name: str, value: SupportsIndex, *, least: int | None = None) -> int:
-    """Return `value` as an int; numpy integers are fine.
-
-    Raises:
-        TypeError: it is a float, a str or a bool, which may be meant for another argument.
-        ValueError: it is below `least`.
-    """
-    number = None
-    with suppress(TypeError):
-        number = operator.index(value)
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if least is not None and number < least:
-        raise ValueError(f"{name}={number} must be at least {least}")
-    return number
-
-
-def as_positions(positions: ArrayLike, num_positions: int) -> NDArray[np.int64]:
-    """Return positions as int64 `[k]`, each in [0, num_positions); copies only to convert.
-
-    Raises:
-        TypeError: they are not whole numbers.
-        ValueError: one is out of range, or the array has not one dimension.
-    """
-    array = np.asarray(positions)
-    if array.ndim != 1:
-        raise ValueError(f"positions must have one dimension, not the shape {array.shape}")
-    if not array.size:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"positions must be whole numbers, not {array.dtype}")
-    checked = array.astype(np.int64, copy=False)
-    # Seen as unsigned, negative positions are huge: one pass finds both.
-    if int(checked.view(np.uint64).max()) >= num_positions:
-        raise ValueError(
-            f"positions {int(array.min())} to {int(array.max())} were asked for, "
-            f"an epoch has the positions 0 to {num_positions - 1}"
-            if num_positions
-            else f"position {int(array[0])} was asked for, the epoch is empty"
-        )
-    return checked

@@ -177,7 +177,7 @@ def tokens(
         >>> len(ds), ds[1]["tokens"]
         (12, array([ 8,  9, 10, 11, 12, 13, 14, 15, 16], dtype=uint16))
     """
-    from shardwise.arguments import whole
+    from shardwise.plan.arguments import whole
     from shardwise.sources.tokens.documents import JoinedDocuments
     from shardwise.sources.tokens.source import TokenBlocks
 

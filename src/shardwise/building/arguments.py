@@ -7,8 +7,9 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
-from shardwise.arguments import check_function, whole
+from shardwise.arguments import check_function
 from shardwise.building.inputs import Input
+from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 from shardwise.storage import is_local, local_path
 

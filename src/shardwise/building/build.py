@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardwise.arguments import path_text, whole
+from shardwise.arguments import path_text
 from shardwise.building.arguments import (
     check_arguments,
     check_place,
@@ -28,6 +28,7 @@ from shardwise.building.workers import Workers, hand_out, local_workers
 from shardwise.cores import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.errors import StateError
+from shardwise.plan.arguments import whole
 from shardwise.progress_bar import progress
 from shardwise.shown import shown
 from shardwise.sources.tar.index.index_store import IndexStore

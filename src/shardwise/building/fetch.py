@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from typing import Any
 
-from shardwise.arguments import check_number, whole
+from shardwise.arguments import check_number
 from shardwise.building.http_get import GetError, get
 from shardwise.errors import DataError
+from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 
 __all__ = ["Fetch", "FetchError", "fetch"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from shardwise.arguments import whole
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mixed import MixedDataset
 from shardwise.plan import (
@@ -23,6 +22,7 @@ from shardwise.plan import (
     make_sampler,
     parse_schedule,
 )
+from shardwise.plan.arguments import whole
 from shardwise.plan.permute import mix as mix_keys
 
 __all__ = ["mix"]

@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from shardwise.arguments import whole
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
 from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource
 from shardwise.errors import DataError
+from shardwise.plan.arguments import whole
 from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
 from shardwise.progress_bar import progress as progress_bar
 

@@ -10,7 +10,6 @@ from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Literal, Protocol, get_args, runtime_checkable
 
-from shardwise.arguments import whole
 from shardwise.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
@@ -19,6 +18,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
+from shardwise.plan.arguments import whole
 
 __all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "ExecutorOptions", "make_executor"]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import as_positions
+from shardwise.plan.arguments import as_positions
 from shardwise.plan.bucket_columns import BucketColumns
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.length_windows import arranged, batch_order, blurred, budget_sizes

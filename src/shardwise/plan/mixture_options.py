@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from shardwise.arguments import whole
+from shardwise.plan.arguments import whole
 from shardwise.plan.protocol import Sampler
 
 __all__ = [

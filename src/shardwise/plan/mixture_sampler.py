@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import as_positions, whole
+from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.mixture_options import MAX_DRAW, MixtureOptions, MixturePart, digest_of, key_of
 from shardwise.plan.mixture_schedule import MixtureSchedule
 from shardwise.plan.permute import mix, mix_array, permute_within

@@ -17,7 +17,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import whole
+from shardwise.plan.arguments import whole
 
 __all__ = ["LongDocuments", "Packs", "checked_lengths", "pack_documents"]
 

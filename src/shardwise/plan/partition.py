@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import whole
+from shardwise.plan.arguments import whole
 from shardwise.plan.lanes import in_lane_order
 
 __all__ = ["Partition", "Remainder", "checked_rank"]

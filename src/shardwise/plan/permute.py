@@ -21,7 +21,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import as_positions, whole
+from shardwise.plan.arguments import as_positions, whole
 
 __all__ = ["Permutation", "mix", "mix_array", "permute_within"]
 

@@ -13,8 +13,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import whole
 from shardwise.markup import table
+from shardwise.plan.arguments import whole
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
 from shardwise.plan.lanes import first_lane_of, lanes_of

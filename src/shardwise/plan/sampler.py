@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.arguments import as_positions, whole
+from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import as_positions, whole
+from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.lanes import lanes_of
 from shardwise.plan.protocol import Sampler, epoch_parts
 

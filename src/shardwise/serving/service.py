@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from shardwise.arguments import check_flag, path_text, whole
+from shardwise.arguments import check_flag, path_text
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Executor
+from shardwise.plan.arguments import whole
 from shardwise.serving.addresses import parse_addresses, scheme_of
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.ray_directory import RayDirectory, require_ray

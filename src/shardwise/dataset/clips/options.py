@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arguments import whole
 from shardwise.media_files.clip_frames import ClipRule
 from shardwise.media_files.frames import BACKENDS
 from shardwise.media_files.pictures import LAYOUTS
 from shardwise.media_files.timeline import Timeline, num_every, start_every
+from shardwise.plan.arguments import whole
 from shardwise.plan.clip_windows import ClipWindows
 
 __all__ = ["ClipOptions", "checked_options"]

@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import whole
 from shardwise.collate import collate
 from shardwise.columns import mask_of
 from shardwise.errors import DataError
+from shardwise.plan.arguments import whole
 
 __all__ = ["Padding", "description_of", "form_of", "pad"]
 
