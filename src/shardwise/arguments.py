@@ -8,8 +8,6 @@ from numbers import Real
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["check_flag", "check_function", "check_number", "directory_text", "path_text"]
-
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Column, values_of
 
-__all__ = ["collate", "collate_owned", "join", "named"]
-
 _NUMBERS = "biufc"
 # Rows of this size are freed as soon as they are copied: two batches of 4K clips are 0.8 GB.
 _LARGE_ROW_BYTES = 16 << 20

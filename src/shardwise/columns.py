@@ -14,19 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BytesColumn",
-    "Column",
-    "Columns",
-    "Layout",
-    "LazyBytesColumn",
-    "PayloadColumn",
-    "fixed_width_texts",
-    "mask_of",
-    "merge_columns",
-    "values_of",
-]
-
 # Shape and dtype of a row of an array `[rows, *shape]`.
 Layout = tuple[tuple[int, ...], np.dtype[Any]]
 Column = Sequence[Any] | NDArray[Any]

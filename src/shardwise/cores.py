@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["usable_cores"]
-
 
 def usable_cores(*, num_ranks: int = 1) -> int:
     """Cores for each of `num_ranks` processes on this node; at least 1."""

@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from shardwise.plan import Plan
 
-__all__ = ["EpochLoader", "EpochSampler"]
-
 
 class EpochLoader(Protocol):
     """A loader with a position, as frameworks iterate, save and restore it."""

@@ -11,24 +11,6 @@ from typing import Any
 
 from shardwise.shown import shown, shown_in
 
-__all__ = [
-    "DataError",
-    "DecodeTimeoutError",
-    "FrameworkError",
-    "MissingExtraError",
-    "MissingShardError",
-    "MissingTorchError",
-    "RankError",
-    "ServiceError",
-    "ShardwiseError",
-    "StaleIndexError",
-    "StallError",
-    "StateError",
-    "StorageError",
-    "WorkerError",
-    "message_of",
-]
-
 
 def message_of(error: BaseException) -> str:
     """What an exception says; of one whose `__str__` raises, that it does."""

@@ -12,8 +12,6 @@ from shardwise.storage import StorageOptions
 if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
-__all__ = ["litdata", "mds", "tfrecord"]
-
 
 def mds(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],

@@ -14,8 +14,6 @@ from shardwise.storage import StorageOptions
 if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
-__all__ = ["check_names", "files", "tar", "tokens", "wrap"]
-
 
 def tar(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],

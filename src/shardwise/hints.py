@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["CLASSES", "DECODE_HINT", "METHODS", "call_for", "hint_for"]
-
 _LOADER = "loader = sw.DataLoader(ds, batch_size=64, shuffle=True)"
 
 # What WebDataset's pipelines and Hugging Face's datasets have, and why and how it is written here.

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["png", "short", "table"]
-
 _MAX_BYTES, _MAX_CHARACTERS, _MAX_ENTRIES = 40, 80, 20
 _PNG_COLOURS = {1: 0, 3: 2, 4: 6}
 

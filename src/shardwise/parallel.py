@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from shardwise.errors import WorkerError
 
-__all__ = ["in_processes", "in_threads"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 

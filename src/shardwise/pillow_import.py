@@ -7,8 +7,6 @@ from typing import Any
 
 from shardwise.errors import MissingExtraError
 
-__all__ = ["import_pillow"]
-
 
 def import_pillow() -> Any:
     """Pillow's module `PIL.Image`.

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["group_rank_and_size", "loader_worker", "shared_name"]
-
 
 def loader_worker() -> Any:
     """What torch says of this process if it is a worker of its DataLoader; else None."""

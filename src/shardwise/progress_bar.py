@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress"]
-
 
 @contextmanager
 def progress(what: str, total: float, *, unit: str = "shards") -> Iterator[Callable[[float], None]]:

@@ -20,17 +20,6 @@ from typing import Any
 from shardwise.errors import RankError
 from shardwise.process_group import group_rank_and_size, loader_worker
 
-__all__ = [
-    "Ranks",
-    "discover",
-    "explicit_ranks",
-    "inherited",
-    "local_world_size",
-    "ranks_of_group",
-    "uncertain",
-    "unused_world_size",
-]
-
 # The environment says how many ranks there are, and not which one this is.
 _UNCERTAIN = "LOCAL_RANK, WORLD_SIZE"
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from shardwise.columns import Layout
 from shardwise.plan import WindowShape
 
-__all__ = ["DecodeWatch", "LoadCost", "LoadRequest", "Samples", "StageTimes"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadCost:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 import shlex
 
-__all__ = ["base_name", "in_command", "shown", "shown_in", "without_query"]
-
 # One slash is enough: a mistyped URL holds the same secret.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
 # In a text, a URL ends with its quotes, or at a space.

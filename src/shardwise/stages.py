@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 
-__all__ = ["StageSeconds", "Stages", "spent_in"]
-
 
 @dataclass(slots=True)
 class Stages:

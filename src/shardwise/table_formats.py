@@ -13,8 +13,6 @@ from shardwise.storage import StorageOptions
 if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
-__all__ = ["lance", "parquet"]
-
 
 def parquet(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from shardwise.errors import MissingTorchError
 
-__all__ = ["import_torch"]
-
 
 def import_torch() -> ModuleType:
     """Torch itself.

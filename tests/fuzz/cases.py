@@ -26,8 +26,6 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
 from tests.support.tars import FORMATS
 
-__all__ = ["MTIME_NS", "Case", "headers", "index", "lists", "manifest", "parquet", "state"]
-
 Case = tuple[str, bytes]
 
 MTIME_NS = 10**18

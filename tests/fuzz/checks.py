@@ -16,8 +16,6 @@ import numpy as np
 import shardwise as sw
 from tests.fuzz.cases import MTIME_NS, Case, sound_tar, state_loader
 
-__all__ = ["RawError", "check"]
-
 _MOST_STATE_BYTES = 1024
 
 

@@ -23,8 +23,6 @@ from xml.sax.saxutils import escape
 
 import xxhash
 
-__all__ = ["AisCluster", "StoreHandler", "ais_cluster"]
-
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 

@@ -16,8 +16,6 @@ from typing import Any, Self
 
 from tests.support.server_process import end_with_parent, stop
 
-__all__ = ["BatchServers", "module_of", "wait_for", "write_dataset"]
-
 _DATASET = """
 import numpy as np
 import shardwise as sw

@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Authority"]
-
 
 class Authority:
     """Signs certificates of 127.0.0.1, or of other names; all files lie in a folder.

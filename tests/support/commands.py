@@ -14,8 +14,6 @@ from click.testing import CliRunner, Result
 
 from shardwise.cli import cli
 
-__all__ = ["document", "run", "spawn"]
-
 
 def run(*arguments: object, exit_code: int = 0) -> Result:
     """Run a command in this process; fail if it ends with another exit code or a traceback."""

@@ -23,8 +23,6 @@ from shardwise.engine.request import BatchRequest
 from tests.support.decoders import InPlace, WholeColumn
 from tests.support.memory_source import MemorySource
 
-__all__ = ["Configuration", "configuration"]
-
 # Batches of one configuration that are made: the first ones and the last one.
 _NUM_FIRST = 4
 

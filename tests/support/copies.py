@@ -9,8 +9,6 @@ from typing import Any
 
 from shardwise.compat.wids.wids_dl import fetch
 
-__all__ = ["fetch_counted", "write_half_and_wait"]
-
 
 def write_half_and_wait(target: str, ready: Any) -> None:
     """Write half a copy of a file, say so, and wait to be killed."""

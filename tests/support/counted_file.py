@@ -15,8 +15,6 @@ from shardwise.errors import StaleIndexError
 from shardwise.storage import FileStat, LocalFile
 from shardwise.storage.protocol import ReadRequest
 
-__all__ = ["CountedFile"]
-
 
 @dataclass
 class CountedFile:

@@ -17,8 +17,6 @@ from shardwise.loader.account import Account
 from shardwise.loader.position import Pass
 from shardwise.plan import Plan, Remainder, Sampler
 
-__all__ = ["Data", "Ranks", "plant_fault", "random_chain"]
-
 # (rank, step, rows) -> rows that are handed out in their place.
 Fault = Callable[[int, int, BatchRows], BatchRows]
 

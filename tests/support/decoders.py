@@ -8,8 +8,6 @@ import numpy as np
 
 from shardwise.columns import BytesColumn
 
-__all__ = ["Doubled", "InPlace", "WholeColumn"]
-
 
 class Doubled:
     """The bytes twice; no ability."""

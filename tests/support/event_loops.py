@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["VirtualTime", "in_event_loop"]
-
 
 class VirtualTime:
     """The clock of event loops that go on to their next timer at once instead of waiting for it.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from shardwise.storage import FileStat
 
-__all__ = ["FarFile"]
-
 
 class FarFile:
     """Satisfies `shardwise.storage.File`, but for reads of several files at once.

@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["FaultProxy", "Faults"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 # The tests talk to the proxy itself under this path.
 _CONTROL = b"/.fault-proxy"

@@ -6,8 +6,6 @@ import http.server
 import threading
 from collections import Counter
 
-__all__ = ["LIMIT", "FaultyServer", "Handler", "body_of"]
-
 # Its body "large" is one byte longer.
 LIMIT = 100_000
 

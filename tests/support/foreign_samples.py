@@ -7,16 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "MDS_COLUMNS",
-    "NUM_SAMPLES",
-    "litdata_nested",
-    "litdata_row",
-    "litdata_sample",
-    "mds_sample",
-    "tfrecord_sample",
-]
-
 NUM_SAMPLES = 11
 
 

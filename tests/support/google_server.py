@@ -14,8 +14,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.ais_cluster import AisCluster, StoreHandler
 
-__all__ = ["google_server"]
-
 
 class _Handler(StoreHandler):
     is_s3 = True

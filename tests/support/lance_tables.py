@@ -10,8 +10,6 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["NUM_ROWS", "make_table", "merged", "plenty", "row_values"]
-
 NUM_ROWS = 1003
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Import", "Module", "broken_rules", "cycles", "load", "parse"]
-
 # Each part may import parts of a lower level and itself, nothing else.
 LEVELS = {
     # What messages show of a URL (the errors stand on it), and what arguments may be.

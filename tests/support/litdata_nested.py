@@ -6,8 +6,6 @@ import json
 import struct
 from typing import Any
 
-__all__ = ["encode"]
-
 _I64 = range(-(2**63), 2**63)
 
 

@@ -12,8 +12,6 @@ from shardwise.columns import BytesColumn, Columns
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest, Shard
 
-__all__ = ["MemorySource", "numbered_samples"]
-
 
 def numbered_samples(num_samples: int) -> list[dict[str, bytes | str]]:
     """Samples `key-00003` with `cls` b"3", `txt` b"text 3" and `bin`, the id as 8 raw bytes."""

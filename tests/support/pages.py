@@ -13,8 +13,6 @@ from PIL import Image
 
 from tests.support.tars import write_tar
 
-__all__ = ["SHARD_SIZES", "Block", "blocks", "write_shards"]
-
 _FENCE = re.compile(
     r"^(?P<before>[^\n]*)\n"
     r"(?P<indent> *)```(?P<info>python[^\n]*)\n(?P<code>.*?)^(?P=indent)```[ ]*$",

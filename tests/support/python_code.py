@@ -8,8 +8,6 @@ import sys
 import textwrap
 from collections.abc import Mapping
 
-__all__ = ["printed_by", "run_code"]
-
 # A loaded machine is slow, not wrong.
 _PATIENCE_S = 240
 

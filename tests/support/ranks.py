@@ -19,8 +19,6 @@ from typing import Any
 
 from tests.support.torchrun import environment, kill_family
 
-__all__ = ["Run", "end_launcher", "run_ranks", "run_several"]
-
 LAUNCHER = Path(__file__).parent / "rank_launcher.py"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["END", "header", "member", "pax_records", "sign"]
-
 END = bytes(1024)
 
 

@@ -26,8 +26,6 @@ import pytest
 
 from tests.support.server_process import end_with_parent
 
-__all__ = ["RAY_ENVIRONMENT", "RayCluster", "ray_cluster"]
-
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 240
 # What a raylet starts beside its workers.

@@ -17,8 +17,6 @@ import numpy as np
 import shardwise as sw
 from tests.support.servers import S3Server
 
-__all__ = ["body", "check_epoch", "loader", "numbered_tar", "put_shards", "replace_object"]
-
 
 class _Server(Protocol):
     def put(self, key: str, data: bytes) -> str:

@@ -20,8 +20,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["end_with_parent", "free_port", "require_binary", "run_server", "stop"]
-
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 

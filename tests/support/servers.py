@@ -18,8 +18,6 @@ from typing import Any
 from tests.support.server_process import require_binary, run_server
 from tests.support.signing import Reply, azure_request, plain_request, s3_request
 
-__all__ = ["AzureServer", "HttpServer", "S3Server", "azurite", "nginx", "s3_gateway"]
-
 # nginx is asked for this to be sure that what came before it is in the log.
 _MARK = "/.shardwise-mark"
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from tests.support.server_process import require_binary, run_server
 
-__all__ = ["SftpServer", "sftp_server"]
-
 
 @dataclass(frozen=True)
 class SftpServer:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
-__all__ = ["Reply", "azure_request", "plain_request", "s3_request"]
-
 
 @dataclass(frozen=True)
 class Reply:

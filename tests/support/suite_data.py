@@ -16,8 +16,6 @@ import msgpack
 import numpy as np
 import PIL.Image
 
-__all__ = ["NUM_REMOTE_SHARDS", "make_served_files", "make_testdata"]
-
 NUM_REMOTE_SHARDS = 4
 _NUM_IMAGES = 47
 _FIRST_IMAGE = (793, 600)  # height, width

@@ -22,8 +22,6 @@ import pytest
 from tests.support.suite_data import NUM_REMOTE_SHARDS
 from tests.support.torchrun import run_program
 
-__all__ = ["Outcome", "run_suite", "unpack_suite"]
-
 _DIGESTS = {
     "webdataset-1.0.2": "7f0498be827cfa46cc5430a58768a24e2c6a410676a61be1838f53d61afdaab4",
     "wids-0.1.11": "b266230250f93396ee6075d76462d1087566819bdad48b194357dc8758d05eb9",

@@ -14,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["SIZES", "expected_rows", "numbered_table", "write_files", "write_groups"]
-
 # 1,003 rows in 11 groups, the last of 3 rows, and two empty ones.
 SIZES = (100, 100, 0, 100, 100, 100, 100, 100, 100, 100, 100, 0, 3)
 

@@ -19,8 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["make_shards", "payload", "sample_key", "write_tar"]
-
 FORMATS = {
     "ustar": tarfile.USTAR_FORMAT,
     "gnu": tarfile.GNU_FORMAT,

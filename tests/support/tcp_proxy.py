@@ -10,8 +10,6 @@ import random
 import threading
 from typing import Self
 
-__all__ = ["TcpProxy"]
-
 
 class TcpProxy:
     """Passes connections on to a port of the loopback; a context manager.

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["documents_of", "write_litdata", "write_megatron"]
-
 _CODES = {"uint8": 1, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["ROOT", "environment", "kill_family", "run_program", "torchrun"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

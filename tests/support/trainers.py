@@ -13,17 +13,6 @@ import shardwise as sw
 from tests.support.commands import document
 from tests.support.ranks import run_ranks
 
-__all__ = [
-    "OFFLINE",
-    "TIMEOUT_S",
-    "assert_certified",
-    "assert_exact",
-    "global_steps",
-    "launch",
-    "needs",
-    "read_ledgers",
-]
-
 PROGRAM = Path(__file__).parents[1] / "integrations" / "programs" / "whole_and_in_parts.py"
 # Nothing is asked of other machines, and nothing is reported to them.
 OFFLINE = {

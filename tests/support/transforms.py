@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["augmented", "grown"]
-
 
 def augmented(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """With a random `crop`."""

@@ -10,8 +10,6 @@ import pytest
 
 from shardwise.serving.token import make_token
 
-__all__ = ["TRANSPORTS", "token_for", "use_transport"]
-
 # UCX by what it chooses on one machine, which is shared memory, and as it goes between machines.
 TRANSPORTS = ["tcp", "ucx", "ucx-between-machines"]
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.support.tars import sample_key, write_tar
 
-__all__ = ["SIZES", "png_shards", "video_shards"]
-
 SIZES = tuple(range(6, 16))
 
 

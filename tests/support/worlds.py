@@ -11,8 +11,6 @@ import torch.utils.data
 
 import shardwise as sw
 
-__all__ = ["check_processes", "check_torch_workers", "check_worlds"]
-
 _BATCH_SIZE = 16
 
 

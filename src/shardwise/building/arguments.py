@@ -13,14 +13,6 @@ from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 from shardwise.storage import is_local, local_path
 
-__all__ = [
-    "check_arguments",
-    "check_ray",
-    "check_place",
-    "inputs_per_shard",
-    "split_pattern",
-]
-
 _SUFFIXES = (".tar", ".parquet")
 # Shards are of this size where nothing is said: large reads, and little to lose by a kill.
 _DEFAULT_BYTES, _DEFAULT_SAMPLES = 256 << 20, 1000

@@ -35,8 +35,6 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
 from shardwise.storage import StorageOptions
 
-__all__ = ["build"]
-
 _MANIFEST = "manifest.swm"
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_tar_sample"]
-
 
 def as_tar_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A sample with the values of a table as fields of a tar.

@@ -16,8 +16,6 @@ from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
 from shardwise.shown import shown
 
-__all__ = ["Fetch", "FetchError", "fetch"]
-
 # Before the second try, the third, ...: a server that is overloaded gets more time each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 8.0
 # Fetches that are begun before the oldest of them is handed out, for each thread: one URL that

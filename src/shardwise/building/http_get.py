@@ -18,8 +18,6 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-__all__ = ["GetError", "get"]
-
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Most pictures are a few pieces; a body that is too large is left after one piece too many.

@@ -16,8 +16,6 @@ from shardwise.errors import DataError
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.tar.write.stored import StoredRun
 
-__all__ = ["DatasetInput", "Input", "ItemsInput", "input_of"]
-
 # Samples that are read at a time: enough for long reads, and little memory beside the shard.
 _READ_BYTES, _MAX_ROWS = 16 << 20, 1024
 

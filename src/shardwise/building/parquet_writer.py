@@ -11,8 +11,6 @@ import numpy as np
 from shardwise.errors import MissingExtraError
 from shardwise.sources.tar.write.encode import encode_sample
 
-__all__ = ["ParquetShard"]
-
 # Rows are flushed as a row group at this many bytes or rows: what a reader loads at a time.
 _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 10_000
 

@@ -29,8 +29,6 @@ from shardwise.storage.listing import list_remote
 from shardwise.storage.stores.upload import remove
 from shardwise.storage.write import write_whole
 
-__all__ = ["STATE_NAME", "Place"]
-
 T = TypeVar("T")
 
 STATE_NAME = "build.json"

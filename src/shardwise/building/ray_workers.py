@@ -24,8 +24,6 @@ from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.errors import MissingExtraError, WorkerError
 from shardwise.serving.version import recipe_digest
 
-__all__ = ["ray_workers"]
-
 # A head node that does not take a connection within this time is away; Ray itself would try for
 # a quarter of an hour.
 _CONNECT_S = 10.0

@@ -25,8 +25,6 @@ from shardwise.plan import FullSampler, SequentialSampler, WindowSampler
 from shardwise.plan.permute import mix
 from shardwise.sources.tar.write.stored import StoredRun
 
-__all__ = ["Failure", "Outcome", "Recipe"]
-
 # Runs of inputs that lie together in an order by windows.
 _WINDOW, _MAX_LANES = 128, 64
 _LIBRARY = str(Path(__file__).parents[1])

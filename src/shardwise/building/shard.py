@@ -26,8 +26,6 @@ from shardwise.building.recipe import Failure, Outcome, Recipe
 from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
 
-__all__ = ["Job", "make_shard", "outcome_of", "scratch_directory"]
-
 
 @dataclass(frozen=True)
 class Job:

@@ -13,8 +13,6 @@ from shardwise.building.recipe import Failure, Recipe
 from shardwise.errors import DataError, StateError
 from shardwise.shown import shown
 
-__all__ = ["BuildState", "identity_of", "load_state", "save_state", "write_errors"]
-
 _FORMAT = "shardwise-build"
 _VERSION = 1
 _ERRORS = ("errors.parquet", "errors.jsonl")

@@ -33,8 +33,6 @@ from shardwise.building.shard import Job, make_shard
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.errors import WorkerError
 
-__all__ = ["AHEAD", "WorkerDiedError", "Workers", "hand_out", "local_workers"]
-
 # Shards that are handed out beyond those that are being made: no worker waits.
 AHEAD = 2
 # Workers that may die of one shard.

@@ -31,17 +31,15 @@ from shardwise.cli.output import (
     format_bytes,
     format_count,
     plural,
-    progress,
     write_document,
     write_line,
     write_table,
 )
 from shardwise.codecs import default_decoder
-from shardwise.codecs.images import Image
+from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Concurrency
+from shardwise.progress_bar import progress
 from shardwise.sources.protocol import value_fields_of
-
-__all__ = ["bench"]
 
 _DEFAULT_S = 5.0
 # Seconds between two counts of the batches that are ready: 20 a second cost nothing.

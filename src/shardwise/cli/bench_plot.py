@@ -13,8 +13,6 @@ import numpy as np
 
 from shardwise.errors import MissingExtraError
 
-__all__ = ["draw", "drawable"]
-
 # The rate is over a twelfth of the run: several batches long, and short enough to show a stall.
 _WINDOWS = 12
 _POINTS = 200

@@ -13,8 +13,6 @@ from shardwise.cli.options import common_options, usage_errors
 from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
 from shardwise.cli.python_names import is_python, python_value
 
-__all__ = ["build", "convert", "reshard"]
-
 
 def _ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--ray`, with or without an address: the text, or True; False without the option."""

@@ -25,8 +25,6 @@ from shardwise.errors import StorageError
 from shardwise.storage.cache.inspect import clean as clean_cache
 from shardwise.storage.cache.inspect import has_cache, inspect
 
-__all__ = ["cache"]
-
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 

@@ -31,8 +31,6 @@ from shardwise.cli.output import (
 )
 from shardwise.plan.coverage_line import CoverageLine
 
-__all__ = ["certify"]
-
 # Lines of one kind that are shown; the JSON document has all.
 MAX_SHOWN = 20
 

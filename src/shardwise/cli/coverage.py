@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from shardwise.cli.output import plural
 from shardwise.plan import Plan
 
-__all__ = ["Coverage", "count_reads"]
-
 # Sample ids looked up by one call: 2 MiB of int64.
 BLOCK_IDS = 1 << 18
 

@@ -31,16 +31,6 @@ from shardwise.storage import is_local, local_path, read_whole
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = [
-    "describe_problem",
-    "kind_of",
-    "list_shards",
-    "open_data",
-    "require_tar",
-    "write_problem",
-    "wrong_entries",
-]
-
 _TABLES = (".parquet", ".parq", ".pq", ".arrow")
 _LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _MAGIC = frozenset("*[{")

@@ -16,13 +16,12 @@ from shardwise.cli.data import (
     wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
-from shardwise.cli.output import format_count, plural, progress, write_document, write_line
+from shardwise.cli.output import format_count, plural, write_document, write_line
+from shardwise.progress_bar import progress
 from shardwise.sources.tar.check.problems import Oddities, Problem
 from shardwise.sources.tar.check.verify import ShardReport, examine_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_version import unfinished
-
-__all__ = ["doctor"]
 
 # The largest shard's samples against the median shard's.
 UNEVEN_RATIO = 4

@@ -24,8 +24,6 @@ from shardwise.plan.tallied import MODULUS, Counted, Tallied
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["EpochVerdict", "verdict_of"]
-
 # A microsecond a sample is spent on finding it: 4 s of a line, and of all data.
 _MAX_IDS = 4_000_000
 _NUM_SHOWN = 5

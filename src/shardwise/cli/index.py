@@ -16,19 +16,17 @@ from shardwise.cli.output import (
     format_bytes,
     format_count,
     plural,
-    progress,
     write_document,
     write_line,
     write_table,
 )
 from shardwise.errors import DataError
+from shardwise.progress_bar import progress
 from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
 from shardwise.sources.tar.media.build import build_sidecar
-
-__all__ = ["index"]
 
 
 @click.command()

@@ -18,11 +18,11 @@ from shardwise.cli.output import (
     format_bytes,
     format_count,
     plural,
-    progress,
     write_document,
     write_line,
     write_table,
 )
+from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -33,8 +33,6 @@ from shardwise.storage.user_dirs import user_cache_dir
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
-
-__all__ = ["info"]
 
 
 @click.command()

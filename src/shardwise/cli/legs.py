@@ -20,19 +20,6 @@ from shardwise.cli.output import plural
 from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
 
-__all__ = [
-    "CoverageLines",
-    "Leg",
-    "PlacedLine",
-    "RankPass",
-    "legs_of",
-    "mixed_lines",
-    "ranks_text",
-    "read_coverage",
-    "repeated_positions",
-    "runs_at_once",
-]
-
 # What all lines of one pass have in common.
 _OF_A_PASS = (
     "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin", "num_samples",

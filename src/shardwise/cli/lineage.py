@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 from shardwise.cli.legs import Leg, PlacedLine, ranks_text
 
-__all__ = ["Stretch", "lineage_of", "without_undone"]
-
 
 @dataclass(slots=True)
 class Stretch:

@@ -13,17 +13,6 @@ from shardwise.arguments import directory_text
 from shardwise.errors import ShardwiseError
 from shardwise.shown import shown_in
 
-__all__ = [
-    "JSON_KEY",
-    "TRACEBACK_KEY",
-    "PathType",
-    "common_options",
-    "shard_options",
-    "shuffle_option",
-    "urls_argument",
-    "usage_errors",
-]
-
 # Keys of click's context: errors are shown by the group, which has no command's arguments.
 JSON_KEY = "shardwise.as_json"
 TRACEBACK_KEY = "shardwise.traceback"

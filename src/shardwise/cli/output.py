@@ -18,22 +18,7 @@ from typing import Any
 
 import click
 
-from shardwise.progress_bar import progress
 from shardwise.shown import shown, shown_in
-
-__all__ = [
-    "bar",
-    "bar_legend",
-    "bar_width",
-    "clean",
-    "format_bytes",
-    "format_count",
-    "plural",
-    "progress",
-    "write_document",
-    "write_line",
-    "write_table",
-]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"

@@ -20,14 +20,12 @@ from shardwise.cli.output import (
     bar_width,
     format_count,
     plural,
-    progress,
     write_document,
     write_line,
     write_table,
 )
 from shardwise.plan import Plan, Sampler
-
-__all__ = ["plan"]
+from shardwise.progress_bar import progress
 
 # Cells of ranks x shards: 32 MB of int64. Above, groups of neighbouring shards are counted.
 MAX_CELLS = 4_000_000

@@ -22,8 +22,6 @@ from shardwise.shown import shown_in
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["is_python", "open_python", "python_value"]
-
 # No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
 _NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")
 

@@ -15,8 +15,6 @@ from shardwise.cli.options import common_options
 from shardwise.cli.output import write_document, write_line
 from shardwise.cli.python_names import is_python, open_python
 
-__all__ = ["serve"]
-
 # Interval at which it looks whether its job has gone.
 _LOOK_S = 0.1
 

@@ -23,8 +23,9 @@ from shardwise.cli.data import (
     wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
-from shardwise.cli.output import format_bytes, plural, progress, write_document, write_line
+from shardwise.cli.output import format_bytes, plural, write_document, write_line
 from shardwise.errors import DataError, ShardwiseError
+from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Shard
 from shardwise.sources.protocol import Source
 from shardwise.sources.tar.check.problems import Problem, problem_of
@@ -35,8 +36,6 @@ from shardwise.sources.tar.media.check import media_problems
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
-
-__all__ = ["verify"]
 
 # A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
 _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096

@@ -18,8 +18,6 @@ from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.sound_window import length_at, open_sound, read_window
 
-__all__ = ["Audio", "KeyedAudio", "audio"]
-
 
 @dataclass(frozen=True, repr=False)
 class Audio(PartDecoder):

@@ -12,8 +12,6 @@ from typing import Any
 
 from shardwise.errors import MissingExtraError
 
-__all__ = ["Json", "MessagePack", "Raw", "Text", "json", "msgpack", "raw", "text"]
-
 
 @dataclass(frozen=True, repr=False)
 class Text:

@@ -25,17 +25,6 @@ from numpy.typing import NDArray
 from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
 from shardwise.errors import MissingExtraError
 
-__all__ = [
-    "CHANNELS",
-    "Pixels",
-    "find_package",
-    "mirror_pixels",
-    "read_pixels",
-    "resize_pixels",
-    "turn_pixels",
-    "write_planes",
-]
-
 Pixels = NDArray[np.uint8]
 
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}

@@ -14,8 +14,6 @@ import numpy as np
 
 from shardwise.codecs.image_backends import Pixels
 
-__all__ = ["CropBox", "RandomCrop", "centre"]
-
 # Tries before the centre is taken: a part of the drawn shape may not fit into the image.
 _MAX_TRIES = 10
 

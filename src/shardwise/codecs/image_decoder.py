@@ -26,8 +26,6 @@ from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
 from shardwise.codecs.image_jpeg_parts import may_end_early, read_part
 from shardwise.codecs.rows import check_row
 
-__all__ = ["DEFAULT_MAX_PIXELS", "Image", "RandomCropImage"]
-
 DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
 _CHOICES = {
     "mode": ("rgb", "gray", "rgba"),

@@ -13,15 +13,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = [
-    "ImageHeader",
-    "check_complete",
-    "find_orientation",
-    "is_plain_jpeg",
-    "jpeg_segments",
-    "probe",
-]
-
 _WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
 _EXIF_PREFIX = b"Exif\0\0"
 # Start-of-frame markers: all of C0..CF but DHT (C4), JPG (C8) and DAC (CC).

@@ -21,8 +21,6 @@ from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_headers import ImageHeader, jpeg_segments
 from shardwise.codecs.image_turbojpeg import TurboJpeg, find_turbojpeg
 
-__all__ = ["may_end_early", "read_part"]
-
 # Colours at half the height or width are upsampled with those of the next row or column.
 _MARGIN = 1
 # Columns of which half is at most 2 are upsampled in another way.

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from shardwise.codecs.image_backends import CHANNELS
 
-__all__ = ["TurboJpeg", "find_turbojpeg"]
-
 # Names and numbers of turbojpeg.h.
 _INIT_DECOMPRESS = 1
 _PARAM_STOP_ON_WARNING = 0

@@ -10,8 +10,6 @@ import numpy as np
 from shardwise.codecs.image_crop import RandomCrop
 from shardwise.codecs.image_decoder import DEFAULT_MAX_PIXELS, Image, RandomCropImage
 
-__all__ = ["Image", "RandomCropImage", "image"]
-
 
 @overload
 def image(

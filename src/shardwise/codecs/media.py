@@ -18,8 +18,6 @@ from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex, index_media
 from shardwise.media_files.sound_window import open_sound, read_window
 
-__all__ = ["Media", "MediaFile", "MediaInfo", "media"]
-
 
 @dataclass(frozen=True)
 class MediaInfo:

@@ -17,8 +17,6 @@ from numpy.typing import DTypeLike, NDArray
 from shardwise.codecs.rows import check_row
 from shardwise.columns import BytesColumn
 
-__all__ = ["Array", "Floating", "Integer", "array", "floating", "integer"]
-
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _MAX_DIGITS = 18  # 18 nines fit into 64 bits
 _POWERS = 10 ** np.arange(_MAX_DIGITS - 1, -1, -1, dtype=np.int64)

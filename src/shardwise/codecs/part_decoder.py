@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from shardwise.codecs.rows import check_row
 
-__all__ = ["KeyedPartDecoder", "PartDecoder"]
-
 
 class PartDecoder(ABC):
     """A decoder of bytes to a part of a file, which needs no generator."""

@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
 
-__all__ = [
-    "ColumnDecoder",
-    "Decoder",
-    "DrawingDecoder",
-    "KeyedDecoder",
-    "KeyedRowDecoder",
-    "MaskingDecoder",
-    "RowDecoder",
-    "has_mask",
-]
-
 
 class Decoder(Protocol):
     """Bytes to a value.

@@ -14,8 +14,6 @@ from shardwise.codecs.numeric import floating, integer
 from shardwise.codecs.protocol import Decoder
 from shardwise.codecs.tensors import npy, torch_tensor
 
-__all__ = ["default_decoder", "resolve"]
-
 _BY_EXTENSION: dict[str, Callable[[], Decoder]] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), image),
     **dict.fromkeys(("txt", "text", "transcript"), text),

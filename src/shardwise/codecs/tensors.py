@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from shardwise.torch_import import import_torch
 
-__all__ = ["Npy", "TorchTensor", "Unpickle", "npy", "torch_tensor", "unpickle"]
-
 
 @dataclass(frozen=True, repr=False)
 class Npy:

@@ -21,8 +21,6 @@ from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import index_media
 from shardwise.media_files.pictures import LAYOUTS, clip_shape
 
-__all__ = ["KeyedVideo", "Video", "video"]
-
 _CHOICES = {
     "short": ("error", "mask", "repeat"),
     "fit": ("stretch", "crop"),

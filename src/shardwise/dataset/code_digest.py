@@ -38,8 +38,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["code_digest", "is_users_code", "state_of"]
-
 # Objects that refer to one another are followed to this depth.
 _MAX_DEPTH = 40
 # Of these `repr` says all.

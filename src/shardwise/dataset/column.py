@@ -29,15 +29,6 @@ from shardwise.progress_bar import progress as progress_bar
 from shardwise.sources.protocol import Source, traits_of
 from shardwise.storage import is_local, local_path
 
-__all__ = [
-    "ColumnReader",
-    "Progress",
-    "check_column",
-    "computed_column",
-    "kept_place",
-    "split_member",
-]
-
 # True or None: a bar where standard error is a terminal; a function of (done, total) samples.
 Progress = bool | Callable[[int, int], object] | None
 

@@ -28,8 +28,6 @@ from shardwise.sources.protocol import (
     value_fields_of,
 )
 
-__all__ = ["ConcatSource", "concat"]
-
 
 def concat(datasets: Sequence[Dataset]) -> Dataset:
     """Datasets behind one another: the samples of the first, then those of the second, and so on.

@@ -35,8 +35,6 @@ from shardwise.hints import DECODE_HINT, call_for, hint_for
 from shardwise.markup import table
 from shardwise.sources.protocol import Source, value_fields_of
 
-__all__ = ["Dataset"]
-
 # Samples whose pictures a notebook shows.
 _NUM_SHOWN = 8
 

@@ -18,8 +18,6 @@ from shardwise.dataset.field import Field, put
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.errors import DataError
 
-__all__ = ["copied", "decode_columns", "decode_row", "decode_rows"]
-
 
 def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, Any]:
     """One sample, in less time than `decode_rows` takes; a field that it lacks is left out."""

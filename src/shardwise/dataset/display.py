@@ -17,8 +17,6 @@ from shardwise.codecs import image
 from shardwise.errors import ShardwiseError
 from shardwise.markup import png, short, table
 
-__all__ = ["Sample", "gallery"]
-
 _SIDE = 96  # pixels of a thumbnail
 _MAX_FILE_BYTES = 8 << 20
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM")

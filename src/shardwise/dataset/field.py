@@ -13,8 +13,6 @@ from shardwise.codecs.protocol import has_mask
 from shardwise.columns import Layout, mask_of
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 
-__all__ = ["Field", "in_place", "is_plain_function", "mask_in_place", "put"]
-
 
 @dataclass(frozen=True, slots=True)
 class Field:

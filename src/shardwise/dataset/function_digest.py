@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["described_function"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype)
 # Functions within functions; deeper ones count by their names.
 _MAX_DEPTH = 8

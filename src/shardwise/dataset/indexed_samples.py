@@ -19,8 +19,6 @@ from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples
 from shardwise.sources.manifest import checked_ids
 
-__all__ = ["IndexedSamples"]
-
 # Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
 # up to 1,024 rows or 16 MiB.
 _FIRST_ROWS, _MAX_ROWS = 16, 1024

@@ -26,8 +26,6 @@ from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
 from shardwise.storage.user_dirs import user_cache_dir
 
-__all__ = ["KeptArrays"]
-
 _logger = logging.getLogger("shardwise")
 
 _MAGIC = b"SWCOL\0\0\1"

@@ -17,8 +17,6 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 
 from shardwise.plan.permute import mix
 
-__all__ = ["SampleKeys", "seeded_generator", "takes_rng"]
-
 # Sets the keys of decoders apart from whatever else is mixed from seed and epoch.
 _DECODERS = 0xDEC0DE
 

@@ -17,8 +17,6 @@ from shardwise.samples import DecodeWatch, LoadRequest, StageTimes
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 
-__all__ = ["SOURCE", "MixSource", "is_mixture"]
-
 # The field that names a sample's dataset.
 SOURCE = "__source__"
 # Samples of a dataset that are tried for the fields that its functions return.

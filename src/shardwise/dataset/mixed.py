@@ -17,8 +17,6 @@ from shardwise.plan import MixtureSampler
 from shardwise.samples import LoadCost, LoadRequest
 from shardwise.sources.manifest import checked_ids
 
-__all__ = ["MixedDataset"]
-
 
 class MixedDataset(Dataset):
     """What `shardwise.mix` makes: a dataset that brings its own order.

@@ -25,8 +25,6 @@ from shardwise.plan import (
 from shardwise.plan.arguments import whole
 from shardwise.plan.permute import mix as mix_keys
 
-__all__ = ["mix"]
-
 _Weights = Mapping[str, float]
 # A block is looked through where a count falls into it: 65,536 draws cost 19 ms.
 _MAX_BLOCK = 65_536

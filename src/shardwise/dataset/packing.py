@@ -19,8 +19,6 @@ from shardwise.plan.arguments import whole
 from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
 from shardwise.progress_bar import progress as progress_bar
 
-__all__ = ["pack"]
-
 # The default token field: the first of these that the documents have.
 _TOKEN_FIELDS = ("tokens", "input_ids")
 # 16.8 M tokens, longer than models read: a pack of them takes 300 MB with its positions and masks.

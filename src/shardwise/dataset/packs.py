@@ -18,8 +18,6 @@ from shardwise.plan.packing import Packs
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits, traits_of
 
-__all__ = ["MADE_FIELDS", "PackOptions", "PackSource"]
-
 # The fields that a pack has beside its tokens.
 MADE_FIELDS = (
     "position_ids",

@@ -17,8 +17,6 @@ from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.errors import DataError, DecodeTimeoutError, ShardwiseError, message_of
 from shardwise.samples import DecodeWatch
 
-__all__ = ["RawRows", "name_of"]
-
 
 @dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond
 class RawRows:

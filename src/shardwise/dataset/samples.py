@@ -29,8 +29,6 @@ from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import Source, SourceTraits, traits_of
 from shardwise.stages import StageSeconds
 
-__all__ = ["LoadedSamples", "read_rows"]
-
 
 def read_rows(
     source: Source,

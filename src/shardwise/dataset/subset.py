@@ -11,14 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.sources.manifest import checked_ids
 
-__all__ = [
-    "filter_mask",
-    "rows_of",
-    "subset_fingerprint",
-    "subset_indices",
-    "subset_shard_sizes",
-]
-
 # Rows a call of the function: few enough for memory, whatever the fields are.
 _FILTER_ROWS = 512
 

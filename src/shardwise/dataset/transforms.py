@@ -22,8 +22,6 @@ from shardwise.dataset.keyed_random import seeded_generator
 from shardwise.dataset.raw_rows import RawRows, name_of
 from shardwise.plan.permute import mix
 
-__all__ = ["MapFunction", "Transforms", "columns_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class MapFunction:

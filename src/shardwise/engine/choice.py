@@ -20,8 +20,6 @@ from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.plan.arguments import whole
 
-__all__ = ["EXECUTORS", "ExecutorFactory", "ExecutorName", "ExecutorOptions", "make_executor"]
-
 _logger = logging.getLogger("shardwise")
 
 ExecutorName = Literal["inline", "threads", "processes"]

@@ -7,8 +7,6 @@ from collections.abc import Generator, Iterator
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 
-__all__ = ["InlineExecutor"]
-
 
 class InlineExecutor:
     """Builds batches one after the other; all other executors give the same bytes."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from shardwise.stages import Stages
 
-__all__ = ["Batch", "BatchRequest", "BatchRows", "Concurrency", "Executor"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:

@@ -8,8 +8,6 @@ from shardwise.errors import DecodeTimeoutError, StallError
 from shardwise.samples import Samples
 from shardwise.storage import outages
 
-__all__ = ["stall_error", "stuck_error"]
-
 
 def stall_error(
     samples: Samples, request: BatchRequest, start: int, timeout: float, worker: str

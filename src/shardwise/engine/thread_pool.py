@@ -18,8 +18,6 @@ from typing import Any
 
 from shardwise.storage import give_up_reads
 
-__all__ = ["ThreadPool"]
-
 # At the interpreter's end: a decoder's longest call; slower threads are left behind.
 _END_TIMEOUT_S = 5.0
 # Interval at which the reads of a thread that is to end are given up.

@@ -29,8 +29,6 @@ from shardwise.engine.thread_pool import ThreadPool
 from shardwise.errors import StallError
 from shardwise.storage import IO_COUNTS
 
-__all__ = ["ThreadExecutor"]
-
 # Of the recent batches, the share whose reads blocked: above 50 % all threads are active, below
 # 10 % one is. A moving average over about ten batches.
 _MOSTLY_BLOCKED, _SELDOM_BLOCKED = 0.5, 0.1

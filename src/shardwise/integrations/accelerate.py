@@ -24,8 +24,6 @@ from shardwise.plan import Plan
 
 L = TypeVar("L", bound=EpochLoader)
 
-__all__ = ["check_dividers", "active_batches", "prepare"]
-
 _TESTED = "1.15.0"
 
 

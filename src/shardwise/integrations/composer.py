@@ -13,8 +13,6 @@ from composer import Callback
 from shardwise.errors import StateError
 from shardwise.loader import DataLoader
 
-__all__ = ["LoaderState"]
-
 
 class LoaderState(Callback):  # type: ignore[misc]
     """Keeps the train loader's state in Composer's checkpoints: `callbacks=[LoaderState(loader)]`.

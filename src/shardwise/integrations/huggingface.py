@@ -34,8 +34,6 @@ require(TrainerState, "stateful_callbacks", version=_VERSION, tested=_TESTED)
 # How the Trainer resumes: were it by reading, what is left would be cut twice.
 require(trainer, "skip_first_batches", version=_VERSION, tested=_TESTED)
 
-__all__ = ["LoaderMixin", "LoaderState"]
-
 
 class LoaderMixin:
     """A Trainer that takes loaders: `class MyTrainer(LoaderMixin, transformers.Trainer): ...`.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from shardwise.plan import Plan
 
-__all__ = ["refuse_repeats"]
-
 
 def refuse_repeats(plan: Plan) -> None:
     """Refuse repeats that stand elsewhere: `sw.buckets` with a budget or groups has such.

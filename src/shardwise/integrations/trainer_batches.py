@@ -16,15 +16,6 @@ from accelerate.utils import recursively_apply
 from shardwise.integrations.repeats import refuse_repeats
 from shardwise.loader import DataLoader
 
-__all__ = [
-    "IGNORED_LABEL",
-    "TrainerLoader",
-    "columns_of",
-    "first_rows",
-    "is_label",
-    "with_repeats",
-]
-
 IGNORED_LABEL = -100  # what transformers' losses leave out
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from shardwise.errors import FrameworkError
 
-__all__ = ["require", "require_literal"]
-
 
 def require(owner: Any, *names: str, version: str, tested: str) -> None:
     """Check that a class or module of a framework has names that are not its public interface.

@@ -33,8 +33,6 @@ from shardwise.plan.protocol import epoch_parts
 from shardwise.plan.tallied import Counted, Tallied
 from shardwise.ranks import ranks_of_group
 
-__all__ = ["Account", "Fingerprinted", "PassAccount", "Tally"]
-
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096
 

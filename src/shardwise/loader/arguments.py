@@ -14,8 +14,6 @@ from shardwise.hints import call_for
 from shardwise.plan import Remainder
 from shardwise.samples import Samples
 
-__all__ = ["as_dataset", "checked_names"]
-
 
 def as_dataset(data: Any) -> Samples:
     """A dataset as it is; anything else with a length and items by `sw.wrap`.

@@ -7,8 +7,6 @@ from typing import Any
 
 from shardwise.plan.tallied import Counted, Tallied
 
-__all__ = ["RankNumbers", "certificate_of", "no_certificate"]
-
 
 @dataclass(frozen=True, slots=True)
 class RankNumbers:

@@ -18,8 +18,6 @@ from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.process_group import shared_name
 
-__all__ = ["CoverageFile"]
-
 
 class CoverageFile:
     """Appends lines to `directory/RUN-RANK.jsonl`; the file is made with the first line.

@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from shardwise.plan import BucketSampler, Plan, Sampler
 
-__all__ = ["DropNotice", "warn_once"]
-
 _logger = logging.getLogger("shardwise")
 
 

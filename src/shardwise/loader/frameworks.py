@@ -14,13 +14,6 @@ from shardwise.epoch_sampler import EpochLoader, EpochSampler
 from shardwise.errors import FrameworkError
 from shardwise.plan import Plan, SequentialSampler
 
-__all__ = [
-    "batches_for_frameworks",
-    "callers",
-    "no_such_attribute",
-    "sampler_of",
-]
-
 # Who asks a loader for these is about to make torch's DataLoader of its parts: Ray for the first,
 # Accelerate's skip_first_batches for the second. Lightning only asks whether there is the first.
 _ASKED_TO_REBUILD = {"worker_init_fn": AttributeError, "generator": FrameworkError}

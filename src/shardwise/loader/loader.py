@@ -51,8 +51,6 @@ from shardwise.ranks import local_world_size
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["DataLoader"]
-
 
 class DataLoader(StatefulLoader):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.

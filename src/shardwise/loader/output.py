@@ -13,8 +13,6 @@ from typing import Any
 from shardwise.collate import named
 from shardwise.engine.request import Batch
 
-__all__ = ["Output"]
-
 _OUTPUTS = ("torch", "numpy")
 
 

@@ -14,8 +14,6 @@ from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.window import SizesView
 
-__all__ = ["PlanOptions", "plan_for"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:

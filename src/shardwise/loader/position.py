@@ -11,8 +11,6 @@ from typing import Any
 
 from shardwise.plan import Plan
 
-__all__ = ["Pass", "Position"]
-
 
 @dataclass(slots=True, eq=False)
 class Pass:

@@ -14,8 +14,6 @@ from shardwise.plan import Plan
 from shardwise.process_group import loader_worker
 from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
-__all__ = ["CurrentRanks", "RankedPlan"]
-
 # Of this interpreter and what is forked from it; a process that was spawned has another.
 _TOKEN = os.urandom(8)
 

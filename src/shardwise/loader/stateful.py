@@ -22,8 +22,6 @@ from shardwise.loader.rank_check import RankedPlan
 from shardwise.plan import Order, Plan, checked_epoch
 from shardwise.samples import Samples
 
-__all__ = ["StatefulLoader", "close_at_exit"]
-
 _logger = logging.getLogger("shardwise")
 
 

@@ -14,8 +14,6 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from shardwise.arguments import check_flag, check_function
 from shardwise.plan import Remainder
 
-__all__ = ["TORCH_ARGUMENTS", "TorchArgument", "TorchArguments", "translate"]
-
 
 class TorchArguments(TypedDict, total=False):
     """torch's names that `sw.DataLoader` takes beside its own, with the values that it takes."""

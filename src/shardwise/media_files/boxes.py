@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import RangeReader, read_exactly
 
-__all__ = ["Span", "find", "full_box", "locate_moov", "make_box", "read_moov", "walk"]
-
 # Where a box's content begins and ends.
 Span = tuple[int, int]
 

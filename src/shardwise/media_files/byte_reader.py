@@ -8,8 +8,6 @@ from typing import Protocol
 
 from shardwise.errors import DataError
 
-__all__ = ["BytesReader", "RangeFile", "RangeReader", "read_exactly"]
-
 
 class RangeReader(Protocol):
     """A media file that is read by ranges.

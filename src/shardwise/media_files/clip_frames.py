@@ -12,8 +12,6 @@ from shardwise.errors import DataError
 from shardwise.media_files.timeline import Timeline
 from shardwise.media_files.track import Track
 
-__all__ = ["ClipRule", "frames_at_seconds"]
-
 # Rates that are in use have denominators such as 1001; a float's own would not fit into 64 bits.
 _MAX_DENOMINATOR = 1_000_000
 

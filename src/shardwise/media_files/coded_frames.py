@@ -19,14 +19,6 @@ from shardwise.media_files.references import is_unreferenced, length_bytes
 from shardwise.media_files.track import Segment, Track
 from shardwise.stages import spent_in
 
-__all__ = [
-    "byte_ranges",
-    "joined_ranges",
-    "read_segments",
-    "with_payloads",
-    "without_unneeded",
-]
-
 # Frames nearer than this are read by one range: a request costs about as much as 64 KiB.
 _GAP_BYTES = 64 << 10
 

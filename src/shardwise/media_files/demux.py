@@ -21,8 +21,6 @@ from shardwise.media_files.limits import Limits
 from shardwise.media_files.pyav_import import import_av
 from shardwise.media_files.track import Track, TrackColumns
 
-__all__ = ["Demuxed", "check_end", "demux"]
-
 # Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
 # page of Ogg with its 255 lengths.
 _MAX_HEADER_BYTES = 27 + 255

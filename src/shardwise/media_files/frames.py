@@ -25,8 +25,6 @@ from shardwise.media_files.torchcodec_backend import (
 )
 from shardwise.media_files.track import Segment, Track
 
-__all__ = ["BACKENDS", "decode_frames", "form_of"]
-
 BACKENDS = ("auto", "pyav", "torchcodec")
 
 

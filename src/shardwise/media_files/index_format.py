@@ -29,8 +29,6 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.sample_description import read_description
 from shardwise.media_files.track import Track, TrackColumns
 
-__all__ = ["index_from_bytes", "index_to_bytes"]
-
 _MAGIC = b"SWM\1"
 _PLAIN = (
     "kind", "codec", "height", "width", "rotation", "rate", "num_channels", "origin", "lead",

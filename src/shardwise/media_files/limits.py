@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from shardwise.errors import DataError
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
-
 
 @dataclass(frozen=True)
 class Limits:

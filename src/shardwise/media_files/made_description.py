@@ -14,8 +14,6 @@ from shardwise.errors import DataError
 from shardwise.media_files.boxes import full_box, make_box
 from shardwise.media_files.track import Track
 
-__all__ = ["make_description", "with_lengths"]
-
 _OBJECTS = {"mpeg4": 0x20, "mpeg2video": 0x61, "mpeg1video": 0x6A, "mjpeg": 0x6C}
 # A start code, and the zeros that may stand before it.
 _START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")

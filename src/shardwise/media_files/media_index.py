@@ -18,14 +18,6 @@ from shardwise.media_files.moov import read_tracks
 from shardwise.media_files.track import Track
 from shardwise.stages import spent_in
 
-__all__ = [
-    "MediaIndex",
-    "checksum_groups",
-    "group_checksums",
-    "index_media",
-    "with_checksums",
-]
-
 _MP4 = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 
 

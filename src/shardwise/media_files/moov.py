@@ -19,8 +19,6 @@ from shardwise.media_files.sample_description import read_description, without_n
 from shardwise.media_files.sample_table import SampleTable
 from shardwise.media_files.track import Track, TrackColumns
 
-__all__ = ["read_tracks"]
-
 _KINDS = {b"vide": "video", b"soun": "audio"}
 _ONE = 1 << 16  # fixed point of the display matrix
 _ROTATIONS = {(1, 0, 0, 1): 0, (0, 1, -1, 0): 270, (-1, 0, 0, -1): 180, (0, -1, 1, 0): 90}

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-__all__ = ["PictureMemory", "decoder_bytes", "picture_memory"]
-
 _MAX_BYTES = 512 << 20
 # 7 (PyAV) to 10 (torchcodec) pictures were measured at 4K, where the levels of H.264 and HEVC allow
 # 5 and 6 to refer to; VP9 and AV1 have 8. Smaller pictures may be more, of fewer bytes.

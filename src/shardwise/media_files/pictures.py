@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LAYOUTS", "PictureForm", "clip_shape"]
-
 Pixels = NDArray[np.uint8]
 
 LAYOUTS = ("TCHW", "THWC", "CTHW")

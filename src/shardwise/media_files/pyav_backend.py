@@ -19,8 +19,6 @@ from shardwise.media_files.pyav_packets import damaged, decoded_frames
 from shardwise.media_files.track import Segment, Track
 from shardwise.stages import spent_in
 
-__all__ = ["RgbPictures", "decode_with_pyav"]
-
 
 class RgbPictures:
     """Turns frames of PyAV into pixels of one size; for one thread.

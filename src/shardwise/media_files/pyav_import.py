@@ -7,8 +7,6 @@ from typing import Any
 
 from shardwise.errors import MissingExtraError
 
-__all__ = ["import_av"]
-
 
 def import_av(what: str) -> Any:
     """PyAV, with its log turned off: errors are raised, and name the sample.

@@ -15,8 +15,6 @@ from shardwise.media_files.limits import Limits
 from shardwise.media_files.pyav_import import import_av
 from shardwise.media_files.track import Track
 
-__all__ = ["damaged", "decoded_frames", "number_of"]
-
 
 def decoded_frames(
     track: Track,

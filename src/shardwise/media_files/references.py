@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from shardwise.media_files.made_description import with_lengths
 from shardwise.media_files.track import Track
 
-__all__ = ["is_refresh", "is_unreferenced", "is_whole_by_itself", "length_bytes"]
-
 # Where H.264's and HEVC's configurations hold the size of the lengths.
 _LENGTH_AT = {"h264": 4, "hevc": 21}
 _INTRA_SLICES = (2, 4, 7, 9)

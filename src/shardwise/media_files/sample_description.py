@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from shardwise.errors import DataError
 from shardwise.media_files.boxes import find, make_box, walk
 
-__all__ = ["SampleDescription", "read_description", "without_notes"]
-
 # Fourcc -> (FFmpeg's codec, the box with its configuration).
 _VIDEO: dict[bytes, tuple[str, bytes]] = {
     b"avc1": ("h264", b"avcC"),

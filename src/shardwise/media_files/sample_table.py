@@ -11,8 +11,6 @@ from shardwise.errors import DataError
 from shardwise.media_files.boxes import Span, find
 from shardwise.media_files.limits import Limits
 
-__all__ = ["SampleTable"]
-
 _Ints = NDArray[np.int64]
 
 

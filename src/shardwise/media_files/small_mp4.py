@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from shardwise.media_files.boxes import full_box, make_box
 from shardwise.media_files.track import Track
 
-__all__ = ["FRAME_TICKS", "SECOND_TICKS", "SmallMp4", "small_mp4"]
-
 FRAME_TICKS = 1000
 SECOND_TICKS = 25 * FRAME_TICKS  # 25 frames a second, which no one sees
 _MATRIX = struct.pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)

@@ -21,8 +21,6 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.pyav_packets import damaged, decoded_frames
 from shardwise.media_files.track import Segment, Track
 
-__all__ = ["PacketSound", "Sound", "SoundFile", "is_plain_sound"]
-
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
 # decoding from the file's begin: Opus asks for 80 ms, MP3 for 9 frames.
 _RUN_UP_S = 0.25

@@ -19,8 +19,6 @@ from shardwise.media_files.media_index import MediaIndex, index_media
 from shardwise.media_files.sound import PacketSound, Sound, SoundFile, is_plain_sound
 from shardwise.stages import spent_in
 
-__all__ = ["length_at", "margin", "open_sound", "read_window", "resample"]
-
 
 def open_sound(
     reader: RangeReader, *, index: MediaIndex | None = None, limits: Limits = DEFAULT_LIMITS

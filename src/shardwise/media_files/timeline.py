@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from shardwise.media_files.track import Track
 
-__all__ = ["Span", "Timeline", "num_every", "span_between", "start_every"]
-
 _MICROSECONDS = 1_000_000
 
 

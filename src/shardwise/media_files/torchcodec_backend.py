@@ -30,8 +30,6 @@ from shardwise.media_files.track import Segment, Track
 from shardwise.stages import spent_in
 from shardwise.torch_import import import_torch
 
-__all__ = ["Run", "call_bytes", "decode_with_torchcodec", "joined_runs"]
-
 Run = tuple[Segment, Sequence[bytes | memoryview]]
 Place = Callable[[int, NDArray[np.uint8]], None]
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 
-__all__ = ["Segment", "Track", "TrackColumns"]
-
 # Pictures that an H.264 decoder keeps for others at most.
 _MAX_KEPT = 16
 

@@ -14,20 +14,20 @@ from shardwise.plan.mixture_options import (
 from shardwise.plan.mixture_sampler import BatchMixtureSampler, MixtureSampler
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import Permutation, mix, mix_array
-from shardwise.plan.plan import Plan, Shuffle
+from shardwise.plan.plan import Plan
+from shardwise.plan.protocol import Sampler
 from shardwise.plan.sampler import (
     FullSampler,
     ResamplingSampler,
-    Sampler,
     SequentialSampler,
+    Shuffle,
     SubsetSampler,
-    VirtualEpochs,
-    WindowSampler,
     make_sampler,
 )
 from shardwise.plan.state import LoaderState, Order, checked_epoch
+from shardwise.plan.virtual_epochs import VirtualEpochs
 from shardwise.plan.weighted import WeightedSampler
-from shardwise.plan.window import WindowShape
+from shardwise.plan.window import WindowSampler, WindowShape
 
 __all__ = [
     "BatchMixtureSampler",

@@ -9,8 +9,6 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["as_positions", "whole"]
-
 
 def whole(name: str, value: SupportsIndex, *, least: int | None = None) -> int:
     """Return `value` as an int; numpy integers are fine.

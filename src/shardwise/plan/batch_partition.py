@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from shardwise.plan.partition import Remainder, checked_rank
 
-__all__ = ["BatchPartition"]
-
 Ints = NDArray[np.int64]
 
 

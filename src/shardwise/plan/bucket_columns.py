@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BucketColumns", "as_groups", "as_lengths"]
-
 
 @dataclass(frozen=True, eq=False)
 class BucketColumns:

@@ -27,8 +27,6 @@ from shardwise.plan.length_windows import arranged, batch_order, blurred, budget
 from shardwise.plan.permute import mix, mix_array
 from shardwise.plan.protocol import BatchEnds, Sampler, epoch_parts, for_global_batch
 
-__all__ = ["BucketSampler"]
-
 Ints = NDArray[np.int64]
 
 # Neighbours in length that stay together under a budget: ranks of up to as many have alike shapes

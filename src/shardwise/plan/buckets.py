@@ -15,8 +15,6 @@ from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths
 from shardwise.plan.bucket_sampler import BucketSampler
 from shardwise.plan.protocol import Sampler
 
-__all__ = ["Buckets", "buckets"]
-
 _logger = logging.getLogger("shardwise")
 # What loaders take where nothing is said of the batch size.
 _DEFAULT_ROWS = 64

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from shardwise.plan.permute import mix
 
-__all__ = ["ClipTable", "ClipWindows"]
-
 # Sets the keys of jitter apart from whatever else is mixed from seed and epoch.
 _JITTER = 0xC119
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from shardwise.plan.tallied import Counted, Tallied
 
-__all__ = ["CoverageLine"]
-
 _VERSION = 1
 # More than any cluster has: a damaged number would have all of them looked for.
 _MAX_RANKS = 1 << 20

@@ -21,15 +21,6 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler, epoch_parts
 from shardwise.plan.tallied import MODULUS, Tallied
 
-__all__ = [
-    "IdWord",
-    "dropped_samples",
-    "epoch_samples",
-    "padded_rows",
-    "planned_samples",
-    "rank_ids",
-]
-
 _Table = NDArray[np.uint64]
 
 # 16 bits a limb: products have 32 bits, and the sum of 4,096 of them is exact in a float64.

@@ -22,8 +22,6 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["in_lane_order", "lanes_of", "first_lane_of"]
-
 Ints = NDArray[np.int64]
 
 # Products of two numbers up to this stay within int64.

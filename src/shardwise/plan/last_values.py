@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["LastValues"]
-
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from shardwise.plan.permute import mix_array
 
-__all__ = ["arranged", "batch_order", "blurred", "budget_sizes"]
-
 Ints = NDArray[np.int64]
 Lengths = NDArray[np.float64]
 

@@ -14,18 +14,6 @@ from typing import Any
 from shardwise.plan.arguments import whole
 from shardwise.plan.protocol import Sampler
 
-__all__ = [
-    "MAX_DRAW",
-    "MixtureOptions",
-    "MixturePart",
-    "Until",
-    "WeightChange",
-    "check_until",
-    "digest_of",
-    "key_of",
-    "parse_schedule",
-]
-
 # Positions from the beginning of the first epoch on.
 MAX_DRAW = 2**62
 

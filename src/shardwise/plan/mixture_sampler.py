@@ -20,8 +20,6 @@ from shardwise.plan.mixture_options import MAX_DRAW, MixtureOptions, MixturePart
 from shardwise.plan.mixture_schedule import MixtureSchedule
 from shardwise.plan.permute import mix, mix_array, permute_within
 
-__all__ = ["BatchMixtureSampler", "MixtureSampler"]
-
 Ints = NDArray[np.int64]
 
 # A state is under 1 KB: longer descriptions of the past are told by digests.

@@ -18,8 +18,6 @@ from shardwise.plan.mixture_options import MAX_DRAW, WeightChange
 from shardwise.plan.mixture_segments import ConstantSegment, RampSegment, Segment
 from shardwise.plan.permute import mix, mix_array, permute_within
 
-__all__ = ["MixtureSchedule"]
-
 Ints = NDArray[np.int64]
 
 # Blocks that are computed at a time: of 256 draws each, 512 KiB an array.

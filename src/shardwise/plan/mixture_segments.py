@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.mixture_tree import MixtureTree, whole_parts
 
-__all__ = ["ConstantSegment", "RampSegment", "Segment", "shown_weights"]
-
 Ints = NDArray[np.int64]
 
 # Steps of a ramp. In one of them the weights are constant: over a ramp of n draws a dataset whose

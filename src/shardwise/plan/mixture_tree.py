@@ -18,8 +18,6 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_PARTS", "MixtureTree", "whole_parts"]
-
 Ints = NDArray[np.int64]
 
 # A product of two parts, and one part more, stay below 2**63.

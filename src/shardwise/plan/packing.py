@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import whole
 
-__all__ = ["LongDocuments", "Packs", "checked_lengths", "pack_documents"]
-
 # What becomes of a document that is longer than a pack.
 LongDocuments = Literal["split", "drop", "error"]
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from shardwise.plan.arguments import whole
 from shardwise.plan.lanes import in_lane_order
 
-__all__ = ["Partition", "Remainder", "checked_rank"]
-
 Remainder = Literal["drop", "pad", "uneven"]
 _REMAINDERS = ("drop", "pad", "uneven")
 # Positions of it, and steps times it, are int64.

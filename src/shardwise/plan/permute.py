@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
 
-__all__ = ["Permutation", "mix", "mix_array", "permute_within"]
-
 Words = NDArray[np.uint64]
 # A side, a size or a key: one for all positions, or one a position.
 Each = np.uint64 | Words

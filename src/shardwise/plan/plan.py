@@ -25,8 +25,6 @@ from shardwise.plan.sampler import Shuffle, is_in_order, make_sampler
 from shardwise.plan.user_sampler import check_ids, check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
 
-__all__ = ["Plan", "Rows", "Shuffle"]
-
 Rows = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 # Rows of one numpy call: a step of 64 alone costs 1 to 3 µs a row, in a block of 4,096 rows 0.15

@@ -8,15 +8,6 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BatchEnds",
-    "Sampler",
-    "batch_ends",
-    "epoch_parts",
-    "for_global_batch",
-    "global_batch_of",
-]
-
 
 class BatchEnds(NamedTuple):
     """How a sampler cuts an epoch into batches.

@@ -22,21 +22,6 @@ from shardwise.plan.protocol import Sampler, epoch_parts
 from shardwise.plan.virtual_epochs import VirtualEpochs
 from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 
-__all__ = [
-    "FullSampler",
-    "ResamplingSampler",
-    "Sampler",
-    "SequentialSampler",
-    "Shuffle",
-    "SubsetSampler",
-    "VirtualEpochs",
-    "WindowSampler",
-    "is_in_order",
-    "make_sampler",
-    "sampler_from_spec",
-]
-
-
 Shuffle = bool | Literal["full", "window"]
 
 

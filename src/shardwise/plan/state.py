@@ -16,8 +16,6 @@ from shardwise.errors import StateError
 from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler
 
-__all__ = ["LoaderState", "Order", "checked_epoch"]
-
 _VERSION = 1
 _MISSING = object()
 _OTHER_DATA = (

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MODULUS", "Counted", "Tallied"]
-
 MODULUS = 2**61 - 1
 
 # What a verdict says of samples of which only the indices were counted.

@@ -13,8 +13,6 @@ from shardwise.plan.sampler import FullSampler, SequentialSampler
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler
 
-__all__ = ["check_ids", "check_sampler", "refuse_options"]
-
 # The orders of a whole dataset: each of its samples once.
 _WHOLE = (SequentialSampler, FullSampler, WindowSampler)
 # What torch's samplers are called here.

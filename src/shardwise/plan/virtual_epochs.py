@@ -12,8 +12,6 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.lanes import lanes_of
 from shardwise.plan.protocol import Sampler, epoch_parts
 
-__all__ = ["VirtualEpochs"]
-
 
 class VirtualEpochs:
     """Epochs of another length, which walk on through the inner sampler's epochs.

@@ -19,8 +19,6 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import mix, mix_array
 
-__all__ = ["WeightedSampler"]
-
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 

@@ -25,8 +25,6 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
 
-__all__ = ["SizesView", "WindowSampler", "WindowShape", "default_lanes"]
-
 _BLOCK = 16_384
 
 

@@ -5,15 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = [
-    "host_and_port",
-    "is_loopback",
-    "parse_addresses",
-    "scheme_of",
-    "tcp_address",
-    "with_scheme",
-]
-
 _ADDRESS = re.compile(
     r"(?:(?P<scheme>tcp|tls|ucx)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|"
     r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?):(?P<port>\d{1,5})"

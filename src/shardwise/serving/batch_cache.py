@@ -12,8 +12,6 @@ from concurrent.futures import Future
 
 from shardwise.serving.frames import Encoded, Kind
 
-__all__ = ["Answer", "BatchCache"]
-
 Answer = tuple[Kind, Encoded]
 
 

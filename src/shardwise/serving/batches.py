@@ -13,8 +13,6 @@ from shardwise.serving.frames import Encoded, Frame, FrameError, encoded
 from shardwise.serving.values import Decoder, Encoder
 from shardwise.stages import Stages
 
-__all__ = ["decode_batch", "decode_request", "encode_batch", "encode_request"]
-
 _MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 

@@ -24,8 +24,6 @@ from shardwise.engine.thread_pool import ThreadPool
 from shardwise.errors import ServiceError
 from shardwise.serving.work import Server, Work
 
-__all__ = ["Dispatcher"]
-
 _logger = logging.getLogger("shardwise")
 
 # A batch whose makers died twice may be what kills them: it is made here.

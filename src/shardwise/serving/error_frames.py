@@ -15,8 +15,6 @@ from shardwise.engine.processes.worker_errors import traceback_of
 from shardwise.errors import ShardwiseError, message_of
 from shardwise.serving.frames import Encoded, Frame, FrameError, encoded
 
-__all__ = ["decode_error", "encode_error"]
-
 _PLAIN = (str, int, float, type(None))
 
 

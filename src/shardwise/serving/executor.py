@@ -31,8 +31,6 @@ from shardwise.serving.transports import connect_to
 from shardwise.serving.version import VersionWord, builder_options
 from shardwise.serving.work import Work
 
-__all__ = ["ServiceExecutor"]
-
 # Interval at which a waiting consumer looks for late works and dead servers.
 _WATCH_S = 0.05
 # Batches under way hold at most this much memory, but two are always allowed.

@@ -27,21 +27,6 @@ from shardwise.engine.processes.shared_memory import aligned
 from shardwise.errors import ServiceError
 from shardwise.serving.transport import Connection
 
-__all__ = [
-    "SEGMENT_MAGIC",
-    "Encoded",
-    "Frame",
-    "FrameError",
-    "Kind",
-    "Limits",
-    "OtherProtocolError",
-    "encoded",
-    "ended_early",
-    "other_protocol",
-    "read_frame",
-    "write",
-]
-
 _MAGIC = b"SWB1"
 _PREFIX = struct.Struct("<4sB3xQIIQ")
 _PADDING = bytes(64)

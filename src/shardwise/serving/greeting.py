@@ -36,8 +36,6 @@ from shardwise.serving.token import is_proof, new_nonce, proof
 from shardwise.serving.transport import Connection
 from shardwise.serving.version import PYTHON, VersionWord
 
-__all__ = ["Admission", "ClientSide", "Refusal", "admit", "greet"]
-
 _PROTOCOL = 2
 _SMALL = Limits(header=64 << 10, payload=0)
 # Hex digits of what a transport needs: half of a small frame.

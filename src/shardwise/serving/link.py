@@ -23,8 +23,6 @@ from shardwise.serving.greeting import ClientSide, greet
 from shardwise.serving.transport import Connect, Connection
 from shardwise.serving.work import Server, Work
 
-__all__ = ["Links"]
-
 # Connecting and greeting; loading the dataset at the server is part of it.
 _GREETING_S = 30.0
 # Between attempts: doubled from 50 ms to 1 s. A server that refused is asked again every 5 s.

@@ -26,8 +26,6 @@ from shardwise.serving.ray_servers import (
     ServerRegistry,
 )
 
-__all__ = ["RayDirectory", "require_ray"]
-
 _NAMESPACE = "shardwise"
 # The named actor answers when something changes, and else after this time.
 _POLL_S = 10.0

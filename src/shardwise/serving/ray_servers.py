@@ -18,8 +18,6 @@ from typing import Any
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpListener
 
-__all__ = ["DEFAULT_OPTIONS", "BatchServerActor", "ServerList", "ServerRegistry"]
-
 # Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
 DEFAULT_OPTIONS: Mapping[str, Any] = {
     "num_cpus": 1,

@@ -32,8 +32,6 @@ from shardwise.serving.greeting import Admission, Refusal, admit
 from shardwise.serving.transport import Connection, Listener
 from shardwise.serving.version import PYTHON, VersionWord, builder_of, builder_options
 
-__all__ = ["BatchServer"]
-
 _logger = logging.getLogger("shardwise")
 
 # A client says who it is within this time; a port scanner says nothing.

@@ -17,8 +17,6 @@ from shardwise.serving.ray_directory import RayDirectory, require_ray
 from shardwise.serving.tls import TlsFiles
 from shardwise.serving.transports import connect_to
 
-__all__ = ["RayService", "Service", "service"]
-
 
 @dataclass(frozen=True, slots=True)
 class Service:

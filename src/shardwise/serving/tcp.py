@@ -10,8 +10,6 @@ from typing import Any
 
 from shardwise.serving.addresses import host_and_port, tcp_address
 
-__all__ = ["TcpConnection", "TcpListener", "connect"]
-
 # A batch of 4 MiB is in flight while the next one is built; the kernel caps this at its own limit.
 _BUFFER_BYTES = 4 << 20
 # A machine that loses power sends nothing: after 10 s without data it is probed every 5 s, and

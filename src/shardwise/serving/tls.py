@@ -21,8 +21,6 @@ from shardwise.errors import ServiceError
 from shardwise.serving.addresses import host_and_port, with_scheme
 from shardwise.serving.tcp import TcpConnection, TcpListener
 
-__all__ = ["TlsConnection", "TlsFiles", "TlsListener", "connect"]
-
 # Bytes of one step, during which the lock is held for 0.1 ms.
 _STEP_BYTES = 256 << 10
 # OpenSSL's reasons for a client that sends no TLS. OpenSSL sends it nothing, so this module sends a

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from shardwise.errors import ServiceError
 
-__all__ = ["is_proof", "make_token", "new_nonce", "proof", "read_token"]
-
 _NUM_BYTES = 32
 _MIN_BYTES, _MAX_BYTES = 16, 4_096
 

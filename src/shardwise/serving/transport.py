@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Connect", "Connection", "Listener"]
-
 
 class Connection(Protocol):
     """Bytes in order, both ways; one thread may send while another one receives."""

@@ -11,8 +11,6 @@ from shardwise.serving.tcp import TcpListener
 from shardwise.serving.tls import TlsFiles, TlsListener
 from shardwise.serving.transport import Connect, Connection, Listener
 
-__all__ = ["connect_to", "listen"]
-
 
 def connect_to(addresses: Sequence[str], *, files: TlsFiles | None = None) -> Connect:
     """What opens connections as each address says: `tcp://`, `tls://` or `ucx://`; it pickles.

@@ -31,8 +31,6 @@ from shardwise.serving.frames import SEGMENT_MAGIC, FrameError, ended_early, oth
 from shardwise.serving.tcp import TcpConnection, TcpListener
 from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
 
-__all__ = ["UcxListener", "connect"]
-
 _TAG = struct.Struct("<Q")
 _SEGMENT = struct.Struct("<4sIQ")
 _BYTES, _MESSAGE, _READY, _DONE = 1, 2, 3, 4

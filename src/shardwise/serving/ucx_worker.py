@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["UcxWorker", "load_ucxx"]
-
 # UCX knows no default that ends a call: after this time without an end a message is given up, as
 # TCP gives up unacknowledged bytes.
 _MESSAGE_S = 25.0

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Decoder", "Encoder"]
-
 _PLAIN = frozenset({type(None), bool, int, float, str})
 
 

@@ -17,8 +17,6 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.padding import Padding
 from shardwise.samples import Samples
 
-__all__ = ["PYTHON", "VersionWord", "builder_of", "builder_options", "recipe_digest"]
-
 # Code that is pickled by value is bytecode, which is one minor version's.
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 

@@ -13,8 +13,6 @@ from typing import Any
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.errors import ServiceError
 
-__all__ = ["Server", "Work"]
-
 # Latencies that the median is taken of.
 _NUM_LATENCIES = 64
 

@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from shardwise.shown import base_name, shown
 from shardwise.sources.shard_names import ShardNames
 
-__all__ = ["Manifest", "Shard", "ShardView"]
-
 # Shards that are made into objects, or hashed, at a time.
 _BLOCK = 4096
 

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["MadeOnce", "PerProcess"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from shardwise.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 
-__all__ = ["EpochReads", "Source", "SourceTraits", "traits_of", "value_fields_of"]
-
 
 @runtime_checkable
 class Source(Protocol):

@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 
 from shardwise.sources.per_process import PerProcess
 
-__all__ = ["RowGroupCache"]
-
 T = TypeVar("T")
 
 # Row groups kept whatever the bound: a window of rows lies in two, and the next window begins

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NumberedNames", "PackedNames", "ShardNames"]
-
 # Shorter runs are kept as names: a pattern takes about as much as this many of them.
 _MIN_RUN = 8
 

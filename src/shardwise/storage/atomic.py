@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["atomic_write", "is_running", "sweep"]
-
 # The name of a file that is being written: the target's, the machine, the process, a random part.
 _TEMPORARY = re.compile(r"\..{1,40}\.([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
 

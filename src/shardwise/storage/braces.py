@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 from shardwise.shown import shown
 
-__all__ = ["MAX_NAMES", "expand_braces"]
-
 # A guard against {0..999999999999}: more names than any dataset has shards.
 MAX_NAMES = 10_000_000
 _MAX_DEPTH = 50

@@ -10,8 +10,6 @@ from shardwise.arguments import check_number, path_text
 from shardwise.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["CacheSettings"]
-
 _MIN_BLOCK_BYTES = 16 << 10
 
 

@@ -19,8 +19,6 @@ from shardwise.storage.protocol import File, FileStat, ReadRequest
 from shardwise.storage.requests.ranges import byte_ranges, payloads_of
 from shardwise.storage.versions import require_same
 
-__all__ = ["FilePool", "read_files", "read_payloads"]
-
 
 class FilePool:
     """The files used last, opened open.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 
-__all__ = ["max_open_files"]
-
 
 def max_open_files() -> int:
     """How many files a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.

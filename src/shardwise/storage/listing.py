@@ -14,8 +14,6 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import RemoteFile
 from shardwise.storage.stores.connect import location_of, url_of
 
-__all__ = ["empty_directory_error", "is_remote_pattern", "list_remote"]
-
 _MAGIC = re.compile(r"[*?\[]")
 _WEB = ("http://", "https://")
 

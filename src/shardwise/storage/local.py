@@ -24,8 +24,6 @@ from shardwise.storage.protocol import FileStat, ReadRequest
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.versions import require_same
 
-__all__ = ["LocalFile", "in_directory"]
-
 # Reads bytes of the page cache only; without this flag, any read may wait.
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
 # Not in the page cache, or the file system does not say.

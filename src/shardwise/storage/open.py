@@ -10,8 +10,6 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["is_local", "local_path", "open_file", "read_whole", "takes_many_ranges"]
-
 
 def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = None) -> File:
     """Open a file for reading by byte ranges.

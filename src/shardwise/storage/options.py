@@ -11,8 +11,6 @@ from shardwise.arguments import check_number
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.stores.credentials import Credentials
 
-__all__ = ["Redirects", "StorageOptions"]
-
 Redirects = Literal["any", "same-host", "none"]
 
 

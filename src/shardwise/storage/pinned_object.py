@@ -18,8 +18,6 @@ from shardwise.storage.stores.connect import location_of
 from shardwise.storage.stores.shared_client import shared_client
 from shardwise.storage.versions import require_same
 
-__all__ = ["PinnedObject"]
-
 # Prefetch requests up to this length are one attempt each; longer ones are streamed.
 _MAX_UNSTREAMED_BYTES = 8 << 20
 

@@ -12,8 +12,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-__all__ = ["Pipe"]
-
 # How long a program may take to end by itself once its output is closed.
 _GRACE_S = 1.0
 

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from shardwise.storage.requests.ranges import ByteRange, byte_ranges
 
-__all__ = ["File", "FileStat", "ReadRequest", "RemoteReads"]
-
 
 class ReadRequest(NamedTuple):
     """Ranges of one file that a reader waits for.

@@ -35,8 +35,6 @@ from shardwise.storage.requests.ranges import (
     received_for,
 )
 
-__all__ = ["RemoteFile", "receive"]
-
 # Until a store's latency and bandwidth are measured.
 _INITIAL_GAP_BYTES = 128 << 10
 # GetBatch for fewer ranges than these is no faster than a request each.

@@ -25,8 +25,6 @@ from shardwise.storage.program_pipe import Pipe
 from shardwise.storage.requests.event_loop import is_cut_off
 from shardwise.storage.stores.upload import upload
 
-__all__ = ["Upload", "open_body", "open_stream"]
-
 # Much longer than a request takes to be made, and short beside a shard; storage reads ahead itself.
 _READ_BYTES = 1 << 20
 # Seconds without a byte of a plain reply: as long as curl is given.

@@ -23,8 +23,6 @@ from shardwise.storage.local import in_directory
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
-__all__ = ["expand"]
-
 # Index and manifest files lie beside their shards, so `data/*` would find them too.
 _BESIDE_SHARDS = (".swi", ".swm")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-__all__ = ["scheme_of", "strip_file_scheme"]
-
 _SCHEME = re.compile(r"(?P<scheme>pipe(?=:)|[A-Za-z][A-Za-z0-9+.-]*(?=://))")
 
 

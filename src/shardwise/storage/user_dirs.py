@@ -11,8 +11,6 @@ from pathlib import Path
 
 from shardwise.shown import base_name
 
-__all__ = ["name_beside", "user_cache_dir"]
-
 # File systems take 255 bytes a name, of which digest, version and suffix need some 40.
 _MAX_NAME_BYTES = 200
 

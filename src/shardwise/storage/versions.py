@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from shardwise.errors import StaleIndexError
 from shardwise.storage.protocol import FileStat
 
-__all__ = ["described", "require_not_written_since", "require_same"]
-
 CLOCKS_DIFFER_NS = 10 * 10**9
 
 

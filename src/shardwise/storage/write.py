@@ -10,8 +10,6 @@ from shardwise.storage.open import is_local, local_path
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.stores.upload import upload
 
-__all__ = ["write_whole"]
-
 
 def write_whole(url: str, data: bytes, *, options: StorageOptions | None = None) -> None:
     """Write a file under a path or URL; directories of this machine that are missing are made.

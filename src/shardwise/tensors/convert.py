@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["named_range", "to_tensors"]
-
 
 def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[str, Any]:
     """Turn a batch of arrays into a batch of tensors.

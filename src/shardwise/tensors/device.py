@@ -19,8 +19,6 @@ import torch
 from shardwise.engine.request import Batch
 from shardwise.tensors.convert import to_tensors
 
-__all__ = ["Copier", "DirectCopier", "StreamCopier", "checked_device", "copier_for", "look_ahead"]
-
 
 class Copier(Protocol):
     """Copies the data of batches to a device, in two steps."""

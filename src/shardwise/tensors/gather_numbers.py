@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-__all__ = ["gather_numbers"]
-
 
 def gather_numbers(numbers: list[int]) -> list[list[int]]:
     """The lists of all ranks, by rank; numbers are within 64 bits, the lists of one length.

@@ -17,8 +17,6 @@ from shardwise.engine.batch.ragged import remedy_for
 from shardwise.errors import DataError
 from shardwise.tensors.convert import to_tensors
 
-__all__ = ["to_jagged", "to_nested"]
-
 
 class Jagged(NamedTuple):
     """A ragged column of B samples.

@@ -21,8 +21,6 @@ from torch.utils.data.distributed import DistributedSampler
 from shardwise.epoch_sampler import EpochLoader, EpochSampler
 from shardwise.errors import FrameworkError
 
-__all__ = ["PositionedLoader", "StorageOrderSampler", "TorchDataLoader"]
-
 
 class StorageOrderSampler(EpochSampler, SequentialSampler):
     """The sampler of a loader that shuffles nothing; Lightning's `overfit_batches` needs it."""

@@ -19,8 +19,6 @@ from shardwise.codecs.protocol import (
 from shardwise.columns import BytesColumn
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 
-__all__ = ["check_decoder", "same_value"]
-
 _NUM_THREADS = 4
 _NUM_CUTS = 12
 # Of the samples whose generators a keyed decoder gets, one an epoch.

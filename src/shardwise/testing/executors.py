@@ -17,8 +17,6 @@ from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.request import BatchRequest, Executor
 from shardwise.loader import DataLoader
 
-__all__ = ["assert_batches_equal", "check_executor", "check_resume"]
-
 
 def assert_batches_equal(left: Any, right: Any, *, at: str = "batch") -> None:
     """Compare two batches: the same keys in one order, types, dtypes, shapes and bytes."""

@@ -19,8 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from shardwise.plan import Sampler
 
-__all__ = ["check_sampler"]
-
 Ids = NDArray[np.int64]
 
 # Reads (sys.path, sampler, [(epoch, positions)]) and writes the ids and the spec. The sampler is

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from shardwise.columns import Column
 from shardwise.sources.protocol import Source, traits_of, value_fields_of
 
-__all__ = ["check_source"]
-
 _Row = dict[str, Any]
 # A forked child that sends nothing for 120 s hangs.
 _PATIENCE_S = 120

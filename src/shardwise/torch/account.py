@@ -19,16 +19,6 @@ from shardwise.loader.account import Account
 from shardwise.loader.position import Pass
 from shardwise.plan import Plan
 
-__all__ = [
-    "NOT_COUNTED",
-    "CountedBatch",
-    "OrderAccount",
-    "Progress",
-    "fingerprint_of",
-    "given_rows",
-]
-
-
 NOT_COUNTED = (
     "worker processes read this dataset ahead of the program, and torch's DataLoader does not say "
     "which of their batches it got: use shardwise.torch.StatefulDataLoader for coverage= and "

@@ -40,8 +40,6 @@ from shardwise.torch.shared_cursor import LEFT_EARLY, EpochCursor, SharedCursor,
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-__all__ = ["IterableDataset"]
-
 
 class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.

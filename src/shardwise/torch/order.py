@@ -12,16 +12,6 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import LoaderState, Order, Plan, Sampler, checked_epoch
 from shardwise.torch.account import OrderAccount, fingerprint_of
 
-__all__ = [
-    "Cursor",
-    "SamplerState",
-    "check_count",
-    "dividing_caller",
-    "order_of",
-    "refusal",
-    "refuse_second_division",
-]
-
 # What Accelerate puts around a loader to divide it, all in one module.
 _ACCELERATE = "accelerate.data_loader"
 _DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher")

@@ -24,8 +24,6 @@ from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle
 from shardwise.torch.account import OrderAccount, given_rows
 from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 
-__all__ = ["BatchSampler", "DistributedSampler"]
-
 # Indices that are computed at a time: a numpy call costs as much as some thousand of them.
 _BLOCK = 8192
 

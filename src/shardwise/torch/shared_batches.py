@@ -25,8 +25,6 @@ from torch.utils.data import get_worker_info
 from shardwise.engine.processes.shared_memory import Lease, Slot, aligned, anonymous_file
 from shardwise.torch.account import CountedBatch
 
-__all__ = ["SharedMemoryCollate"]
-
 # Batches below 128 KiB travel in the workers' pipe, which costs less than to send a file.
 _MIN_BYTES = 128 << 10
 # Slots that a worker reuses: for the batches that it prefetches (2 by default) and those that the

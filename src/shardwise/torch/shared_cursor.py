@@ -13,8 +13,6 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.heap import Arena
 from typing import Any, NamedTuple
 
-__all__ = ["EpochCursor", "LEFT_EARLY", "SharedCursor", "SharedIntegers", "WorkerPass"]
-
 # Workers of a pass that was left may or may not have read ahead to its end, each for itself.
 LEFT_EARLY = (
     "the pass from position {0.start} of epoch {0.epoch} on was left before its end, and its "

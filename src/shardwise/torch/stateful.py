@@ -16,8 +16,6 @@ from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
-__all__ = ["StatefulDataLoader"]
-
 
 class _Pass:
     """One pass over an epoch.

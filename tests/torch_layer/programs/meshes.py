@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["read_by_groups"]
-
 
 def read_by_groups(sw, ds, **options):
     import torch.distributed as dist

@@ -15,8 +15,6 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.timeline import Span
 from shardwise.media_files.track import Track
 
-__all__ = ["ChosenClip"]
-
 # Packets that tell what a track's sound is, and the run-up before a part, in seconds, with room
 # for the length of a packet.
 _FIRST_PACKETS, _RUN_UP_S = 4, Fraction(2, 5)

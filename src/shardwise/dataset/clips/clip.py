@@ -17,8 +17,6 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.pictures import clip_shape
 from shardwise.media_files.sound_window import open_sound, read_window
 
-__all__ = ["Clip", "ClipDecoder", "HeldRanges", "SoundDecoder"]
-
 
 class HeldRanges:
     """A file of which some ranges are in memory; others are read when they are asked for.

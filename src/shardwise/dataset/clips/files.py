@@ -16,8 +16,6 @@ from shardwise.media_files.index_format import index_from_bytes, index_to_bytes
 from shardwise.media_files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.sources.protocol import Source
 
-__all__ = ["MediaFiles", "StoredFiles", "files_of"]
-
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
 # A file that can't be used has the reason in place of its index, as in a sidecar.

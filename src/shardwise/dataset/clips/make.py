@@ -26,8 +26,6 @@ from shardwise.dataset.transforms import Transforms
 from shardwise.plan.clip_windows import ClipTable
 from shardwise.sources.protocol import Source
 
-__all__ = ["make_clips"]
-
 
 def make_clips(
     source: Source, transforms: Transforms, fields: tuple[str, ...], options: ClipOptions

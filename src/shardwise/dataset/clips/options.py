@@ -15,8 +15,6 @@ from shardwise.media_files.timeline import Timeline, num_every, start_every
 from shardwise.plan.arguments import whole
 from shardwise.plan.clip_windows import ClipWindows
 
-__all__ = ["ClipOptions", "checked_options"]
-
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "short": ("drop", "mask", "repeat", "error"),
     "fit": ("stretch", "crop"),

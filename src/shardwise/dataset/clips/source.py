@@ -29,8 +29,6 @@ from shardwise.sources.protocol import (
     value_fields_of,
 )
 
-__all__ = ["MEDIA", "ClipSource"]
-
 MEDIA = "__media__"
 
 

@@ -17,8 +17,6 @@ from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.timeline import Span, Timeline, span_between
 from shardwise.plan.clip_windows import ClipTable
 
-__all__ = ["ClipCounts", "CutReader", "clip_table", "cut_rows", "from_arrays", "to_arrays"]
-
 # From a video's place to the value of its field of cuts.
 CutReader = Callable[[int], Any]
 _MAX_SECONDS = 1e9

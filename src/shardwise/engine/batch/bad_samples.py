@@ -20,8 +20,6 @@ from shardwise.plan.permute import mix
 from shardwise.samples import DecodeWatch, LoadRequest, Samples
 from shardwise.stages import Stages
 
-__all__ = ["ON_ERROR", "OnError", "SampleLoader", "Watching"]
-
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 # Substitutes that are tried for one bad sample before its error is raised all the same.

@@ -26,8 +26,6 @@ from shardwise.errors import DataError
 from shardwise.samples import Samples
 from shardwise.stages import Stages
 
-__all__ = ["BatchBuilder"]
-
 
 class BatchBuilder:
     """Builds batches of a dataset.

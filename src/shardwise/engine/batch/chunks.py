@@ -17,15 +17,6 @@ from shardwise.engine.request import BatchRequest
 from shardwise.samples import Samples
 from shardwise.stages import Stages
 
-__all__ = [
-    "PartialBatch",
-    "RowChunk",
-    "chunk_ranges",
-    "columns_to_join",
-    "light_rows",
-    "split_requests",
-]
-
 # Rows of a chunk: several threads share the first batch, and a task costs little beside its rows.
 _MIN_ROWS, _MAX_ROWS = 16, 64
 # Where the samples of a batch are one request to the store: the ranges of one request.

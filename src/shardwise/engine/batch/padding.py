@@ -17,8 +17,6 @@ from shardwise.columns import mask_of
 from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
 
-__all__ = ["Padding", "description_of", "form_of", "pad"]
-
 _NUMBERS = "biufc"
 
 

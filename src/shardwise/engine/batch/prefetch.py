@@ -25,8 +25,6 @@ from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.request import Batch
 from shardwise.media_files.picture_memory import picture_memory
 
-__all__ = ["DEFAULT_PREFETCH_BYTES", "PrefetchBound", "num_bytes"]
-
 DEFAULT_PREFETCH_BYTES = 1 << 30
 # Batches whose size is not known yet.
 _UNMEASURED_DEPTH = 2

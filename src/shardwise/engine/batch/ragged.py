@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from shardwise.engine.batch.padding import Padding, description_of, form_of
 from shardwise.errors import DataError
 
-__all__ = ["RAGGED", "Ragged", "RaggedFields", "odd_value", "remedy_for"]
-
 Ragged = Literal["list", "error", "pad", "nested"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)
 

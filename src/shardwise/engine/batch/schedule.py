@@ -20,8 +20,6 @@ from shardwise.errors import DataError, StorageError
 from shardwise.plan import Plan
 from shardwise.samples import Samples
 
-__all__ = ["coalesced_batches", "epoch_requests", "num_coalesced"]
-
 # Ids of many steps are computed in one numpy call, which costs as much as some thousand ids.
 _MAX_BLOCK = 65_536
 

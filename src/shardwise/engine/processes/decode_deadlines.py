@@ -11,8 +11,6 @@ import time
 from shardwise.engine.processes.decode_progress import Decoding
 from shardwise.engine.processes.worker_status import WorkerStatus
 
-__all__ = ["DecodeDeadlines"]
-
 _NS = 1_000_000_000
 # A worker that is stopped between receiving a task and writing so takes the task with it. It is
 # known to be lost when all workers have been idle for this long.

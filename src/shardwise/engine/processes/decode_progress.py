@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from shardwise.errors import DecodeTimeoutError
 
-__all__ = ["RECORD_BYTES", "Decoding", "DecodeProgress", "timeout_error"]
-
 # Begin in nanoseconds of the system-wide monotonic clock (0: nothing is decoded), sample, part,
 # bytes of the key, bytes of the detail, the key, the detail. Longer ones are cut in messages.
 _KEY_BYTES, _DETAIL_BYTES = 424, 64

@@ -28,8 +28,6 @@ from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error, stuck_error
 from shardwise.errors import DecodeTimeoutError, StallError, WorkerError
 
-__all__ = ["ProcessExecutor"]
-
 _logger = logging.getLogger("shardwise")
 
 

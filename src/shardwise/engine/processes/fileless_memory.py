@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from shardwise.engine.processes.shared_memory import explained
 
-__all__ = ["map_without_file"]
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (

@@ -13,8 +13,6 @@ from shardwise.engine.processes.tasks import Answer, Task
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.request import Batch, BatchRequest
 
-__all__ = ["PendingBatch", "num_ready", "take_answer"]
-
 
 @dataclass(slots=True)
 class PendingBatch:

@@ -15,8 +15,6 @@ from typing import Any
 
 from shardwise.errors import message_of
 
-__all__ = ["pickled_by_value"]
-
 
 def pickled_by_value(value: Any) -> bytes:
     """Pickle an object for another process.

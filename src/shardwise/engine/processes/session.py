@@ -18,8 +18,6 @@ from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import Batch
 from shardwise.errors import WorkerError
 
-__all__ = ["Session"]
-
 
 class Session:
     """The processes and the memory of an executor that runs.

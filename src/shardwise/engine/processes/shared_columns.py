@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 
-__all__ = ["InSharedMemory", "learned_layout", "write_in_place"]
-
 # Smaller rows are as fast in a message.
 _MIN_ROW_BYTES = 256
 

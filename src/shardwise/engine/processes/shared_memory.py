@@ -27,19 +27,6 @@ from numpy.typing import NDArray
 
 from shardwise.errors import StorageError
 
-__all__ = [
-    "Lease",
-    "RowLayout",
-    "Slot",
-    "SlotPool",
-    "above_stdio",
-    "aligned",
-    "anonymous_file",
-    "explained",
-    "mapped",
-    "max_slots",
-]
-
 # Rows begin where vector instructions and pinned copies like it.
 _ALIGNMENT = 64
 _MAX_SLOTS = 64

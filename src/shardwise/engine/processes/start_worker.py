@@ -8,8 +8,6 @@ import sys
 
 from shardwise.engine.processes.shared_memory import anonymous_file
 
-__all__ = ["start_worker"]
-
 # Inside a worker its own threads are the parallelism: libraries get one thread each.
 _ONE_THREAD = dict.fromkeys(
     (

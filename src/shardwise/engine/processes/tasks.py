@@ -10,8 +10,6 @@ from shardwise.columns import Layout
 from shardwise.engine.processes.decode_progress import Decoding
 from shardwise.engine.request import BatchRequest
 
-__all__ = ["RECEIVE_FAILED", "START_FAILED", "Answer", "Stopped", "Task"]
-
 # The batch in the answer of a worker that ends: it could not start, or could not receive a task.
 START_FAILED, RECEIVE_FAILED = -1, -2
 

@@ -32,8 +32,6 @@ from shardwise.engine.processes.shared_memory import (
 )
 from shardwise.errors import StorageError, WorkerError
 
-__all__ = ["Packed", "close_own_file", "pack", "receive", "send"]
-
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10
 _MAX_MESSAGE_BYTES = 64 << 10

@@ -40,8 +40,6 @@ from shardwise.engine.stats.counts import StorageCounts
 from shardwise.errors import StorageError
 from shardwise.storage.stores.credentials import import_credentials
 
-__all__ = ["main"]
-
 # Before an answer is sent again, for which too many descriptors of this user were in flight.
 _RETRY_S = 0.01
 # The limit of open files, which is 1,024 by default, is raised to this.

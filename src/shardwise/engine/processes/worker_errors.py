@@ -14,8 +14,6 @@ from types import TracebackType
 
 from shardwise.errors import ShardwiseError, message_of
 
-__all__ = ["pack_error", "traceback_of", "unpack_error"]
-
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 
 

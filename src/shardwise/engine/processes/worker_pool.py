@@ -38,8 +38,6 @@ from shardwise.storage.stores.credentials import export_credentials
 if TYPE_CHECKING:
     from shardwise.engine.batch.builder import BatchBuilder
 
-__all__ = ["WorkerPool"]
-
 # Workers end when their socket does; one in a long call of a decoder is killed after this.
 _END_TIMEOUT_S = 0.5
 # Linux; elsewhere the trainer polls its workers every half second.

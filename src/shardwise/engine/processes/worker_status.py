@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from shardwise.engine.processes.decode_progress import RECORD_BYTES, DecodeProgress, Decoding
 from shardwise.engine.processes.shared_memory import anonymous_file, mapped
 
-__all__ = ["WorkerStatus"]
-
 _IDLE, _ABSENT = -1, 0
 
 

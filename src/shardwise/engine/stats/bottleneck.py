@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from shardwise.engine.request import Concurrency
 
-__all__ = ["Bottleneck", "find_bottleneck", "wanted_servers"]
-
 _LOADING = ("read", "demux", "decode", "convert", "transform")
 _DOING = {
     "read": "reading",

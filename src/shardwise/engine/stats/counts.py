@@ -22,8 +22,6 @@ from shardwise.shown import shown
 from shardwise.stages import Stages
 from shardwise.storage import IO_COUNTS
 
-__all__ = ["Counts", "ShardTimes", "StorageCounts"]
-
 _NUM_SLOWEST = 3
 
 

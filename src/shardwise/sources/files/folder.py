@@ -11,8 +11,6 @@ from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 
-__all__ = ["list_folder"]
-
 
 class _Walk:
     """Files of a directory: names, (bytes, modification time in ns), and suffixes.

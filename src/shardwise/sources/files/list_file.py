@@ -23,8 +23,6 @@ from shardwise.shown import base_name, without_query
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
 
-__all__ = ["SUFFIXES", "read_list"]
-
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # Names of the column of paths, unless path= says it.
 _PATH_COLUMNS = ("path", "file_name", "filename", "file")

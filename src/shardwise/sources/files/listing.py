@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from shardwise.columns import Column
 from shardwise.errors import DataError
 
-__all__ = ["Listing", "Names", "field_of", "runs_of"]
-
 # Files a shard, where there are no classes.
 _RUN = 1024
 _KINDS = {

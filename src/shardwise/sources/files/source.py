@@ -31,8 +31,6 @@ from shardwise.storage import (
     require_not_written_since,
 )
 
-__all__ = ["FilesSource"]
-
 
 class FilesSource:
     """Files as samples, by id: a directory with one below it for each class, or a list of files.

@@ -19,8 +19,6 @@ from shardwise.errors import DataError, MissingExtraError
 from shardwise.sources.litdata.tree import Node
 from shardwise.sources.records.source import RecordShard
 
-__all__ = ["FOOTER_BYTES", "MAGIC", "SERIALIZERS", "open_rows"]
-
 MAGIC = b"LDARW01\0"
 FOOTER_BYTES = 12
 # The serialisers of leaves that such chunks may have.

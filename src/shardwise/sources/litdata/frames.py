@@ -17,8 +17,6 @@ from shardwise.errors import DataError
 from shardwise.sources.records.source import RecordShard
 from shardwise.sources.records.unzip import unzip
 
-__all__ = ["MAGIC", "open_frames"]
-
 MAGIC = b"LDFZ01\0\0"
 _PREFIX = struct.Struct("<8sHHIII")
 _FRAME = np.dtype(

@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_json", "loads"]
-
 # Dicts inside dicts. Two frames each: with JSON inside, far from Python's limit of 1,000.
 _MAX_DEPTH = 200
 _JSON, _TEXTS, _INTS, _FLOATS, _BOOLS, _DICT, _ROWS, _TEXT, _INT, _FLOAT, _BOOL, _NONE = range(12)

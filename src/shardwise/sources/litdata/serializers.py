@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from shardwise.sources.litdata import nested
 from shardwise.sources.records.forms import STORED, Form, cut_list, little_endian, raw_picture
 
-__all__ = ["form_of"]
-
 # Encoded media, files, and what only a pickle or a package could read: bytes, for a decoder.
 _STORED = (
     "bytes", "jpeg", "image", "file", "video", "audio", "pdf", "nifti", "mesh", "graph", "tifffile",

@@ -31,8 +31,6 @@ from shardwise.sources.records.source import RecordFields, RecordShard, RecordSo
 from shardwise.sources.records.unzip import unzip
 from shardwise.storage import StorageOptions
 
-__all__ = ["LitDataSource"]
-
 
 @dataclass(frozen=True)
 class _Index:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Node", "fields_of", "parse"]
-
 _DICTS = ("builtins.dict", "collections.OrderedDict")
 _SEQUENCES = ("builtins.list", "builtins.tuple")
 # Deeper trees are damage, or an attack on the stack.

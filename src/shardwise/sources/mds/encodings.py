@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from shardwise.sources.records.forms import STORED, Form, cut_list, little_endian, raw_picture
 
-__all__ = ["form_of"]
-
 _NUMBERS = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32",
     "float64",

@@ -26,8 +26,6 @@ from shardwise.sources.records.source import RecordFields, RecordShard, RecordSo
 from shardwise.sources.records.unzip import unzip
 from shardwise.storage import StorageOptions
 
-__all__ = ["MdsSource"]
-
 
 @dataclass(frozen=True)
 class _Columns:

@@ -14,16 +14,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Layout
 
-__all__ = [
-    "STORED",
-    "BadRowError",
-    "Form",
-    "column_of",
-    "cut_list",
-    "little_endian",
-    "raw_picture",
-]
-
 # Pillow's mode -> dtype and channels.
 _MODES = {
     "L": ("u1", 1), "P": ("u1", 1), "LA": ("u1", 2), "RGB": ("u1", 3), "YCbCr": ("u1", 3),

@@ -12,8 +12,6 @@ from shardwise.arguments import path_text
 from shardwise.errors import DataError
 from shardwise.storage import FilePool, is_local, local_path, read_whole
 
-__all__ = ["beside", "index_urls", "integer", "read_index"]
-
 _NAME = "index.json"
 
 

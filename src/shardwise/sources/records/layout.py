@@ -19,8 +19,6 @@ from shardwise.sources.records.forms import BadRowError
 from shardwise.sources.records.source import RecordFields, RecordShard
 from shardwise.storage import File
 
-__all__ = ["cut_records", "offsets_of", "open_content", "open_file_records"]
-
 _U32 = np.dtype("<u4")
 
 

@@ -32,8 +32,6 @@ from shardwise.storage import (
     require_not_written_since,
 )
 
-__all__ = ["RecordFields", "RecordShard", "RecordSource"]
-
 # Places of 4 million records, or a few unzipped shards.
 _DEFAULT_BYTES = 1 << 30
 # Unzipped shards that a window shuffle reads at a time.

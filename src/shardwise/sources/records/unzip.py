@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError, MissingExtraError
 
-__all__ = ["unzip"]
-
 # The format's name, as an index has it -> Arrow's name of the codec.
 _CODECS = {"zstd": "zstd", "gz": "gzip", "gzip": "gzip", "br": "brotli", "bz2": "bz2"}
 

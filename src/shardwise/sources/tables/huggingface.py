@@ -22,8 +22,6 @@ from shardwise.sources.tables.arrow.convert import convert
 from shardwise.sources.tables.arrow.types import KEY, check_names, field_types, traits_of
 from shardwise.sources.tables.arrow.views import ArrowColumn
 
-__all__ = ["HuggingFaceSource", "is_columnar", "undecoded"]
-
 
 def is_columnar(dataset: Any) -> bool:
     """Whether a `datasets.Dataset` gives its table's columns as they are.

@@ -39,8 +39,6 @@ from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.sources.tar.write.stored import StoredRun, stored_runs
 from shardwise.storage import FilePool, StorageOptions, is_local, local_path, takes_many_ranges
 
-__all__ = ["TarSource"]
-
 
 class TarSource:
     """Samples in tar shards, by id: the WebDataset format.

@@ -17,8 +17,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["crc32c", "crc32c_by_numpy", "masked_crc32c"]
-
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 _MASK = 0xA282EAD8

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KINDS", "parse_example"]
-
 # By the number of the list in a Feature.
 KINDS = {1: "bytes", 2: "float32", 3: "int64"}
 

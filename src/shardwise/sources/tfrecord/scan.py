@@ -21,8 +21,6 @@ from shardwise.sources.tfrecord.crc32c import masked_crc32c
 from shardwise.storage import File, FileStat, atomic_write, is_local, local_path
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
-__all__ = ["FRAME_BYTES", "find_records"]
-
 # Before the data of a record, and in all.
 _HEAD_BYTES, FRAME_BYTES = 12, 16
 _MAGIC = b"swtfi01\n"

@@ -28,8 +28,6 @@ from shardwise.sources.tfrecord.example import KINDS, parse_example
 from shardwise.sources.tfrecord.scan import find_records
 from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path
 
-__all__ = ["TfRecordSource"]
-
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
 _THREADS = 16

@@ -21,8 +21,6 @@ from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import EpochReads
 from shardwise.sources.tokens.source import TokenSource
 
-__all__ = ["JoinedDocuments"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Joined:

@@ -21,8 +21,6 @@ from shardwise.errors import DataError
 from shardwise.sources.tokens.token_file import TokenFile, tokens_between
 from shardwise.storage import StorageOptions, open_file
 
-__all__ = ["open_litdata"]
-
 # Numbers of dtypes of integers: torch's, and those of numpy's.
 _DTYPES = {
     "no_header_tensor": {11: "u1", 12: "i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4",

@@ -21,8 +21,6 @@ from shardwise.errors import DataError, MissingShardError, StorageError
 from shardwise.sources.tokens.token_file import TokenFile
 from shardwise.storage import FileStat, StorageOptions, open_file
 
-__all__ = ["index_url", "open_megatron"]
-
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}

@@ -19,8 +19,6 @@ from shardwise.sources.tokens.raw import open_npy, open_raw
 from shardwise.sources.tokens.token_file import TokenFile
 from shardwise.storage import StorageOptions, expand, is_local, local_path, open_file
 
-__all__ = ["expand_tokens", "open_token_files"]
-
 _SUFFIXES = (".bin", ".npy")
 _LITDATA = "index.json"
 # Opening a file waits for a store or a network file system.

@@ -18,8 +18,6 @@ from shardwise.errors import DataError
 from shardwise.sources.tokens.token_file import TokenFile, tokens_between
 from shardwise.storage import FileStat, StorageOptions, open_file
 
-__all__ = ["open_npy", "open_raw"]
-
 _LLMC_BYTES = 1024
 _LLMC_DTYPES = {20240520: "<u2", 20240801: "<u4"}
 _NPY_MAGIC = b"\x93NUMPY"

@@ -25,8 +25,6 @@ from shardwise.storage import (
     read_files,
 )
 
-__all__ = ["TokenReader"]
-
 
 class TokenReader:
     """The tokens of some files; used by any thread and after a fork, pickles without maps.

@@ -20,8 +20,6 @@ from shardwise.sources.tokens.read import TokenReader
 from shardwise.sources.tokens.token_file import TokenFile, checked_dtype
 from shardwise.storage import StorageOptions
 
-__all__ = ["TokenBlocks", "TokenSource"]
-
 
 class TokenSource:
     """What the two ways to cut tokens into samples share: files, fields and traits.

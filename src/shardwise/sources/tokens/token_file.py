@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.storage import FileStat
 
-__all__ = ["TokenFile", "checked_dtype", "tokens_between"]
-
 
 @dataclass(frozen=True)
 class TokenFile:

@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["identity_of"]
-
 # Samples are read twice, and up to 8 times within 0.1 s: a random flip may agree by chance.
 _MAX_READS, _READING_S = 8, 0.1
 # Of large values 64 KiB at both ends are hashed, of floats 16 by two digits: processors differ in

@@ -19,8 +19,6 @@ from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.wrap.identity import identity_of
 
-__all__ = ["WrapSource"]
-
 
 def _kind_of(dataset: Any) -> str:
     return f"wrap {identity_of(dataset)}"

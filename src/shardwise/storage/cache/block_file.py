@@ -21,26 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = [
-    "BLOCK_NAME",
-    "CHUNK_BYTES",
-    "BlockInfo",
-    "BlockLock",
-    "LockDenied",
-    "block_name",
-    "chunk_digests",
-    "digest",
-    "holds_bytes",
-    "make_part",
-    "parse_trailer",
-    "require_space",
-    "space_of",
-    "trailer",
-    "trailer_bytes",
-    "version_id",
-    "write_at",
-]
-
 CHUNK_BYTES = 64 << 10
 BLOCK_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}\.block")
 

@@ -12,8 +12,6 @@ import time
 from shardwise.shown import shown
 from shardwise.storage.requests.counts import IO_COUNTS
 
-__all__ = ["Bypass"]
-
 _logger = logging.getLogger("shardwise")
 
 # After the disk refused a write, write nothing for 30 s.

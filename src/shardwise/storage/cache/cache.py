@@ -39,8 +39,6 @@ from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["FOLDER", "Cache"]
-
 FOLDER = "shardwise-cache-v1"
 
 _logger = logging.getLogger("shardwise")

@@ -28,17 +28,6 @@ from typing import NamedTuple
 
 from shardwise.storage.cache.block_file import BLOCK_NAME, space_of
 
-__all__ = [
-    "PART_NAME",
-    "CacheEntry",
-    "Eviction",
-    "Usage",
-    "UsageFile",
-    "remove_block",
-    "scan",
-    "sweep_parts",
-]
-
 _MAGIC = b"swledgr1"
 # Magic, mark, bytes on disk, hits, misses, evictions, damaged, limit, boot id.
 _FORM = struct.Struct("<8sqqqqqqq36s")

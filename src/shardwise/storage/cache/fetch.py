@@ -29,8 +29,6 @@ from shardwise.storage.protocol import File, ReadRequest
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["MissingBlock", "fetch_blocks", "fetch_or_wait", "read_direct", "stream_blocks"]
-
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20
 # How often a block may be evicted between its publication and the read.

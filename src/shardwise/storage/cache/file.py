@@ -21,8 +21,6 @@ from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["CachedFile", "cache_of"]
-
 
 def cache_of(settings: CacheSettings) -> Cache:
     """The cache of some settings: one object for all files that are read with these settings."""

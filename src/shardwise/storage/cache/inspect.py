@@ -22,8 +22,6 @@ from shardwise.storage.cache.eviction import (
 )
 from shardwise.storage.cache.open_block import OpenBlock
 
-__all__ = ["CacheContents", "Cleaned", "KeptFile", "clean", "has_cache", "inspect"]
-
 
 @dataclass
 class KeptFile:

@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from shardwise.storage.cache.block_file import CHUNK_BYTES, BlockInfo, digest, parse_trailer
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["OpenBlock", "Outcome"]
-
 # Uses within 10 ms count as one: eviction needs no order within a burst.
 _TOUCH_NS = 10_000_000
 _LOCK_TRIES = 50

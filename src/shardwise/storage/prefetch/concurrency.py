@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["MIN_REQUEST_BYTES", "AdaptiveConcurrency", "PrefetchTarget"]
-
 # 8 to 64 MiB a request, shorter with more concurrency.
 MIN_REQUEST_BYTES, _MAX_REQUEST_BYTES = 8 << 20, 64 << 20
 

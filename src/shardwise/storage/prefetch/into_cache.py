@@ -12,8 +12,6 @@ from shardwise.storage.prefetch.concurrency import AdaptiveConcurrency
 from shardwise.storage.prefetch.sequential import FileState, Readable, SequentialPrefetch
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["CacheReadAhead", "FetchBlocks"]
-
 # Fetches blocks by one request and calls a function for each that is whole, with its bytes and the
 # seconds to the reply's first byte. Blocks; whether nothing kept it from going on.
 FetchBlocks = Callable[[Sequence[int], Callable[[int, float], None]], bool]

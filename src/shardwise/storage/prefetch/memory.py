@@ -17,8 +17,6 @@ from shardwise.errors import StorageError
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
 
-__all__ = ["Block", "BlockMemory", "Fetch", "Key"]
-
 # A file's name and the number of a block in it.
 Key = tuple[str, int]
 # Reads the bytes between two offsets of a file, and passes them on in order as they arrive.

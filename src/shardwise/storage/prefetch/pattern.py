@@ -12,8 +12,6 @@ from typing import Literal
 
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["Pattern", "Reading"]
-
 Reading = Literal["random", "sequential", "window"]
 
 _CALLS = 8

@@ -17,8 +17,6 @@ from shardwise.storage.prefetch.sequential import FileState, Readable, Sequentia
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
 
-__all__ = ["BLOCK_BYTES", "WINDOW_BLOCK_BYTES", "ReadAhead"]
-
 # In sequence, one request fetches many blocks; in a window, each block is a request.
 BLOCK_BYTES = 4 << 20
 WINDOW_BLOCK_BYTES = 8 << 20

@@ -17,8 +17,6 @@ from shardwise.storage.prefetch.concurrency import AdaptiveConcurrency
 from shardwise.storage.prefetch.pattern import Pattern, Reading
 from shardwise.storage.requests.ranges import ByteRange
 
-__all__ = ["FileState", "Readable", "SequentialPrefetch"]
-
 F = TypeVar("F")
 
 # Within 4 MiB of its ends, or a quarter of it, a file counts as begun or as read.

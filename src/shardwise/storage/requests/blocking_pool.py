@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 
 from shardwise.storage.requests.failures import AttemptError
 
-__all__ = ["BlockingPool", "in_thread"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 

@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from shardwise.storage.protocol import FileStat
 
-__all__ = ["BatchClient", "Client", "ObjectRange", "Reply", "StreamsByGet"]
-
 # A client without streams is asked for pieces of 8 MiB at least.
 _MIN_PIECE_BYTES = 8 << 20
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["IO_COUNTS", "IoCounts"]
-
 _NAMES = (
     "requests",
     "bytes",

@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 
 from shardwise.errors import StorageError
 
-__all__ = ["ObstoreCalls", "Runtime", "gather_or_cancel", "give_up_reads", "is_cut_off", "runtime"]
-
 T = TypeVar("T")
 
 # At the interpreter's exit, cancelled requests have 5 s to leave obstore.

@@ -12,20 +12,6 @@ from typing import Literal
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.shown import shown_in
 
-__all__ = [
-    "CERTIFICATE",
-    "NO_RANGES",
-    "AttemptError",
-    "Kind",
-    "empty_file",
-    "from_obstore",
-    "kind_of_status",
-    "library_error",
-    "no_answer",
-    "s3_error_texts",
-    "short_reply",
-]
-
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b ?([A-Za-z ]*)")

@@ -15,8 +15,6 @@ from typing import Self, TypeVar
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 
-__all__ = ["VERY_LATE_S", "LatencyTracker", "StallTimer", "hedged"]
-
 _KEPT = 256
 # Before 20 replies of a size class were measured, a request is late after 0.5 s.
 _MIN_SAMPLES = 20

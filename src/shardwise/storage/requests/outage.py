@@ -12,8 +12,6 @@ import time
 
 from shardwise.storage.requests.counts import IO_COUNTS
 
-__all__ = ["Outage", "outages"]
-
 _log = logging.getLogger("shardwise")
 
 # Shorter outages, which the next attempt repairs, are not worth a warning.

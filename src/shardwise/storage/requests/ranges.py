@@ -10,17 +10,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "ByteRange",
-    "RangeRequest",
-    "ReceivedBytes",
-    "byte_ranges",
-    "coalesce",
-    "copy_received",
-    "payloads_of",
-    "received_for",
-]
-
 
 class ByteRange(NamedTuple):
     """Bytes [start, stop) of a file, which belong at `begin` in the reader's buffer."""

@@ -23,8 +23,6 @@ from shardwise.storage.requests.failures import AttemptError, library_error
 from shardwise.storage.requests.hedge import VERY_LATE_S, LatencyTracker, StallTimer, hedged
 from shardwise.storage.requests.outage import Outage
 
-__all__ = ["RetryingClient"]
-
 T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05

@@ -32,8 +32,6 @@ from shardwise.storage.stores.obstore_client import (
 )
 from shardwise.storage.stores.web import Web, WebClient, put_file
 
-__all__ = ["AisClient"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("shardwise")

@@ -22,8 +22,6 @@ from shardwise.storage.stores.setting_checks import check_settings
 from shardwise.storage.stores.web import Web, WebClient
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["StoreLocation", "location_of", "open_client", "url_of"]
-
 # Schemes of URLs, and the families of stores that serve them.
 _FAMILIES = {
     "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",

@@ -19,16 +19,6 @@ from typing import Any
 from shardwise.errors import StorageError
 from shardwise.storage.stores.setting_checks import fault_of
 
-__all__ = [
-    "ais_endpoint_and_token",
-    "aws_profile",
-    "certificates",
-    "check_environment",
-    "environment_digest",
-    "hub_endpoint_and_token",
-    "named_endpoint",
-]
-
 # With any of these, obstore finds the rest by itself.
 _AWS_KEYS = (
     "AWS_ACCESS_KEY_ID",

@@ -16,8 +16,6 @@ from weakref import WeakValueDictionary
 
 from shardwise.errors import StorageError
 
-__all__ = ["Credentials", "export_credentials", "import_credentials"]
-
 
 class Credentials:
     """Settings of a store, secret ones among them, by the names that obstore gives them.

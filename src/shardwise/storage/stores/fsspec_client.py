@@ -22,8 +22,6 @@ from shardwise.storage.requests.blocking_pool import BlockingPool
 from shardwise.storage.requests.client import Reply, StreamsByGet
 from shardwise.storage.requests.failures import AttemptError, no_answer
 
-__all__ = ["FsspecClient", "require_scheme"]
-
 T = TypeVar("T")
 
 # A file's version is asked for again after 2 s.

@@ -19,8 +19,6 @@ from urllib.parse import quote, urlsplit
 from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.failures import AttemptError, kind_of_status
 
-__all__ = ["Connections", "get_batch"]
-
 _BLOCK = 512
 _NAME_BYTES = 100
 _REDIRECTS = (301, 302, 307, 308)

@@ -19,8 +19,6 @@ from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.obstore_client import ObstoreClient, redirects_are_followed
 from shardwise.storage.stores.web import Web, WebClient, json_page
 
-__all__ = ["HubClient", "HubListing", "HubWebClient", "hub_key", "hub_url"]
-
 _URL = re.compile(
     r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)"
     r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?/(?P<path>.*)",

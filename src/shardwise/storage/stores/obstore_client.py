@@ -29,8 +29,6 @@ from shardwise.storage.requests.failures import (
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-__all__ = ["ObstoreClient", "client_options", "redirects_are_followed"]
-
 _BARE = frozenset("[]{}|\\^`")
 _CONNECT_S = 5.0
 _LIST_CHUNK = 1000

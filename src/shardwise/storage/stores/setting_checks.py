@@ -12,8 +12,6 @@ from typing import Any
 
 from shardwise.errors import StorageError
 
-__all__ = ["check_settings", "fault_of"]
-
 # Documents of several lines.
 _TEXTS = ("certificate", "service_account", "private_key")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -11,8 +11,6 @@ from shardwise.storage.requests.retry import RetryingClient
 from shardwise.storage.stores.connect import StoreLocation, open_client
 from shardwise.storage.stores.credential_discovery import environment_digest
 
-__all__ = ["shared_client"]
-
 
 def shared_client(
     location: StoreLocation, options: StorageOptions, process: Runtime

@@ -17,8 +17,6 @@ from shardwise.storage.requests.event_loop import runtime
 from shardwise.storage.stores.connect import location_of
 from shardwise.storage.stores.shared_client import shared_client
 
-__all__ = ["remove", "upload"]
-
 # A store joins the parts of a large object before it answers.
 _MIN_ATTEMPT_S = 60.0
 _MIN_REQUEST_S = 300.0

@@ -37,8 +37,6 @@ from shardwise.storage.requests.failures import (
     short_reply,
 )
 
-__all__ = ["Web", "WebClient", "json_page", "put_file"]
-
 _MAX_JSON_BYTES = 256 << 20
 _MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")

@@ -35,8 +35,6 @@ from shardwise.sources.tables.arrow.convert import convert
 from shardwise.sources.tables.arrow.types import no_values
 from shardwise.sources.tables.arrow.views import ArrowColumn, Bytes, Numbers, RowError
 
-__all__ = ["Parts", "ScatteredBytes", "empty_columns", "gather", "gather_buffers", "leaf"]
-
 
 def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     """The column of a field, inside of structs too: null where any struct around it is.

@@ -21,8 +21,6 @@ from shardwise.sources.tables.arrow.views import (
     Text,
 )
 
-__all__ = ["convert"]
-
 
 def convert(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
     """Make a column of an Arrow array. Copies only where several chunks have to become one.

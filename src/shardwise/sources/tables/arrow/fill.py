@@ -15,8 +15,6 @@ import pyarrow as pa
 from shardwise.columns import BytesColumn, Column
 from shardwise.sources.tables.arrow.types import is_bytes, is_text, layouts, plain_type
 
-__all__ = ["fill_nulls", "fills_of"]
-
 
 def fills_of(fill: Any, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
     """The value that stands for a null, a field.

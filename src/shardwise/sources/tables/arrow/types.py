@@ -13,21 +13,6 @@ from shardwise.errors import DataError
 from shardwise.plan import WindowShape
 from shardwise.sources.protocol import SourceTraits
 
-__all__ = [
-    "KEY",
-    "check_names",
-    "expand_names",
-    "field_types",
-    "is_bytes",
-    "is_text",
-    "layouts",
-    "no_values",
-    "number_dtype",
-    "plain_type",
-    "refuse_reserved",
-    "traits_of",
-]
-
 # The column that has the samples' keys, where there is one; and names that a batch needs itself.
 KEY = "__key__"
 _RESERVED = ("__index__", "__valid__")

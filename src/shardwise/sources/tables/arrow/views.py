@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, values_of
 
-__all__ = [
-    "Bytes",
-    "DictionaryColumn",
-    "ArrowColumn",
-    "Lists",
-    "Numbers",
-    "Objects",
-    "RowError",
-    "Rows",
-    "Text",
-]
-
 Rows = NDArray[np.int64] | slice
 
 

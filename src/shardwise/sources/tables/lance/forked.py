@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["ForkedTable", "main"]
-
 _PROGRAM = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])

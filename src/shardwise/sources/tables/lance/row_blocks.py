@@ -25,8 +25,6 @@ from shardwise.sources.tables.arrow.columns import gather, leaf
 from shardwise.sources.tables.arrow.convert import convert
 from shardwise.sources.tables.arrow.views import ArrowColumn
 
-__all__ = ["BatchRows", "BlockCache", "RowBatch"]
-
 # Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
 _ROW_BYTES = 16
 

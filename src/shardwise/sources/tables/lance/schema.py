@@ -13,8 +13,6 @@ from shardwise.sources.tables.arrow.types import KEY, field_types, refuse_reserv
 if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["TableSchema"]
-
 # What Lance knows of a row beside its columns.
 _ROW_FIELDS = (pa.field("_rowid", pa.uint64()), pa.field("_rowaddr", pa.uint64()))
 # A lane's window is a run of rows, which Lance reads at once; 128 lanes mix a batch well.

@@ -18,8 +18,6 @@ from shardwise.sources.manifest import Manifest, Shard
 if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import Description
 
-__all__ = ["RowSelection"]
-
 
 class RowSelection:
     """The samples of a version of a table: fragments are shards, empty ones among them.

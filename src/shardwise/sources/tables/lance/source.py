@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from shardwise.sources.tables.lance.schema import TableSchema
     from shardwise.sources.tables.lance.table import LanceTable
 
-__all__ = ["LanceSource"]
-
 
 class LanceSource:
     """Rows of a version of a Lance table; `shardwise.lance` says what the arguments are.

@@ -27,8 +27,6 @@ except ImportError as error:
         "Lance tables need pylance, which is not there", extra="lance"
     ) from error
 
-__all__ = ["Description", "LanceTable", "is_usable_here"]
-
 # The process in which Lance was loaded by this module: its threads live here and nowhere else.
 _HOME_PID = os.getpid()
 _BLOB_METADATA = b"lance-encoding:blob"

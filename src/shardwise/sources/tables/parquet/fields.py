@@ -23,8 +23,6 @@ from shardwise.sources.tables.arrow.types import (
 )
 from shardwise.sources.tables.parquet.parquet_file import FileInfo
 
-__all__ = ["ColumnOptions", "TableFields", "cast_column", "fields_of"]
-
 
 @dataclass(frozen=True)
 class ColumnOptions:

@@ -27,8 +27,6 @@ from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tables.arrow.types import field_types
 from shardwise.storage import File, FileStat, require_same
 
-__all__ = ["FileInfo", "ParquetFile", "check_version"]
-
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 # The first read at the end of a file; longer footers take a second one.
 _TAIL_BYTES = 64 << 10

@@ -35,8 +35,6 @@ from shardwise.sources.tables.parquet.tables import (
 from shardwise.sources.tables.parquet.urls import find_tables
 from shardwise.storage import FilePool, StorageOptions
 
-__all__ = ["ParquetSource"]
-
 # Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
 _ROW_BYTES = 16
 # Open files with their footers, a process.

@@ -28,8 +28,6 @@ from shardwise.sources.tables.parquet.parquet_file import FileInfo, ParquetFile,
 from shardwise.sources.tables.parquet.urls import Partition, partitions_of
 from shardwise.storage import File, FilePool, FileStat, local_path
 
-__all__ = ["ArrowFile", "TableFile", "Tables", "open_table", "open_tables"]
-
 _MAGIC = b"ARROW1"
 
 

@@ -25,8 +25,6 @@ from shardwise.errors import DataError, MissingShardError
 from shardwise.shown import base_name, without_query
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 
-__all__ = ["Partition", "SUFFIXES", "find_tables", "partitions_of"]
-
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow")
 # The hub's names: train-00000-of-00002.parquet, with a hash behind it at times.
 _SPLIT = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?\.\w+")

@@ -13,8 +13,6 @@ from shardwise.sources.tar.index.shard_version import unfinished
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import split_names
 
-__all__ = ["Oddities", "Problem", "problem_of"]
-
 
 @dataclass(frozen=True)
 class Problem:

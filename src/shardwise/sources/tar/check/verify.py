@@ -23,8 +23,6 @@ from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import changed
 from shardwise.storage import StorageOptions, is_local
 
-__all__ = ["ShardReport", "examine_shard", "verify_shard"]
-
 
 @dataclasses.dataclass
 class ShardReport:

@@ -33,8 +33,6 @@ from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, FileStat, StorageOptions, described, is_local
 
-__all__ = ["BuildResult", "build_index", "build_indexes", "index_for", "index_of", "with_digests"]
-
 _logger = logging.getLogger("shardwise")
 
 # Below 1 GiB of shards, starting processes costs more than they save.

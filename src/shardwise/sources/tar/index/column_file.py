@@ -18,19 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FIRST_BYTES",
-    "ColumnFileError",
-    "as_metadata",
-    "decode_columns",
-    "encode_columns",
-    "map_file",
-    "parse_header",
-    "read_start",
-    "shrink",
-    "spread",
-]
-
 # Most headers are shorter, and so take one read.
 FIRST_BYTES = 4096
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.storage import File
 
-__all__ = ["payload_digests"]
-
 # Fills a buffer with the bytes from an offset on.
 _ReadInto = Callable[[int, memoryview], None]
 # Samples whose payloads are sorted by offset together.

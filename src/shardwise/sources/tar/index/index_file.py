@@ -30,8 +30,6 @@ from shardwise.sources.tar.index.column_file import (
 )
 from shardwise.storage import FileStat
 
-__all__ = ["IndexHeader", "decode", "encode", "map_columns", "read_header"]
-
 _FORMAT = "shardwise-index"
 _VERSION = "1"
 

@@ -32,8 +32,6 @@ from shardwise.storage import (
 from shardwise.storage.stores.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
 
-__all__ = ["IndexStore", "SavedIndex", "open_uncached", "read_index"]
-
 _logger = logging.getLogger("shardwise")
 
 

@@ -43,8 +43,6 @@ from shardwise.storage import (
 )
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
-__all__ = ["ListedShards", "is_manifest_file", "manifest_files"]
-
 _logger = logging.getLogger("shardwise")
 
 

@@ -18,8 +18,6 @@ from shardwise.shown import shown
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 from shardwise.storage.braces import expand_braces
 
-__all__ = ["expand_shards"]
-
 _SUFFIX = ".swi"
 
 

@@ -35,8 +35,6 @@ from shardwise.sources.tar.index.column_file import (
 )
 from shardwise.storage import FileStat
 
-__all__ = ["ManifestFile", "ManifestHeader", "decode", "encode", "tag_of", "tag_says_etag"]
-
 _FORMAT = "shardwise-manifest"
 _VERSION = "1"
 

@@ -26,8 +26,6 @@ from shardwise.sources.tar.index.shard_lists import place_of
 from shardwise.storage import FileStat, StorageOptions, is_local, local_path
 from shardwise.storage.write import write_whole
 
-__all__ = ["ManifestBuilder", "manifest_path", "merge_indexes", "require_manifest_name"]
-
 _logger = logging.getLogger("shardwise")
 
 

@@ -28,8 +28,6 @@ from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import FileStat, is_local
 
-__all__ = ["REMOTE_THREADS", "OpenedShards", "open_shards"]
-
 _logger = logging.getLogger("shardwise")
 
 # Threads that open shards: a network file system waits more than it computes.

@@ -27,9 +27,6 @@ from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
 from shardwise.storage.user_dirs import name_beside
 
-__all__ = ["Keys", "ShardIndex", "index_path", "missing_mark"]
-
-
 # What gives the offset and the size of a row, and the size that marks a missing field.
 _Scalars: TypeAlias = tuple[Callable[[int], int], Callable[[int], int], int]
 _ABSENT: _Scalars = (lambda _: 0, lambda _: -1, -1)

@@ -18,8 +18,6 @@ from shardwise.sources.tar.index.opened_shards import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
 from shardwise.storage import is_local
 
-__all__ = ["Item", "ShardPart", "example_names", "named_items", "names_of"]
-
 # Shards of one origin, opened one by one or listed by a manifest file.
 ShardPart: TypeAlias = OpenedShards | ListedShards
 # Names of shards that are to be opened, or shards that are known.

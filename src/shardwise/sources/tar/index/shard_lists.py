@@ -28,8 +28,6 @@ from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions, is_local, local_path, read_whole
 from shardwise.storage.urls import scheme_of
 
-__all__ = ["ListedShard", "check_counts", "is_shard_list", "place_of", "read_shard_list"]
-
 _WIDS_KIND = "wids-shard-index-v1"
 _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
 

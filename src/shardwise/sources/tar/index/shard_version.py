@@ -27,8 +27,6 @@ from shardwise.sources.tar.scan.names import split_names
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, FileStat, described, is_local
 
-__all__ = ["changed", "fits", "has_headers_of", "require_end", "unfinished"]
-
 
 def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
     """Whether an index says that it was made from this version of its shard.

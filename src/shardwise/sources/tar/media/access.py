@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from shardwise.sources.tar.index.index_store import IndexStore
     from shardwise.sources.tar.read.shards import ShardSet
 
-__all__ = ["TarMedia"]
-
 # Sidecars that are kept in memory, and coded frames of parsed indexes, at 50 bytes each.
 _MAX_SIDECARS, _MAX_FRAMES = 64, 1_000_000
 

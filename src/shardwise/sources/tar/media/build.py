@@ -25,18 +25,6 @@ from shardwise.storage import StorageOptions
 from shardwise.storage.protocol import File
 from shardwise.storage.write import write_whole
 
-__all__ = [
-    "build_sidecar",
-    "fresh_index",
-    "media_block",
-    "media_fields",
-    "media_payloads",
-    "open_sidecar",
-    "publish_sidecar",
-    "require_media_field",
-    "sample_blocks",
-]
-
 _EXTENSIONS = frozenset([
     "mp4", "m4v", "mov", "mkv", "webm", "avi", "ts", "m2ts", "mpg", "mpeg",
     "mp3", "m4a", "aac", "ogg", "oga", "opus", "mka",

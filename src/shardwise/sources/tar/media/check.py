@@ -22,8 +22,6 @@ from shardwise.sources.tar.media.build import (
 )
 from shardwise.sources.tar.media.sidecar import MediaSidecar
 
-__all__ = ["check_media", "media_problems"]
-
 _SECONDS_AT_ONCE = 10
 
 

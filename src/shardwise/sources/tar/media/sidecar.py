@@ -27,8 +27,6 @@ from shardwise.errors import DataError
 from shardwise.media_files.index_format import index_from_bytes
 from shardwise.media_files.media_index import MediaIndex
 
-__all__ = ["MediaSidecar", "SidecarHeader", "bad_block", "encode_sidecar", "sidecar_path"]
-
 _MAGIC = b"shardwise-media\1"
 _FIXED = len(_MAGIC) + 8
 _MAX_HEADER_BYTES = 1 << 20

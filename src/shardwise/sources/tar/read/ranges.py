@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from shardwise.storage import UrlRanges
 
-__all__ = ["GAP_BYTES", "ReadPlan", "plan_reads"]
-
 # Reading 16 KiB that are not needed costs about as much as another read call.
 GAP_BYTES = 16 << 10
 

@@ -21,8 +21,6 @@ from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.storage import File, FilePool, is_local, read_files, read_payloads
 
-__all__ = ["Reader", "ReusedBuffer"]
-
 # Above 16 MiB reads are rare, and each gets memory of its own.
 _MAX_BYTES = 16 << 20
 _MIN_BYTES = 64 << 10

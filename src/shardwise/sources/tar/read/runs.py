@@ -16,8 +16,6 @@ from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.read.ranges import GAP_BYTES
 from shardwise.sources.tar.read.reader import Reader
 
-__all__ = ["read_run"]
-
 # A piece stays in the processor's L2 cache between being read and being cut.
 _PIECE_BYTES = 512 << 10
 # Rows that are located at a time: 64 KiB of numbers a field.

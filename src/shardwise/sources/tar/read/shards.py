@@ -24,8 +24,6 @@ from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import FileStat, described, max_open_files
 
-__all__ = ["OffsetTable", "ShardSet"]
-
 # 64 MiB a process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 64

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from shardwise.storage import File
 
-__all__ = ["ByteSource", "FileBytes", "Readable", "StreamBytes"]
-
 
 class FileBytes:
     """The bytes of a file by offset, asked for in ascending order; read without prefetch.

@@ -9,8 +9,6 @@ from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.storage import is_local
 
-__all__ = ["refuse_compressed", "refuse_compressed_start"]
-
 # By the program that unpacks: its endings.
 _SUFFIXES = {
     "gzip": (".gz", ".tgz"),

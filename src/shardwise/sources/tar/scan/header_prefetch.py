@@ -27,8 +27,6 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.storage import File
 
-__all__ = ["HeaderPrefetch"]
-
 # Bytes read at a header's place: with it the small members that follow and their headers.
 _FIRST_WINDOW = 2048
 _MAX_WINDOW = 4096

@@ -12,26 +12,6 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BLOCK",
-    "EXTENDED",
-    "IS_EXTENDED",
-    "IS_PAX",
-    "KIND",
-    "PAX",
-    "WITHOUT_PAYLOAD",
-    "checksums_hold",
-    "has_magic",
-    "links",
-    "parse_number",
-    "parse_pax",
-    "parse_sizes",
-    "read_name",
-    "round_up",
-    "stored_names",
-    "walk",
-]
-
 BLOCK = 512
 
 # The fields of a header.

@@ -27,8 +27,6 @@ from shardwise.sources.tar.scan.headers import (
 from shardwise.sources.tar.scan.names import MAX_NAME
 from shardwise.sources.tar.scan.walk import HeaderRun, HeaderScan, shown
 
-__all__ = ["Members", "scan_members"]
-
 _REGULAR = b"0\0" + b"7"
 _IS_REGULAR = np.isin(np.arange(256), list(_REGULAR))
 _WHAT = {b"5"[0]: "directory", b"1"[0]: "link", b"2"[0]: "link"}

@@ -17,8 +17,6 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_FIELDS", "MAX_NAME", "Fields", "split_names"]
-
 _METADATA = re.compile(rb"(^|/)__[^/]*__($|/)")
 # More distinct fields than this in one shard mean that keys hold dots.
 MAX_FIELDS = 1024

@@ -21,8 +21,6 @@ from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import Fields, split_names
 
-__all__ = ["SampleTable"]
-
 # Above 50 million empty cells of samples x fields, the names are a mistake, and no data set's.
 _MAX_EMPTY_CELLS = 50_000_000
 

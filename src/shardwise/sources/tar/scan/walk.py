@@ -36,8 +36,6 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.storage import File
 
-__all__ = ["HeaderRun", "HeaderScan", "Scan", "shown"]
-
 # Bytes that are read at a time behind the last member.
 _END_READ_BYTES = 1 << 20
 # Headers read one by one before the first block is tried again.

@@ -9,8 +9,6 @@ from shardwise.sources.tar.write.stored import StoredRun
 from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import StorageOptions
 
-__all__ = ["CopyingWriter", "Encoded"]
-
 # A key, the members of an encoded sample, and what the sidecar says of them.
 Encoded = tuple[str, list[tuple[str, bytes]], dict[str, bytes] | None]
 

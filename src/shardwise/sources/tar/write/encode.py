@@ -18,8 +18,6 @@ import numpy as np
 from shardwise.sources.tar.scan.names import MAX_NAME
 from shardwise.sources.tar.write.pixels import PICTURES, encode_picture, is_picture
 
-__all__ = ["encode_sample"]
-
 _BOOKKEEPING = re.compile(r"__.*__", re.DOTALL)
 
 

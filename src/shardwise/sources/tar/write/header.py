@@ -10,8 +10,6 @@ import tarfile
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_NAME", "MAX_SIZE", "header", "headers"]
-
 # Longer names and larger payloads do not fit into the plain fields of a header.
 MAX_NAME, MAX_SIZE = 100, 8**11 - 1
 # A header of no name and no bytes is all that does not differ between usual headers.

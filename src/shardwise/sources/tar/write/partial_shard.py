@@ -23,8 +23,6 @@ from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.stores.upload import upload
 
-__all__ = ["END", "Member", "PartialShard", "refuse_existing"]
-
 # A member's name, where its payload begins, and the payload's bytes.
 Member: TypeAlias = tuple[bytes, int, int]
 # Members that are indexed at a time: as many as a scan meets in 1 MiB, at most.

@@ -10,8 +10,6 @@ import numpy as np
 
 from shardwise.pillow_import import import_pillow
 
-__all__ = ["PICTURES", "encode_picture", "is_picture"]
-
 # Extension -> Pillow's format, and its options. 95 is where JPEG's loss stops being seen; encode
 # the picture yourself, and give bytes, for another quality.
 PICTURES: dict[str, tuple[str, dict[str, Any]]] = {

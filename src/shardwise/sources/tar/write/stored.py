@@ -22,8 +22,6 @@ from shardwise.sources.tar.write.header import MAX_NAME, MAX_SIZE, headers
 from shardwise.sources.tar.write.partial_shard import Member
 from shardwise.storage import File
 
-__all__ = ["StoredRun", "stored_runs"]
-
 # 4 MiB cost as little a byte as 1 MiB, which stays in the second cache, and a quarter of the calls.
 _PIECE_BYTES = 1 << 22
 # Numbers that are located at a time, rows times fields: 512 KiB.

@@ -34,8 +34,6 @@ from shardwise.sources.tar.write.partial_shard import (
 from shardwise.storage import StorageOptions, is_local, local_path
 from shardwise.storage.atomic import sweep
 
-__all__ = ["TarWriter"]
-
 
 class TarWriter:
     """Writes samples into tar shards, with an index beside each.
