@@ -12,15 +12,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import psutil
 
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.serving.link import Links
 from shardwise.serving.service import RayService
 from shardwise.testing import assert_batches_equal, check_executor
 
@@ -150,7 +152,26 @@ def everything(folder: str) -> dict[str, Any]:
 
 
 def scaled(servers: RayService) -> None:
-    """A server is added, one is removed, and all are, for a while."""
+    """A server is added, two are removed, and all are, for a while; the client is told late."""
+    set_servers = Links.set_servers
+    were_there: list[bool] = []
+
+    def told_late(links: Links, addresses: Sequence[str], token: bytes | None) -> None:
+        time.sleep(0.5)
+        servers = links.dispatcher.servers
+        if len(addresses) < len(servers):  # and not one more start of a server that was killed
+            gone = [each for each in servers if each.address not in addresses]
+            were_there.extend(each.is_live for each in gone)
+        set_servers(links, addresses, token)
+
+    with patch.object(Links, "set_servers", told_late):
+        scale_up_and_down(servers)
+    # One that ends before its clients leave it is one that died, and its batches may be to blame.
+    assert len(were_there) >= 3, were_there
+    assert all(were_there), were_there
+
+
+def scale_up_and_down(servers: RayService) -> None:
     log: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]

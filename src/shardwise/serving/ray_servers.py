@@ -9,8 +9,9 @@ ends them all with that process, however it ends.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ DEFAULT_OPTIONS: Mapping[str, Any] = {
     "max_restarts": -1,
     "scheduling_strategy": "SPREAD",
 }
+# Clients leave a server within a round trip of being told; a stopped or lost one must not keep it.
+_LEAVE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class BatchServerActor:
     def ready(self) -> None:
         """Return once it was made; Ray raises what its making raised."""
 
+    def left(self) -> None:
+        """Return once no client is connected."""
+        while not self._server.idle_s:
+            time.sleep(0.02)
+
 
 class ServerRegistry:
     """Starts the servers, and knows their addresses; an actor with one thread, by asyncio.
@@ -83,7 +91,7 @@ class ServerRegistry:
         self._actors: dict[int, Any] = {}
         self._addresses: dict[int, str] = {}
         self._troubles: dict[int, str] = {}
-        self._watches: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._count = count
         # Another registry of this name has other stamps.
         self._name = uuid.uuid4().hex
@@ -136,17 +144,32 @@ class ServerRegistry:
         for number in range(len(self._actors), self._count):
             actor = kind.remote(registry, number, self._token, num_threads)
             self._actors[number] = actor
-            watch = asyncio.create_task(self._watch(number, actor))
-            self._watches.add(watch)
-            watch.add_done_callback(self._watches.discard)
-        ended = [self._actors.pop(number) for number in range(self._count, len(self._actors))]
-        for number in [each for each in self._addresses if each >= self._count]:
-            del self._addresses[number]
-        for number in [each for each in self._troubles if each >= self._count]:
-            del self._troubles[number]
+            self._run(self._watch(number, actor))
+        ended = range(self._count, len(self._actors))
+        actors = [(self._actors.pop(each), self._addresses.pop(each, None)) for each in ended]
+        for number in ended:
+            self._troubles.pop(number, None)
         await self._tell()
-        for actor in ended:
-            ray.kill(actor, no_restart=True)
+        for actor, address in actors:
+            self._run(self._end(actor, was_used=address is not None))
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, actor: Any, *, was_used: bool) -> None:
+        """End a server that is wanted no more.
+
+        Its clients leave it first: a batch whose servers died twice is made by the trainer.
+        """
+        import ray
+
+        if was_used:
+            with suppress(ray.exceptions.RayError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await actor.left.remote()
+        ray.kill(actor, no_restart=True)
 
     async def _watch(self, number: int, actor: Any) -> None:
         """Find out why a server can't be started: Ray tells only a caller of it."""
