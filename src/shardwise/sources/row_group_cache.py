@@ -1,6 +1,7 @@
 """A cache of decoded row groups within a bound of bytes; each is decoded once.
 
-Shared by the threads of a process; a forked or unpickled one begins empty.
+Shared by the threads of a process; a forked or unpickled one begins empty. And the window shuffle
+for which few row groups need to be in memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from shardwise.plan import WindowShape
+from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 
 T = TypeVar("T")
@@ -19,6 +24,19 @@ T = TypeVar("T")
 # Row groups kept whatever the bound: a window of rows lies in two, and the next window begins
 # before it ends. With fewer, each batch would decode them again.
 _MIN_GROUPS = 4
+
+
+def window_within(max_bytes: int, manifest: Manifest, *, max_lanes: int) -> WindowShape:
+    """As many lanes as fit into memory with two row groups each, which are the manifest's shards.
+
+    A power of two, so that many numbers of ranks divide them.
+    """
+    num_filled = np.count_nonzero(manifest.sizes)
+    if not num_filled:
+        return WindowShape()
+    mean_bytes = max(1.0, int(manifest.shard_bytes[manifest.sizes > 0].sum()) / num_filled)
+    most = max(1, min(max_lanes, int(max_bytes / (2 * mean_bytes))))
+    return WindowShape(1 << (most.bit_length() - 1), WindowShape().window)
 
 
 class RowGroupCache(Generic[T]):

@@ -30,18 +30,21 @@ class Form:
         layout: shape and dtype of a value whose bytes are those of an array; None for others.
         decode: bytes -> value for the others; None for fields that stay bytes. It raises ValueError
             for bytes that are none of its kind.
+        is_cut: the field is cut from a record as values already.
     """
 
     layout: Layout | None = None
     decode: Callable[[bytes], Any] | None = None
+    is_cut: bool = False
 
     @property
     def is_value(self) -> bool:
         """Whether the field is a value, and not bytes."""
-        return self.layout is not None or self.decode is not None
+        return self.layout is not None or self.decode is not None or self.is_cut
 
 
 STORED = Form()
+VALUES = Form(is_cut=True)
 
 
 def column_of(form: Form, stored: BytesColumn) -> Column:
@@ -67,18 +70,12 @@ def column_of(form: Form, stored: BytesColumn) -> Column:
 
 
 class BadRowError(ValueError):
-    """A row whose bytes are no value of their field.
+    """A row, by its number in the column, whose bytes are no value of their field."""
 
-    Attributes:
-        row: its number in the column.
-        reason: what is wrong.
-        field: of the sample, where it is known.
-    """
-
-    def __init__(self, row: int, reason: str, *, field: str | None = None) -> None:
+    def __init__(self, row: int, reason: str) -> None:
         self.row = row
         self.reason = reason
-        self.field = field
+        self.field: str | None = None
         super().__init__(reason)
 
 

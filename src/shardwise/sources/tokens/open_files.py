@@ -58,12 +58,8 @@ def open_token_files(
         MissingShardError: one is not there.
         StorageError: one could not be read.
     """
-    opened = partial(_open, dtype=dtype, options=options)
-    if len(urls) == 1:
-        files = opened(urls[0])
-    else:
-        every = in_threads(opened, urls, _THREADS)
-        files = [file for each in every for file in each]
+    opened = in_threads(partial(_open, dtype=dtype, options=options), urls, _THREADS)
+    files = [file for each in opened for file in each]
     if not files:
         raise DataError("no chunk of tokens is in it", url=urls[0])
     for file in files[1:]:
@@ -81,7 +77,8 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
     if name == _LITDATA:
         return open_litdata(url, dtype, options)
     try:
-        stat = open_file(url, options=options).stat()
+        file = open_file(url, options=options)
+        stat = file.stat()
     except MissingShardError as error:
         prefixed = f"{url}.bin"
         if is_local(url) and os.path.isfile(local_path(prefixed)):  # noqa: PTH113 - keeps './'
@@ -90,7 +87,7 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
             ) from error
         raise
     if name.endswith(".npy"):
-        return [open_npy(url, stat, dtype, options)]
+        return [open_npy(file, stat, dtype)]
     if not name.endswith(".bin"):
         raise DataError(
             "no file of tokens by its name: .bin (of Megatron the .bin beside the .idx), "
@@ -108,4 +105,4 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
             pass
         else:
             raise DataError(f"a chunk of LitData: name its index, {beside!r}", url=url)
-    return [open_raw(url, stat, dtype, options)]
+    return [open_raw(file, stat, dtype)]

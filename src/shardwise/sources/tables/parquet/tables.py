@@ -21,6 +21,7 @@ from shardwise.plan import WindowShape
 from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.row_group_cache import window_within
 from shardwise.sources.tables.arrow.fill import fills_of
 from shardwise.sources.tables.arrow.types import KEY, number_dtype, traits_of
 from shardwise.sources.tables.parquet.fields import ColumnOptions, TableFields, fields_of
@@ -186,12 +187,13 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         for info in infos
         for rows, size in zip(info.rows.tolist(), info.sizes.tolist(), strict=True)
     ]
+    manifest = Manifest("parquet", shards)
     mapped = {url.endswith(".arrow") for url in urls}
     if len(mapped) > 1:
         raise DataError("Parquet files and Arrow files are not one table", url=urls[0])
     counts = [len(info.rows) for info in infos]
     return Tables(
-        manifest=Manifest("parquet", shards),
+        manifest=manifest,
         urls=tuple(urls),
         stats=tuple(info.stat for info in infos),
         file_of=np.repeat(np.arange(len(infos)), counts),
@@ -200,7 +202,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         columns=fields,
         fills=fills_of(options.fill, {k: v for k, v in fields.types.items() if k != KEY}),
         partitions=tuple(_cast(dirs[name], fields.types[name]) for name in fields.partitions),
-        traits=traits_of(schema, parts=fields.parts, window_shape=_window_shape(shards)),
+        traits=traits_of(schema, parts=fields.parts, window_shape=_window_shape(manifest)),
         mapped=mapped == {True},
     )
 
@@ -217,16 +219,8 @@ def _cast(partition: Partition, kind: pa.DataType) -> Partition:
     return Partition(partition.name, values, number_dtype(kind))
 
 
-def _window_shape(shards: Sequence[Shard]) -> WindowShape:
-    """As many lanes as fit into memory, and windows as long as a row group.
-
-    A window mostly lies in two row groups, so each lane has two in use.
-    """
-    filled = [shard for shard in shards if shard.num_samples]
-    if not filled:
-        return WindowShape()
-    mean_bytes = sum(shard.num_bytes for shard in filled) / len(filled)
-    most = max(1, min(_MAX_LANES, int(_WINDOW_BYTES / (2 * max(1.0, mean_bytes)))))
-    lanes = 1 << (most.bit_length() - 1)  # so that many numbers of ranks divide them
-    mean_rows = sum(shard.num_samples for shard in filled) // len(filled)
-    return WindowShape(lanes, max(WindowShape().window, mean_rows))
+def _window_shape(manifest: Manifest) -> WindowShape:
+    """Windows as long as a row group: one mostly lies in two, so each lane has two in use."""
+    shape = window_within(_WINDOW_BYTES, manifest, max_lanes=_MAX_LANES)
+    mean_rows = manifest.num_samples // max(1, int((manifest.sizes > 0).sum()))
+    return WindowShape(shape.lanes, max(shape.window, mean_rows))
