@@ -64,6 +64,19 @@ def test_files_that_differ_are_refused_with_the_way_out(drifted):
     assert (caught.value.url, caught.value.field) == (str(path / "1.parquet"), "x")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_bytes_that_only_some_files_have_in_dictionaries_are_bytes_in_one_batch(tmp_path, first):
+    values = [b"x", None, b"yy"]
+    columns = [pa.array(values), pa.array(values).dictionary_encode()]
+    ds = sw.parquet(write(tmp_path / "t", *({"b": columns[i]} for i in (first, 1 - first))))
+    assert [sample.get("b") for sample in ds] == values * 2
+    check_source(ds.source)
+    ids = np.array([5, 0, 1, 4, 2, 3])
+    batch = ds.load(ids)["b"]
+    assert batch == [values[i % 3] for i in ids]
+    assert {type(value) for value in batch} == {bytes, type(None)}
+
+
 def test_files_may_differ_in_columns_that_are_not_read(drifted):
     ds = sw.parquet(drifted[0], columns=["id"])
     assert [sample["id"] for sample in ds] == [7, 7]

@@ -155,9 +155,9 @@ def gather_buffers(
     if isinstance(first, Numbers):
         return _gather_numbers([c for c in columns if isinstance(c, Numbers)], parts, order)
     # Text is bytes too, and has values of its own.
-    if type(first) is Bytes:
-        return ScatteredBytes([c for c in columns if type(c) is Bytes], parts, order)
-    return None
+    in_buffers = [c for c in columns if type(c) is Bytes]
+    # Other files may have the same bytes in dictionaries.
+    return ScatteredBytes(in_buffers, parts, order) if len(in_buffers) == len(columns) else None
 
 
 def _gather_numbers(

@@ -111,10 +111,15 @@ class DictionaryColumn:
         if there.all():
             return self.words.take(codes)
         try:
-            words = iter(values_of(self.words.take(codes[there])))
+            words = self.words.take(codes[there])
         except RowError as error:
             raise RowError(int(np.flatnonzero(there)[error.row]), str(error)) from None
-        return [next(words) if known else None for known in there.tolist()]
+        if isinstance(words, BytesColumn):
+            starts, lengths = np.zeros(len(codes), np.int64), np.full(len(codes), -1, np.int64)
+            starts[there], lengths[there] = words.starts, words.lengths
+            return BytesColumn(words.buffer, starts, lengths)
+        values = iter(values_of(words))
+        return [next(values) if known else None for known in there.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
