@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.columns import Columns
@@ -28,13 +29,11 @@ def is_columnar(dataset: Any) -> bool:
 
     So it is without a format, a transform, a struct, or a column that is decoded.
     """
-    import pyarrow as pa
-
     if dataset.format["type"] is not None or len(dataset.format["columns"]) < dataset.num_columns:
         return False
     if any(_decodes(feature) for feature in dataset.features.values()):
         return False
-    return not any(_has_struct(field.type, pa) for field in dataset.data.schema)
+    return not any(_has_struct(field.type) for field in dataset.data.schema)
 
 
 def _decodes(feature: Any) -> bool:
@@ -47,10 +46,9 @@ def _decodes(feature: Any) -> bool:
     return hasattr(feature, "decode_example") or (inner is not None and _decodes(inner))
 
 
-def _has_struct(kind: Any, pa: Any) -> bool:
-    return pa.types.is_struct(kind) or any(
-        _has_struct(kind.field(i).type, pa) for i in range(kind.num_fields)
-    )
+def _has_struct(kind: pa.DataType) -> bool:
+    parts = (kind.field(i).type for i in range(kind.num_fields))
+    return pa.types.is_struct(kind) or any(map(_has_struct, parts))
 
 
 def undecoded(dataset: Any, names: Sequence[str]) -> Any:

@@ -111,24 +111,11 @@ def gather(
     ends = [*starts[1:], len(rows)]
     parts = [(start, sorted_rows[start:end]) for start, end in zip(starts, ends, strict=True)]
     for name in names:
-        own = [group[name] for group in in_groups]
         try:
-            merged = gather_buffers(own, parts, order)
-            columns[name] = _merge(own, parts, order) if merged is None else merged
+            columns[name] = _join([group[name] for group in in_groups], parts, order)
         except RowError as error:
             raise data_error(name, int(order[error.row]), error) from None
     return columns
-
-
-def _merge(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
-    """Rows of columns of any kind, part by part."""
-    columns = []
-    for column, (start, rows) in zip(own, parts, strict=True):
-        try:
-            columns.append((order[start : start + len(rows)], column.take(rows)))
-        except RowError as error:
-            raise RowError(start + error.row, str(error)) from None
-    return merge_columns(columns, len(order))
 
 
 # For each column: where its rows begin among all rows, and the rows to take of it.
@@ -138,35 +125,35 @@ Parts = Sequence[tuple[int, NDArray[np.int64]]]
 _CHUNK_BYTES = 64 << 10
 
 
-def gather_buffers(
-    columns: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]
-) -> Column | None:
-    """Rows of numbers or bytes from several columns, without a column for each.
-
-    Args:
-        columns: one a part.
-        parts: see `Parts`.
-        order: int64 `[rows]`: where each of these rows stands in the result.
-
-    Returns:
-        All rows; None for columns of other kinds, with rows missing, or of different forms.
-    """
-    first = columns[0]
-    if isinstance(first, Numbers):
-        return _gather_numbers([c for c in columns if isinstance(c, Numbers)], parts, order)
-    # Text is bytes too, and has values of its own.
-    in_buffers = [c for c in columns if type(c) is Bytes]
-    # Other files may have the same bytes in dictionaries.
-    return ScatteredBytes(in_buffers, parts, order) if len(in_buffers) == len(columns) else None
+def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
+    """Rows of several columns; `order` says where each of them stands in the result."""
+    numbers = [column for column in own if isinstance(column, Numbers)]
+    if len(numbers) == len(own):
+        array = _join_numbers(numbers, parts, order)
+        if array is not None:
+            return array
+    # Text is bytes too, and has values of its own; of bytes some may lie in dictionaries.
+    in_buffers = [column for column in own if type(column) is Bytes]
+    if len(in_buffers) == len(own):
+        return ScatteredBytes(in_buffers, parts, order)
+    columns = []
+    for column, (start, rows) in zip(own, parts, strict=True):
+        try:
+            columns.append((order[start : start + len(rows)], column.take(rows)))
+        except RowError as error:
+            raise RowError(start + error.row, str(error)) from None
+    return merge_columns(columns, len(order))
 
 
-def _gather_numbers(
+def _join_numbers(
     columns: Sequence[Numbers], parts: Parts, order: NDArray[np.int64]
 ) -> NDArray[Any] | None:
-    arrays = [c.values for c in columns if c.valid is None and c.broken is None]
-    first = columns[0].values
-    form = (first.shape[1:], first.dtype)
-    if len(arrays) < len(parts) or any((a.shape[1:], a.dtype) != form for a in arrays):
+    """One array, without one for each column; None with rows missing, or of different forms."""
+    arrays = [column.values for column in columns]
+    form = (arrays[0].shape[1:], arrays[0].dtype)
+    if any(c.valid is not None or c.broken is not None for c in columns) or any(
+        (array.shape[1:], array.dtype) != form for array in arrays
+    ):
         return None
     out = np.empty((len(order), *form[0]), form[1])
     _scatter(arrays, parts, order, out)
@@ -192,8 +179,7 @@ def _scatter(
 class ScatteredBytes(LazyBytesColumn):
     """Payloads in the buffers of several columns, packed into one buffer at the first look.
 
-    Decoders of raw arrays copy whole columns, straight from where the payloads lie. The arguments
-    are those of `gather_buffers`.
+    Decoders of raw arrays copy whole columns, straight from where the payloads lie.
     """
 
     __slots__ = ("_columns", "_order", "_parts")

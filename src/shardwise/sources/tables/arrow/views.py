@@ -43,6 +43,13 @@ class Numbers:
     valid: NDArray[np.bool_] | None = None
     broken: NDArray[np.bool_] | None = None
 
+    @property
+    def holes(self) -> NDArray[np.bool_] | None:
+        """Which rows have no number, bool `[rows]`; None if all have one."""
+        if self.valid is None:
+            return self.broken
+        return ~self.valid if self.broken is None else self.broken | ~self.valid
+
     def take(self, rows: Rows) -> Column:
         """An array, or a list where a row is missing."""
         _refuse_broken(self.broken, rows)

@@ -213,21 +213,14 @@ def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Se
     return reader.read_row_group(group, columns=list(names), use_threads=False)
 
 
-class _PyarrowFile(io.RawIOBase):
-    """A file for pyarrow; `read_at` gives its bytes."""
+class _PyarrowFile:
+    """What `pa.PythonFile` asks of a file; `read_at` gives its bytes."""
+
+    closed = False
 
     def __init__(self, num_bytes: int) -> None:
-        super().__init__()
         self._num_bytes = num_bytes
         self._at = 0
-
-    def readable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
-        return True
-
-    def seekable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
-        return True
 
     def tell(self) -> int:
         """Where the next read begins."""
