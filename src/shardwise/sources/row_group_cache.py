@@ -42,10 +42,8 @@ def window_within(max_bytes: int, manifest: Manifest, *, max_lanes: int) -> Wind
 class RowGroupCache(Generic[T]):
     """The row groups that were used last, up to a number of bytes, and at least four.
 
-    Of several threads that need the same one, the first decodes it.
-
-    Args:
-        max_bytes: bytes kept; row groups that are evicted while in use do not count.
+    Of several threads that need the same one, the first decodes it. Row groups that are evicted
+    while in use do not count.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -65,12 +63,9 @@ class RowGroupCache(Generic[T]):
         return self._process.get(_Cache)
 
     def get(self, key: Hashable, decode: Callable[[], tuple[T, int]]) -> T:
-        """A row group from the cache, else by `decode`.
+        """A row group by its key from the cache, else by `decode`, with its bytes of memory.
 
-        Args:
-            key: its name.
-            decode: returns the value and its bytes of memory. An error is raised to all threads
-                that wait for the value, and is not cached.
+        An error of `decode` is raised to all threads that wait for the value, and is not cached.
         """
         cache = self._cache
         entry = cache.entries.get(key)

@@ -50,20 +50,11 @@ def _suffix(name: str) -> str:
 def list_folder(
     root: str, *, suffixes: Collection[str] | None = None, field: str | None = None
 ) -> Listing:
-    """List a directory.
+    """List a directory; the arguments are those of `shardwise.files`.
 
     The directories in it are the classes, in the order of their names; the files of a class lie in
     it or below it, at any depth, and are ordered by name. Without directories the files have no
     class. Names that begin with a dot are left out. Links to files and to classes are followed.
-
-    Args:
-        root: the directory.
-        suffixes: the suffixes of the files that count, in any case of letters; None for all.
-        field: the name of the field with the bytes; None for what the suffixes say.
-
-    Raises:
-        MissingShardError: there is no such file.
-        DataError: there are files beside the classes, or files of several kinds.
     """
     counted = None if suffixes is None else {suffix.lower() for suffix in suffixes}
     entries = _entries(root)

@@ -37,10 +37,6 @@ class FilesSource:
 
     `shardwise.files` says what the fields and the arguments are. The first use lists the directory,
     or reads the list.
-
-    Raises:
-        ValueError: `root` or `path` are given for a directory.
-        StorageError: it is neither a directory nor a list.
     """
 
     default_shuffle: Literal["full"] = "full"
@@ -81,7 +77,7 @@ class FilesSource:
 
     @property
     def listing(self) -> Listing:
-        """The files; raises as `manifest` does."""
+        """The files."""
         return self._open()[0]
 
     @property
@@ -91,12 +87,7 @@ class FilesSource:
 
     @property
     def manifest(self) -> Manifest:
-        """A shard for each class, or for each run of files; the names are in the fingerprint.
-
-        Raises:
-            DataError: the directory or the list is not one that can be read.
-            StorageError: it could not be read.
-        """
+        """A shard for each class, or for each run of files; the names are in the fingerprint."""
         return self._open()[1]
 
     @property
@@ -116,13 +107,7 @@ class FilesSource:
         return SourceTraits(value_fields=frozenset(columns), layouts=layouts)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read files; see the protocol.
-
-        Raises:
-            DataError: a file is not there, or has changed since it was listed.
-            StorageError: one could not be read.
-            ValueError: a field is not there.
-        """
+        """Read files; see the protocol."""
         listing = self.listing
         ids = np.asarray(ids, dtype=np.int64)
         known = self.fields

@@ -29,12 +29,7 @@ SERIALIZERS = frozenset({"str", "text", "int", "float", "bool", "bytes", "json"}
 def open_rows(
     data: bytes, chunk: Shard, nodes: Mapping[str, Node], serializers: Sequence[str]
 ) -> RecordShard:
-    """The records of a chunk of which all bytes are there.
-
-    Raises:
-        DataError: the rows are damaged, others than the index says, or have a null.
-        MissingExtraError: Arrow is not installed.
-    """
+    """The records of a chunk of which all bytes are there."""
     url = chunk.url
     try:
         import pyarrow as pa

@@ -56,13 +56,7 @@ class _Index:
 
 
 class LitDataSource(RecordSource):
-    """Samples in LitData's chunks, by id; see `shardwise.litdata`.
-
-    Args:
-        url: a directory with an `index.json`, or this file.
-        storage: how remote chunks are reached; None for the defaults.
-        memory_bytes: of the decompressed chunks that a process keeps, which are four at least.
-    """
+    """Samples in LitData's chunks, by id; `shardwise.litdata` says what the arguments are."""
 
     def __init__(
         self,

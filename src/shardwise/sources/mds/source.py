@@ -53,13 +53,7 @@ class _Stored:
 
 
 class MdsSource(RecordSource):
-    """Samples in MDS shards, by id; see `shardwise.mds`.
-
-    Args:
-        urls: directories with an `index.json` each, or these files.
-        storage: how remote shards are reached; None for the defaults.
-        memory_bytes: of the decompressed shards that a process keeps, which are four at least.
-    """
+    """Samples in MDS shards, by id; `shardwise.mds` says what the arguments are."""
 
     def __init__(
         self,

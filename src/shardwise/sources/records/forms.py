@@ -48,11 +48,7 @@ VALUES = Form(is_cut=True)
 
 
 def column_of(form: Form, stored: BytesColumn) -> Column:
-    """The values of stored bytes.
-
-    Raises:
-        BadRowError: one can't be decoded.
-    """
+    """The values of stored bytes; BadRowError for one that can't be decoded."""
     if form.layout is not None:
         return _array_of(form.layout, stored)
     if form.decode is None:
@@ -99,11 +95,7 @@ def little_endian(name: str) -> np.dtype[Any]:
 
 
 def raw_picture(data: bytes) -> NDArray[Any]:
-    """The pixels of a picture, `[height, width]` or `[height, width, channels]`.
-
-    Raises:
-        ValueError: it is damaged, or of a mode that is not byte-aligned.
-    """
+    """The pixels of a picture, `[height, width]` or `[height, width, channels]`."""
     if len(data) < 12:
         raise ValueError(f"{len(data)} bytes are no picture: its size alone has 12")
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
@@ -120,15 +112,7 @@ def raw_picture(data: bytes) -> NDArray[Any]:
 
 
 def cut_list(data: bytes, *, skip: int = 0) -> list[bytes]:
-    """The parts of a list: their number and their sizes (uint32), then the parts.
-
-    Args:
-        data: the list.
-        skip: bytes before it.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """The parts of a list after `skip` bytes: their number and sizes (uint32), then the parts."""
     if len(data) < skip + 4:
         raise ValueError(f"{len(data)} bytes are no list")
     (count,) = np.frombuffer(data, "<u4", 1, skip).tolist()

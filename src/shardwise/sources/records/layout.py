@@ -24,11 +24,7 @@ _U32 = np.dtype("<u4")
 
 
 def open_file_records(file: File, found: int, shard: Shard) -> RecordShard:
-    """The places of the records of a file of `found` bytes, from its header.
-
-    Raises:
-        DataError: it is not as long as the index says, or its header is another one.
-    """
+    """The places of the records of a file of `found` bytes, from its header."""
     if found != shard.num_bytes:
         raise DataError(
             f"the file has {found} bytes; index.json says {shard.num_bytes}: was it cut or "
@@ -41,7 +37,7 @@ def open_file_records(file: File, found: int, shard: Shard) -> RecordShard:
 
 
 def open_content(content: NDArray[np.uint8], shard: Shard) -> RecordShard:
-    """The records of a shard whose bytes are all there; raises as `open_file_records` does."""
+    """The records of a shard whose bytes are all there."""
     header = content[: _header_bytes(len(content), shard)]
     return RecordShard(*_bounds(header, len(content), shard), content)
 
@@ -83,15 +79,7 @@ def _bounds(
 
 
 def cut_records(records: RecordFields, sizes: Sequence[int | None]) -> list[BytesColumn]:
-    """The fields of records.
-
-    Args:
-        records: the records.
-        sizes: of each field in bytes; None where each record has the size.
-
-    Raises:
-        BadRowError: a record is shorter or longer than its fields.
-    """
+    """The fields of records, whose sizes in bytes are None where each record has the size."""
     num_rows, num_sizes = len(records.starts), sum(size is None for size in sizes)
     short = np.flatnonzero(records.lengths < 4 * num_sizes)
     if len(short):

@@ -61,13 +61,7 @@ class RecordShard:
 
 @dataclass(frozen=True)
 class RecordFields:
-    """Some records in a buffer, as a format's `_cut` gets them.
-
-    Attributes:
-        buffer: uint8 `[total]`.
-        starts: int64 `[rows]`, where each record begins in the buffer.
-        lengths: int64 `[rows]`, its length.
-    """
+    """Records in a buffer, uint8 `[total]`: where each begins, and its length, int64 `[rows]`."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -77,10 +71,7 @@ class RecordFields:
 class RecordSource(ABC):
     """Samples by id from numbered records; satisfies `shardwise.sources.protocol.Source`.
 
-    Args:
-        storage: how remote shards are reached; None for the defaults.
-        memory_bytes: places of records and unzipped shards that a process keeps; at least four
-            shards are kept.
+    `memory_bytes` bounds the places of records and unzipped shards that a process keeps.
     """
 
     default_shuffle: Literal["window"] = "window"
@@ -116,10 +107,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
-        """Cut records into fields.
-
-        Returns:
-            For each name a `BytesColumn` of what is stored, or the values.
+        """Cut records into fields: for each name a `BytesColumn` of what is stored, or the values.
 
         Raises:
             BadRowError: a record is damaged.
@@ -149,11 +137,7 @@ class RecordSource(ABC):
         return window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
 
     def undecoded(self, names: Sequence[str]) -> Self:
-        """A source of the same samples with these fields as they are stored, where they are bytes.
-
-        Args:
-            names: of fields.
-        """
+        """The same samples with these fields as they are stored, where they are bytes."""
         if not names:
             return self
         other = copy.copy(self)
@@ -162,13 +146,7 @@ class RecordSource(ABC):
         return other
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol.
-
-        Raises:
-            DataError: a shard is damaged, cut or missing, or a record is no sample.
-            StorageError: bytes could not be read.
-            ValueError: a field is not there.
-        """
+        """Read samples; see the protocol."""
         names = self.fields if fields is None else fields
         unknown = [name for name in names if name not in self._forms]
         if unknown:
@@ -227,8 +205,6 @@ class RecordSource(ABC):
 
         Raises:
             StaleIndexError: it was written since the index was read, or since an earlier read.
-            MissingShardError: it is not there.
-            StorageError: it could not be read.
         """
         stat = self._pool.get(url).stat()
         require_not_written_since(self._opened_ns, stat, url)

@@ -97,12 +97,7 @@ class HuggingFaceSource:
 
     Numbers and lists of numbers are arrays, where the dataset itself gives lists. A sample's key
     is its index, or its "__key__". What `select`, `shuffle` and `shard` of the dataset did holds.
-
-    Args:
-        dataset: one for which `is_columnar` holds.
-
-    Raises:
-        DataError: two columns have one name.
+    `is_columnar` must hold for the dataset.
     """
 
     default_shuffle: Literal["full"] = "full"
@@ -122,11 +117,7 @@ class HuggingFaceSource:
         return f"HuggingFaceSource({self.manifest.num_samples} rows)"
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Take rows; see the protocol.
-
-        Raises:
-            DataError: a row can't be had as an array, or there is no such field.
-        """
+        """Take rows; see the protocol."""
         names = self.fields if fields is None else tuple(fields)
         url = self.manifest.shards[0].url
         check_names(names, self.fields, url=url)

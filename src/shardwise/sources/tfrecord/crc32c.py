@@ -47,9 +47,6 @@ def crc32c(
         buffer: uint8 `[total]`.
         starts: int64 `[strings]`, where each begins in it.
         lengths: int64 `[strings]`, its length.
-
-    Returns:
-        uint32 `[strings]`.
     """
     of_one = _compiled()
     if of_one is None:
@@ -134,11 +131,7 @@ def _table_of_pairs() -> Words:
 
 @lru_cache(maxsize=64)
 def _zeros(num_bytes: int) -> Words:
-    """What `num_bytes` zero bytes do to each bit of the register: uint32 `[32]`.
-
-    Args:
-        num_bytes: a power of two.
-    """
+    """What a power of two of zero bytes does to each bit of the register: uint32 `[32]`."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     if num_bytes == 1:
         one: Words = _table()[bits & np.uint32(255)] ^ (bits >> np.uint32(8))

@@ -30,12 +30,10 @@ _ZIPPED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 
 def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[np.int64]]:
-    """The records of a file: from its index if there is one that fits, else by a scan.
+    """The records of a file, which is pinned: from an index that fits, else by a scan.
 
-    Args:
-        file: the file; pinned to the version that is scanned.
-        index_dir: where its index is kept; None for beside it, or, of a remote file, the user's
-            cache. What can't be written is found again by each process.
+    Its index is kept in `index_dir`; None for beside it, or, of a remote file, the user's cache.
+    What can't be written is found again by each process.
 
     Returns:
         The file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.

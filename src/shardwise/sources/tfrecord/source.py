@@ -46,16 +46,7 @@ _STORED_BYTES = _Feature("bytes")
 
 
 class TfRecordSource(RecordSource):
-    """Records of TFRecord files, by id; see `shardwise.tfrecord`.
-
-    Args:
-        urls: what `shardwise.storage.expand` takes; a directory stands for its `.tfrecord` files.
-        features: name -> "bytes", "float32" or "int64", with "[]" for a list; names alone, whose
-            kinds are those of the first record; () for records as bytes; None for the features of
-            the first record, or records as bytes if it is no Example.
-        index: the directory of the index files; None for beside the files.
-        storage: how remote files are reached; None for the defaults.
-    """
+    """Records of TFRecord files, by id; `shardwise.tfrecord` says what the arguments are."""
 
     def __init__(
         self,

@@ -32,13 +32,7 @@ _MAX_INDEX_BYTES = 1 << 30
 
 
 def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions) -> list[TokenFile]:
-    """The chunks that an `index.json` names, in its order.
-
-    Raises:
-        DataError: it is no index of token chunks, or a chunk is damaged or cut.
-        MissingShardError: a chunk is not there.
-        StorageError: something could not be read.
-    """
+    """The chunks that an `index.json` names, in its order."""
     file = open_file(url, options=options)
     size = file.stat().num_bytes
     if size > _MAX_INDEX_BYTES:

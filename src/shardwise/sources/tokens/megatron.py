@@ -38,10 +38,6 @@ def open_megatron(
     """The tokens of a `.bin` that has an `.idx`; None where it has none.
 
     Reads the header (34 bytes) and the last sequence's place.
-
-    Raises:
-        DataError: the `.idx` is damaged, cut, foreign, or does not belong to the `.bin`.
-        StorageError: it could not be read.
     """
     name = index_url(url)
     try:

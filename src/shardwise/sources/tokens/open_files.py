@@ -28,12 +28,7 @@ _THREADS = 16
 def expand_tokens(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: StorageOptions
 ) -> list[str]:
-    """Files of tokens and indexes of LitData; a directory that has one of these stands for it.
-
-    Raises:
-        MissingShardError: nothing is there.
-        ValueError: nothing is named, or a file twice.
-    """
+    """Files of tokens and indexes of LitData; a directory that has one of these stands for it."""
     many: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
     if isinstance(many, bytes) or not isinstance(many, Sequence):
         raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")
@@ -51,13 +46,7 @@ def _indexed(item: Any) -> Any:
 def open_token_files(
     urls: Sequence[str], dtype: np.dtype[Any] | None, options: StorageOptions
 ) -> list[TokenFile]:
-    """Open files and check their headers.
-
-    Raises:
-        DataError: a file is damaged, cut, foreign, or of another dtype than the first.
-        MissingShardError: one is not there.
-        StorageError: one could not be read.
-    """
+    """Open files, which must be of one dtype, and check their headers."""
     opened = in_threads(partial(_open, dtype=dtype, options=options), urls, _THREADS)
     files = [file for each in opened for file in each]
     if not files:

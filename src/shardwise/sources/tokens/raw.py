@@ -30,12 +30,7 @@ _BAD_HEADERS = (
 
 
 def open_raw(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFile:
-    """A file without an index.
-
-    Raises:
-        DataError: its dtype is unknown, it is cut, or it is of another format.
-        StorageError: it could not be read.
-    """
+    """A file without an index."""
     url, head = file.url, file.read(0, min(stat.num_bytes, _LLMC_BYTES))
     if head.startswith((_NPY_MAGIC, b"MMIDIDX", b"PK\3\4", b"\x1f\x8b", b"(\xb5/\xfd")):
         raise DataError(
@@ -73,12 +68,7 @@ def _open_llmc(
 
 
 def open_npy(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFile:
-    """An array of one dimension; a raw file of that name, as OLMo has them, needs a dtype.
-
-    Raises:
-        DataError: the header is damaged, it is no row of integers, or the file is cut.
-        StorageError: it could not be read.
-    """
+    """An array of one dimension; a raw file of that name, as OLMo has them, needs a dtype."""
     url, head = file.url, file.read(0, min(stat.num_bytes, _MAX_NPY_HEADER))
     if not head.startswith(_NPY_MAGIC):
         if dtype is not None:

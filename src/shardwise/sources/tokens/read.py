@@ -27,12 +27,7 @@ from shardwise.storage import (
 
 
 class TokenReader:
-    """The tokens of some files; used by any thread and after a fork, pickles without maps.
-
-    Args:
-        files: of one dtype.
-        options: how remote ones are reached.
-    """
+    """The tokens of files of one dtype; for any thread and after a fork, pickles without maps."""
 
     def __init__(self, files: Sequence[TokenFile], options: StorageOptions) -> None:
         self.files = tuple(files)
@@ -67,10 +62,6 @@ class TokenReader:
             files: int64 `[runs]`, the file of each.
             starts: int64 `[runs]`, its first token in that file.
             counts: int64 `[runs]`, its tokens.
-
-        Raises:
-            DataError: a file has changed, or is cut.
-            StorageError: it could not be read.
         """
         out = np.empty(int(counts.sum()), self.dtype)
         size, ends = self.dtype.itemsize, np.cumsum(counts)

@@ -82,12 +82,6 @@ def gather(
         columns_of: gives a group's columns by its number; called once for each group.
         ids: int64 `[k]`, the sample ids, for messages.
         locate: gives url and key of row i of the result, for messages.
-
-    Returns:
-        A column a field, `k` rows each.
-
-    Raises:
-        DataError: a row has no value, such as a list of numbers with a null in it.
     """
 
     def data_error(name: str, row: int, error: RowError) -> DataError:

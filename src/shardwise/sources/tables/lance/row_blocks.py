@@ -71,11 +71,7 @@ class BatchRows:
         return round(float(counts @ np.array([batch.row_bytes for batch in self.batches])))
 
     def columns(self, ids: NDArray[np.int64], names: Sequence[str], url: str) -> dict[str, Column]:
-        """The fields of these rows; their ids and the table's url are for messages.
-
-        Raises:
-            DataError: a row has no value, such as a list of numbers with a null in it.
-        """
+        """The fields of these rows; their ids and the table's url are for messages."""
         fields = tuple(names)
         return gather(
             fields,
@@ -112,12 +108,9 @@ class _Block:
 
 
 class BlockCache:
-    """Reads rows by id, and caches blocks of them.
+    """Reads rows by id, and caches blocks of them, up to `max_bytes` together.
 
-    Args:
-        take: reads rows by ids that ascend without repeats.
-        num_rows: how many ids there are.
-        max_bytes: memory of all blocks together; `num_bytes` is what they take now.
+    `take` reads rows by ids that ascend without repeats; `num_bytes` is what all blocks take now.
     """
 
     def __init__(self, take: Take, *, num_rows: int, max_bytes: int) -> None:
@@ -135,12 +128,7 @@ class BlockCache:
         self._use = 1.0
 
     def read(self, ids: NDArray[np.int64], names: Names) -> BatchRows:
-        """Rows in the order of `ids`, repeats allowed.
-
-        Args:
-            ids: int64 `[rows]`, one or more.
-            names: the columns.
-        """
+        """Rows in the order of `ids`, int64 `[rows]`, one or more, repeats allowed."""
         size = self._block_rows.get(names)
         if size:
             return self._read_blocks(ids, names, size)

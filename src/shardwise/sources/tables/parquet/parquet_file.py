@@ -65,13 +65,7 @@ class ParquetFile:
         self._metadata: pq.FileMetaData | None = None
 
     def info(self) -> FileInfo:
-        """The facts in the footer.
-
-        Raises:
-            DataError: it is not a Parquet file, or its footer is damaged.
-            MissingShardError: it is not there.
-            StorageError: it could not be read.
-        """
+        """The facts in the footer."""
         footer = self._footer()
         try:
             schema = footer.schema.to_arrow_schema()
@@ -103,12 +97,6 @@ class ParquetFile:
         """A row group with these fields (of structs, "a.b"), and the bytes read for it.
 
         Columns that the file does not have are left out.
-
-        Raises:
-            DataError: it is damaged.
-            StaleIndexError: the file is not the one that was opened.
-            MissingShardError: it is gone.
-            StorageError: it could not be read.
         """
         check_version(self._file, self._stat)
         footer = self._footer()
@@ -167,12 +155,7 @@ class ParquetFile:
 
 
 def check_version(file: File, stat: FileStat) -> None:
-    """Hold a local file to the version that was opened; remote ones are pinned.
-
-    Raises:
-        StaleIndexError: it has changed.
-        MissingShardError: it is gone.
-    """
+    """Hold a local file to the version that was opened; remote ones are pinned."""
     if not file.is_remote:
         require_same(stat, file.stat(), file.url)
 
@@ -248,8 +231,7 @@ class _PyarrowFile:
 class _RangeRecorder(_PyarrowFile):
     """A file without a column that can be decoded, which records the ranges that pyarrow reads.
 
-    Attributes:
-        spans: (begin, end) in the file, in the order of the reads.
+    `spans` are (begin, end) in the file, in the order of the reads.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -271,8 +253,7 @@ class _RangeRecorder(_PyarrowFile):
 class _BufferedFile(_PyarrowFile):
     """A file of which some segments, (place in the file, bytes), are in memory already.
 
-    Attributes:
-        num_read: bytes of the file that were read, those segments among them.
+    `num_read` counts the bytes of the file that were read, those segments among them.
     """
 
     def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:

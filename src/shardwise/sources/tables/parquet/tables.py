@@ -37,9 +37,6 @@ class ArrowFile:
 
     Both of Arrow's layouts, the stream and the file. A record batch is a row group, whose columns
     are views of the mapped file: taking rows reads the pages that they lie on.
-
-    Raises:
-        StorageError: it is not a local file.
     """
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
@@ -55,11 +52,7 @@ class ArrowFile:
         self._schema: pa.Schema | None = None
 
     def info(self) -> FileInfo:
-        """The facts in the batches' headers.
-
-        Raises:
-            DataError: it is not an Arrow file, or is damaged.
-        """
+        """The facts in the batches' headers."""
         batches = self._mapped()
         return FileInfo(
             self._file.url,
@@ -70,22 +63,12 @@ class ArrowFile:
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.RecordBatch, int]:  # noqa: ARG002
-        """A record batch, with all its columns: nothing is read before it is looked at.
-
-        Raises:
-            DataError: the file is damaged.
-            StaleIndexError: it is not the one that was opened.
-        """
+        """A record batch, with all its columns: nothing is read before it is looked at."""
         self.check()
         return self._mapped()[group], 0
 
     def check(self) -> None:
-        """Look at the file, before and after views of the map are read.
-
-        Raises:
-            StaleIndexError: it is not the one that was opened.
-            MissingShardError: it is gone.
-        """
+        """Hold the file to its version, before and after views of the map are read."""
         check_version(self._file, self._stat)
 
     def _mapped(self) -> list[pa.RecordBatch]:
@@ -170,14 +153,7 @@ def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableF
 
 
 def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> Tables:
-    """Read the footers of all files.
-
-    Raises:
-        DataError: a file is no table, or its columns are not those of the first.
-        MissingShardError: a file is not there.
-        StorageError: one could not be read.
-        ValueError: a value of `fill=` does not fit.
-    """
+    """Read the footers of all files, which must have the columns of one table."""
     infos = list(in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS))
     dirs = {p.name: p for p in partitions_of(urls)}
     fields = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
