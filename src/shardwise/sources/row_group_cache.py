@@ -6,11 +6,10 @@ for which few row groups need to be in memory.
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -68,14 +67,10 @@ class RowGroupCache(Generic[T]):
         An error of `decode` is raised to all threads that wait for the value, and is not cached.
         """
         cache = self._cache
-        entry = cache.entries.get(key)
-        if entry is not None:
-            entry.used = next(cache.clock)
-            return entry.value
         with cache.lock:
-            entry = cache.entries.get(key)
-            if entry is not None:
-                return entry.value
+            if key in cache.entries:
+                cache.entries.move_to_end(key)
+                return cache.entries[key][0]
             future = cache.in_flight.get(key)
             is_first = future is None
             if future is None:
@@ -91,34 +86,20 @@ class RowGroupCache(Generic[T]):
             raise
         with cache.lock:
             del cache.in_flight[key]
-            cache.entries[key] = _Entry(value, num_bytes, next(cache.clock))
+            cache.entries[key] = value, num_bytes
             cache.num_bytes += num_bytes
-            self._evict(cache)
+            while cache.num_bytes > self.max_bytes and len(cache.entries) > _MIN_GROUPS:
+                _, (_, freed_bytes) = cache.entries.popitem(last=False)
+                cache.num_bytes -= freed_bytes
         future.set_result(value)
         return value
 
-    def _evict(self, cache: _Cache[T]) -> None:
-        """Evict the least recently used until the rest fits."""
-        while cache.num_bytes > self.max_bytes and len(cache.entries) > _MIN_GROUPS:
-            oldest = min(cache.entries, key=lambda key: cache.entries[key].used)
-            cache.num_bytes -= cache.entries.pop(oldest).num_bytes
-
-
-@dataclass(slots=True)
-class _Entry(Generic[T]):
-    """A cached value, and the clock at its last use."""
-
-    value: T
-    num_bytes: int
-    used: int
-
 
 class _Cache(Generic[T]):
-    """The cache of one process; entries are looked up without the lock."""
+    """The cache of one process: values and their bytes, the least recently used first."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.clock = itertools.count()
-        self.entries: dict[Hashable, _Entry[T]] = {}
+        self.entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self.in_flight: dict[Hashable, Future[T]] = {}
         self.num_bytes = 0

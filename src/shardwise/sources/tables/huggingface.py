@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess
-from shardwise.sources.tables.arrow.columns import empty_columns, gather
-from shardwise.sources.tables.arrow.convert import convert
+from shardwise.sources.tables.arrow.columns import BatchColumns, empty_columns, gather
 from shardwise.sources.tables.arrow.types import KEY, check_names, field_types, traits_of
-from shardwise.sources.tables.arrow.views import ArrowColumn
 
 
 def is_columnar(dataset: Any) -> bool:
@@ -131,7 +129,7 @@ class HuggingFaceSource:
                 names,
                 batches,
                 rows,
-                lambda batch: table.columns(batch, names),
+                lambda batch: table.batches[batch].columns(names),
                 ids=ids,
                 locate=lambda row: (url, str(ids[row])),
             )
@@ -142,11 +140,12 @@ class HuggingFaceSource:
 
 
 class _Table:
-    """The record batches of a dataset's table, and which of their columns were looked at."""
+    """The record batches of a dataset's table, and where its rows lie in them."""
 
     def __init__(self, dataset: Any) -> None:
-        self._batches = dataset.data.table.to_batches()
-        counts = [batch.num_rows for batch in self._batches]
+        batches = dataset.data.table.to_batches()
+        self.batches = [BatchColumns(batch) for batch in batches]
+        counts = [batch.num_rows for batch in batches]
         self._ends: NDArray[np.int64] = np.cumsum(counts, dtype=np.int64)
         self._sizes = np.array(counts, dtype=np.int64)
         # What select() and shuffle() leave behind: the rows in their new order.
@@ -155,19 +154,9 @@ class _Table:
         if mapping is not None:
             column = mapping.table.column(0).combine_chunks()
             self._order = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
-        self._columns: dict[int, dict[str, ArrowColumn]] = {}
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The batch of each row, and its place in there."""
         places = ids if self._order is None else self._order[ids]
         batch = np.searchsorted(self._ends, places, side="right")
         return batch, places - (self._ends[batch] - self._sizes[batch])
-
-    def columns(self, batch: int, names: tuple[str, ...]) -> dict[str, ArrowColumn]:
-        """The columns of a batch: views of the table."""
-        columns = self._columns.setdefault(batch, {})
-        for name in names:
-            if name not in columns:
-                # Two threads may both make it: the same.
-                columns[name] = convert(self._batches[batch].column(name))
-        return columns

@@ -59,6 +59,23 @@ def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     return pc.struct_field(column, path[1:]) if path[1:] else column
 
 
+class BatchColumns:
+    """The fields of a batch, each converted at its first use; two threads may both do it."""
+
+    __slots__ = ("_batch", "_columns")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._columns: dict[str, ArrowColumn] = {}
+
+    def columns(self, names: Sequence[str]) -> Mapping[str, ArrowColumn]:
+        """These fields, and maybe others."""
+        for name in names:
+            if name not in self._columns:
+                self._columns[name] = convert(leaf(self._batch, name))
+        return self._columns
+
+
 def empty_columns(types: Mapping[str, pa.DataType], names: Sequence[str]) -> dict[str, Column]:
     """Columns of these fields without a row."""
     return {name: convert(no_values(types[name])).take(slice(None)) for name in names}

@@ -21,33 +21,22 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Column
 from shardwise.errors import DataError
-from shardwise.sources.tables.arrow.columns import gather, leaf
-from shardwise.sources.tables.arrow.convert import convert
-from shardwise.sources.tables.arrow.views import ArrowColumn
+from shardwise.sources.tables.arrow.columns import BatchColumns, gather
 
 # Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
 _ROW_BYTES = 16
 
 
-class RowBatch:
+class RowBatch(BatchColumns):
     """Rows that were read together; `row_bytes` is a row's mean, `num_bytes` the memory of all."""
 
-    __slots__ = ("_columns", "batch", "num_bytes", "num_rows", "row_bytes")
+    __slots__ = ("num_bytes", "num_rows", "row_bytes")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
+        super().__init__(batch)
         self.num_rows: int = batch.num_rows
         self.row_bytes: float = batch.nbytes / max(1, batch.num_rows)
         self.num_bytes: int = batch.nbytes + _ROW_BYTES * batch.num_rows * batch.num_columns
-        self._columns: dict[tuple[str, ...], dict[str, ArrowColumn]] = {}
-
-    def columns(self, names: tuple[str, ...]) -> Mapping[str, ArrowColumn]:
-        """The fields, converted at their first use; two threads may both do it."""
-        columns = self._columns.get(names)
-        if columns is None:
-            columns = {name: convert(leaf(self.batch, name)) for name in names}
-            self._columns[names] = columns
-        return columns
 
 
 @dataclass(frozen=True)
@@ -72,12 +61,11 @@ class BatchRows:
 
     def columns(self, ids: NDArray[np.int64], names: Sequence[str], url: str) -> dict[str, Column]:
         """The fields of these rows; their ids and the table's url are for messages."""
-        fields = tuple(names)
         return gather(
-            fields,
+            names,
             self.batch_of,
             self.rows,
-            lambda number: self.batches[number].columns(fields),
+            lambda number: self.batches[number].columns(names),
             ids=ids,
             locate=lambda row: (url, str(ids[row])),
         )

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,9 @@ class ParquetFile:
         """
         check_version(self._file, self._stat)
         footer = self._footer()
-        # A read for each column of a local file is quicker than working out which to coalesce.
-        segments = self._fetch(footer, group, names) if self._file.is_remote else []
-        source = _BufferedFile(self._file, self._stat.num_bytes, segments)
+        # A read for each column of a local file is quicker than finding out what will be read.
+        fetched = self._fetch(footer, group, names) if self._file.is_remote else {}
+        source = _BufferedFile(self._file, self._stat.num_bytes, fetched)
         try:
             table = _decode(source, footer, group, names)
         except ShardwiseError:
@@ -131,27 +132,21 @@ class ParquetFile:
 
     def _fetch(
         self, footer: pq.FileMetaData, group: int, names: Sequence[str]
-    ) -> list[tuple[int, memoryview]]:
-        """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
+    ) -> dict[tuple[int, int], memoryview]:
+        """The bytes that some columns of a row group are decoded from, by their place."""
         recorder = _RangeRecorder(self._stat.num_bytes)
         # pyarrow reads all columns before it decodes the first one, which fails here by design.
         # Other damage is an error when the bytes are decoded.
         with contextlib.suppress(*_BROKEN):
             _decode(recorder, footer, group, names)
-        merged: list[list[int]] = []
-        for begin, end in sorted(recorder.spans):
-            if merged and begin - merged[-1][1] <= self._file.gap_bytes:
-                merged[-1][1] = max(end, merged[-1][1])
-            else:
-                merged.append([begin, end])
-        total = sum(end - begin for begin, end in merged)
-        buffer = np.empty(total, np.uint8).data
-        ends = np.cumsum([end - begin for begin, end in merged]).tolist()
-        self._file.read_spans([begin for begin, _ in merged], ends, buffer, 0)
-        return [
-            (begin, buffer[stop - (end - begin) : stop])
-            for (begin, end), stop in zip(merged, ends, strict=True)
-        ]
+        spans = sorted(recorder.spans)
+        ends = list(accumulate(end - begin for begin, end in spans))
+        buffer = np.empty(ends[-1] if ends else 0, np.uint8).data
+        self._file.read_spans([begin for begin, _ in spans], ends, buffer, 0)
+        return {
+            (begin, end): buffer[stop - (end - begin) : stop]
+            for (begin, end), stop in zip(spans, ends, strict=True)
+        }
 
 
 def check_version(file: File, stat: FileStat) -> None:
@@ -231,12 +226,12 @@ class _PyarrowFile:
 class _RangeRecorder(_PyarrowFile):
     """A file without a column that can be decoded, which records the ranges that pyarrow reads.
 
-    `spans` are (begin, end) in the file, in the order of the reads.
+    `spans` are (begin, end) in the file.
     """
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(num_bytes)
-        self.spans: list[tuple[int, int]] = []
+        self.spans: set[tuple[int, int]] = set()
         self._left = num_bytes
 
     def read_at(self, at: int, size: int) -> Any:
@@ -244,28 +239,30 @@ class _RangeRecorder(_PyarrowFile):
         self._left -= size
         if self._left < 0:  # a damaged footer: columns lie over each other
             return b""
-        self.spans.append((at, at + size))
+        self.spans.add((at, at + size))
         column = np.zeros(size, np.uint8)
         column[: len(_NO_PAGE)] = _NO_PAGE[:size]
         return column.data
 
 
 class _BufferedFile(_PyarrowFile):
-    """A file of which some segments, (place in the file, bytes), are in memory already.
+    """A file of which some ranges are in memory already.
 
-    `num_read` counts the bytes of the file that were read, those segments among them.
+    `num_read` counts the bytes of the file that were read, those ranges among them.
     """
 
-    def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
+    def __init__(
+        self, file: File, num_bytes: int, fetched: Mapping[tuple[int, int], memoryview]
+    ) -> None:
         super().__init__(num_bytes)
         self._file = file
-        self._segments = segments
-        self.num_read = sum(len(data) for _, data in segments)
+        self._fetched = fetched
+        self.num_read = sum(map(len, fetched.values()))
 
     def read_at(self, at: int, size: int) -> Any:
         """What is in memory is not copied."""
-        for begin, data in self._segments:
-            if begin <= at and at + size <= begin + len(data):
-                return data[at - begin : at - begin + size]
-        self.num_read += size
-        return self._file.read(at, size)
+        data = self._fetched.get((at, at + size))
+        if data is None:
+            self.num_read += size
+            return self._file.read(at, size)
+        return data
