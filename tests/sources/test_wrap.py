@@ -263,16 +263,6 @@ def test_the_fingerprint_tells_datasets_apart_and_is_the_same_each_time(name):
     assert words == [sw.wrap(data).fingerprint for data in DATASETS[name]()]
 
 
-def test_a_state_of_one_split_is_not_taken_up_by_another():
-    state = sw.DataLoader(sw.wrap(splits(0)[0]), batch_size=5, rank=0, world_size=1).state_dict()
-    same = sw.DataLoader(sw.wrap(splits(0)[0]), batch_size=5, rank=0, world_size=1)
-    same.load_state_dict(state)
-    for other in (splits(0)[1], splits(1)[0]):
-        loader = sw.DataLoader(sw.wrap(other), batch_size=5, rank=0, world_size=1)
-        with pytest.raises(sw.StateError, match="fingerprint"):
-            loader.load_state_dict(state)
-
-
 @pytest.mark.parametrize("name", COINS)
 def test_random_augmentation_does_not_change_the_fingerprint_nor_the_programs_generators(name):
     draws = lambda: (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: E731

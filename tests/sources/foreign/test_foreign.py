@@ -15,7 +15,6 @@ import pytest
 import shardwise as sw
 from shardwise.testing import check_source
 from tests.support.foreign_samples import (
-    MDS_COLUMNS,
     NUM_SAMPLES,
     litdata_nested,
     litdata_row,
@@ -339,7 +338,3 @@ def test_empty_and_compressed_files(tmp_path):
     (tmp_path / "b.tfrecord").write_bytes(gzip.compress(b"x" * 100))
     with pytest.raises(sw.DataError, match="compressed"):
         len(sw.tfrecord(tmp_path / "b.tfrecord"))
-
-
-def test_all_encodings_of_columns_are_covered():
-    assert set(MDS_COLUMNS) == set(mds_sample(0))

@@ -4,7 +4,6 @@
 """
 
 import json
-import pickle
 from pathlib import Path
 
 import pytest
@@ -57,14 +56,3 @@ def test_torchs_workers_of_two_ranks_give_the_one_order(table, tmp_path, tasks):
         steps = one["steps"], other["steps"]
         assert len(steps[0]) == len(steps[1]) == len(reference), one["task"]
         assert merged(steps) == reference, one["task"]
-
-
-def test_a_plan_goes_to_each_worker_without_an_entry_for_each_row(table):
-    ds = sw.lance(table)
-    ds[0]
-    without_rows = len(pickle.dumps(ds))
-    iterable = sw.torch.IterableDataset(ds, batch_size=8, shuffle=True, rank=0, world_size=1)
-    small = sw.wrap([1])
-    of_one = sw.torch.IterableDataset(small, batch_size=1, rank=0, world_size=1)
-    fixed = len(pickle.dumps(of_one)) - len(pickle.dumps(small))
-    assert len(pickle.dumps(iterable)) < without_rows + fixed + 8 * NUM_ROWS

@@ -12,7 +12,6 @@ from shardwise.errors import DataError
 from shardwise.sources.tables.parquet.source import ParquetSource
 from shardwise.sources.tables.parquet.urls import partitions_of
 from shardwise.testing import check_source
-from tests.support.worlds import check_worlds
 
 datasets = pytest.importorskip("datasets")
 
@@ -93,7 +92,6 @@ def test_a_dataset_saved_to_disk_opens_as_it_was(hf, tmp_path):
     assert ds[1002]["vec"].tolist() == [1002, -1002]
     assert ds.load(np.array([700, 3]))["text"] == ["row 700", "row 3"]
     check_source(ds.source)
-    check_worlds(ds, world_sizes=(1, 3, 8))
 
 
 def test_the_files_of_a_saved_dataset_are_those_that_it_lists(hf, tmp_path):

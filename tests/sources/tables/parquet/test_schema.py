@@ -38,6 +38,7 @@ DRIFTS = {
         pa.array([2], pa.timestamp("us")),
     ),
     "not there": (pa.array([1]), None),
+    "there": (None, pa.array([1])),
 }
 TYPES = {
     "int32, int64": ("int64", [1, 2]),
@@ -47,6 +48,7 @@ TYPES = {
     "list, large_list": (pa.list_(pa.int64(), 2), [[1, 2], [3, 4]]),
     "timestamps": ("timestamp[us]", [1000, 2]),
     "not there": ("int64", [1, None]),
+    "there": ("int64", [None, 1]),
 }
 
 
