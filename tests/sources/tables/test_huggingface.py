@@ -146,8 +146,6 @@ def test_an_empty_dataset_has_no_rows(hf):
 def test_a_null_is_a_field_that_the_row_lacks():
     ds = sw.wrap(datasets.Dataset.from_dict({"n": [1, None, 3]}))
     assert ds[1] == {"__key__": "1"}
-    with pytest.raises(DataError, match="no value of 'n', and an array can't hold a null"):
+    with pytest.raises(DataError, match="no value of 'n', and an array can't hold") as caught:
         ds.load(np.arange(3))
-    with pytest.raises(DataError, match="'n'") as caught:
-        ds.select("n").load(np.arange(3))
     assert caught.value.index == 1

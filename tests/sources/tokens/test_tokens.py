@@ -131,14 +131,6 @@ def test_any_number_of_ranks_takes_up_a_state_in_a_later_epoch(tmp_path, shuffle
     assert first + rest == whole
 
 
-def test_worker_processes_give_what_one_thread_gives(tmp_path):
-    corpus(tmp_path)
-    ds = sw.tokens([tmp_path / "a.bin", tmp_path / "b.bin"], block=16, documents=True)
-    expected = [b["tokens"].tolist() for b in loader(ds, seed=3)]
-    with loader(ds, seed=3, num_workers=2) as made:
-        assert [b["tokens"].tolist() for b in made] == expected
-
-
 def test_remote_files_are_read_by_ranges(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     web = tmp_path / "web"
