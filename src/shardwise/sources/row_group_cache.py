@@ -67,9 +67,14 @@ class RowGroupCache(Generic[T]):
         An error of `decode` is raised to all threads that wait for the value, and is not cached.
         """
         cache = self._cache
+        try:
+            # Without the lock: another thread may evict it now.
+            cache.entries.move_to_end(key)
+            return cache.entries[key][0]
+        except KeyError:
+            pass
         with cache.lock:
             if key in cache.entries:
-                cache.entries.move_to_end(key)
                 return cache.entries[key][0]
             future = cache.in_flight.get(key)
             is_first = future is None

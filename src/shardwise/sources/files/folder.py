@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
-from shardwise.sources.files.listing import Listing, field_of, packed, runs_of
+from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 
 
 class _File(NamedTuple):
@@ -82,7 +82,7 @@ def list_folder(
     names, sizes, times = zip(*files, strict=True)
     kind = field or field_of(sorted(set(map(_suffix, names))), url=root)
     stats = np.array([sizes, times], dtype=np.int64).T
-    return Listing(root, *packed(names), kind, columns, shards, stats, tuple(classes))
+    return Listing(root, Names(names), kind, columns, shards, stats, tuple(classes))
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

@@ -20,7 +20,7 @@ import numpy as np
 from shardwise.columns import Column
 from shardwise.errors import DataError
 from shardwise.shown import base_name, without_query
-from shardwise.sources.files.listing import Listing, field_of, packed, runs_of
+from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -72,7 +72,7 @@ def read_list(
         )
     stem = base_name(url)
     runs = [(f"{stem}:{start}", stop - start) for start, stop in runs_of(len(names))]
-    return Listing(base, *packed(names), data_field, columns, runs, opened_ns=opened_ns)
+    return Listing(base, Names(names), data_field, columns, runs, opened_ns=opened_ns)
 
 
 def _directory(url: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import Column
 from shardwise.errors import DataError
-from shardwise.sources.shard_names import PackedNames
 
 # Files a shard, where there are no classes.
 _RUN = 1024
@@ -24,14 +24,26 @@ _KINDS = {
 _KIND_OF = {f".{ext}": kind for kind, text in _KINDS.items() for ext in text.split()}
 
 
-def packed(names: Sequence[str]) -> tuple[PackedNames, str]:
-    """Names in one buffer, some 30 bytes each where a list of str takes 90; and their digest."""
-    encoded = [name.encode("utf-8", "surrogateescape") for name in names]
-    ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
-    text = b"".join(encoded)
-    digest = hashlib.sha256(ends.astype("<i8").tobytes())
-    digest.update(text)
-    return PackedNames(np.frombuffer(text, np.uint8), ends), digest.hexdigest()[:16]
+class Names(Sequence[str]):
+    """Many names in one buffer: some 30 bytes each, where a list of str takes 90."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        self._text = b"".join(encoded)
+        self._ends: NDArray[np.int64] = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, i: Any) -> Any:
+        begin = int(self._ends[i - 1]) if i else 0
+        return self._text[begin : int(self._ends[i])].decode("utf-8", "surrogateescape")
+
+    def digest(self) -> str:
+        """A digest of all names: 16 hex digits."""
+        digest = hashlib.sha256(self._ends.astype("<i8").tobytes())
+        digest.update(self._text)
+        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,6 @@ class Listing:
     Attributes:
         base: the directory or URL that the names are relative to.
         names: the files, with "/" between directories; they are the samples' keys.
-        digest: of all names.
         field: the field that has their bytes.
         columns: all other fields: an array, or a list with None where a value is missing.
         shards: (name, number of files), in order.
@@ -51,8 +62,7 @@ class Listing:
     """
 
     base: str
-    names: PackedNames
-    digest: str
+    names: Names
     field: str
     columns: Mapping[str, Column]
     shards: Sequence[tuple[str, int]]

@@ -218,7 +218,7 @@ def _manifest(listing: Listing) -> Manifest:
         shards.append(Shard(f"{listing.base.rstrip('/')}/{name}", count, num_bytes))
         start += count
     # Other files are other data, however alike their counts.
-    return Manifest(f"files {listing.digest}", shards)
+    return Manifest(f"files {listing.names.digest()}", shards)
 
 
 def _are_texts(values: Any) -> bool:

@@ -22,7 +22,7 @@ the sample lacks: None. No row of a number, a string or binary column goes throu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -138,15 +138,14 @@ _CHUNK_BYTES = 64 << 10
 
 def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
     """Rows of several columns; `order` says where each of them stands in the result."""
-    numbers = [column for column in own if isinstance(column, Numbers)]
-    if len(numbers) == len(own):
-        array = _join_numbers(numbers, parts, order)
+    # Bytes of some files may lie in dictionaries.
+    kinds = set(map(type, own))
+    if kinds == {Numbers}:
+        array = _join_numbers(cast("Sequence[Numbers]", own), parts, order)
         if array is not None:
             return array
-    # Text is bytes too, and has values of its own; of bytes some may lie in dictionaries.
-    in_buffers = [column for column in own if type(column) is Bytes]
-    if len(in_buffers) == len(own):
-        return ScatteredBytes(in_buffers, parts, order)
+    if kinds == {Bytes}:
+        return ScatteredBytes(cast("Sequence[Bytes]", own), parts, order)
     columns = []
     for column, (start, rows) in zip(own, parts, strict=True):
         try:
@@ -160,11 +159,10 @@ def _join_numbers(
     columns: Sequence[Numbers], parts: Parts, order: NDArray[np.int64]
 ) -> NDArray[Any] | None:
     """One array, without one for each column; None with rows missing, or of different forms."""
-    arrays = [column.values for column in columns]
-    form = (arrays[0].shape[1:], arrays[0].dtype)
-    if any(c.valid is not None or c.broken is not None for c in columns) or any(
-        (array.shape[1:], array.dtype) != form for array in arrays
-    ):
+    arrays = [c.values for c in columns if c.valid is None and c.broken is None]
+    first = columns[0].values
+    form = (first.shape[1:], first.dtype)
+    if len(arrays) < len(columns) or any((a.shape[1:], a.dtype) != form for a in arrays):
         return None
     out = np.empty((len(order), *form[0]), form[1])
     _scatter(arrays, parts, order, out)
