@@ -45,13 +45,6 @@ def test_values_of_partitions_are_ints_only_if_all_are():
     assert partitions_of(["t/x=1.parquet"]) == []
 
 
-def test_a_null_partition_is_a_field_that_is_not_there(tmp_path):
-    for name in ("m=3", "m=__HIVE_DEFAULT_PARTITION__"):
-        (tmp_path / name).mkdir()
-        pq.write_table(pa.table({"n": [1]}), tmp_path / name / "x.parquet")
-    assert [s.get("m") for s in sw.parquet(tmp_path)] == [3, None]
-
-
 def test_files_under_different_partitions_are_refused(tmp_path):
     for name in ("m=3", "n=4"):
         (tmp_path / name).mkdir()

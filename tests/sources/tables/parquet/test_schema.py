@@ -221,6 +221,7 @@ def test_one_fill_is_for_all_columns_of_its_kind_and_for_those_that_files_lack(t
 def test_a_directory_without_a_value_can_be_filled(tmp_path):
     for name in ("m=3", "m=__HIVE_DEFAULT_PARTITION__"):
         write(tmp_path / name, {"n": [1]})
+    assert [sample.get("m") for sample in sw.parquet(tmp_path)] == [3, None]
     with pytest.raises(DataError, match="fill="):
         list(batches(sw.parquet(tmp_path)))
     (batch,) = batches(sw.parquet(tmp_path, fill={"m": -1}))
