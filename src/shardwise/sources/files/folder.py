@@ -80,9 +80,9 @@ def list_folder(
         columns["cls"] = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
         columns["class"] = np.repeat(np.array(classes, dtype=object), counts)
     names, sizes, times = zip(*files, strict=True)
-    kind = field or field_of(sorted(set(map(_suffix, names))), url=root)
+    data_field = field or field_of(sorted(set(map(_suffix, names))), url=root)
     stats = np.array([sizes, times], dtype=np.int64).T
-    return Listing(root, Names(names), kind, columns, shards, stats, tuple(classes))
+    return Listing(root, Names(names), data_field, columns, shards, stats, tuple(classes))
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

@@ -52,6 +52,13 @@ class _Stored:
     hashes: Mapping[str, str]
 
 
+class _Index(NamedTuple):
+    """All shards, and the columns of each."""
+
+    shards: list[_Stored]
+    columns: list[_Column]
+
+
 class MdsSource(RecordSource):
     """Samples in MDS shards, by id; `shardwise.mds` says what the arguments are."""
 
@@ -72,11 +79,10 @@ class MdsSource(RecordSource):
     @cached_property
     def manifest(self) -> Manifest:
         """The shards of all indexes, in their order."""
-        return Manifest("mds", [stored.shard for stored in self._index[0]])
+        return Manifest("mds", [stored.shard for stored in self._index.shards])
 
     @cached_property
-    def _index(self) -> tuple[list[_Stored], list[_Column]]:
-        """All shards, and their columns."""
+    def _index(self) -> _Index:
         shards: list[_Stored] = []
         columns: list[_Column] = []
         self._opened_ns = time.time_ns()
@@ -101,12 +107,12 @@ class MdsSource(RecordSource):
                     )
                 columns = own
                 shards.append(stored)
-        return shards, columns
+        return _Index(shards, columns)
 
     @cached_property
     def _forms(self) -> Mapping[str, Form]:
         forms = {}
-        for name, encoding in _encodings(self._index[1]).items():
+        for name, encoding in _encodings(self._index.columns).items():
             try:
                 forms[name] = form_of(encoding)
             except ValueError as error:
@@ -115,10 +121,10 @@ class MdsSource(RecordSource):
 
     @property
     def _is_zipped(self) -> bool:
-        return any(stored.zip_url for stored in self._index[0])
+        return any(stored.zip_url for stored in self._index.shards)
 
     def _open_shard(self, number: int) -> RecordShard:
-        stored = self._index[0][number]
+        stored = self._index.shards[number]
         if stored.zip_url:
             try:
                 return self._open_zipped(stored)
@@ -141,7 +147,7 @@ class MdsSource(RecordSource):
         return open_content(content, replace(shard, url=url))
 
     def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:  # noqa: ARG002
-        columns = self._index[1]
+        columns = self._index.columns
         cut = cut_records(records, [column.size for column in columns])
         return {column.name: values for column, values in zip(columns, cut, strict=True)}
 
