@@ -16,7 +16,6 @@ from shardwise.errors import DataError
 from shardwise.sources.wrap.source import WrapSource
 from shardwise.testing.sources import check_source
 from tests.support.decoders import InPlace
-from tests.support.python_code import printed_by
 
 
 class Squares:
@@ -343,38 +342,21 @@ def test_a_table_in_memory_is_refused_with_the_way_out(table, remedy):
         sw.parquet(table)
 
 
-def test_an_open_lance_table_is_sent_to_its_own_reader(tmp_path):
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+def test_lances_own_map_style_dataset_is_read_and_an_open_table_sent_to_its_own_reader(tmp_path):
     import lance
+    from lance.torch.data import SafeLanceDataset
 
-    table = lance.write_dataset(pa.table({"x": [1, 2]}), str(tmp_path / "t.lance"))
+    data = pa.table({"id": range(30), "data": [bytes([i]) for i in range(30)]})
+    table = lance.write_dataset(data, str(tmp_path / "t.lance"), max_rows_per_file=7)
     with pytest.raises(TypeError, match=r"give it to sw\.lance"):
         sw.wrap(table)
-    assert len(sw.lance(table)) == 2
+    assert len(sw.lance(table)) == 30
+    ds = sw.wrap(SafeLanceDataset(str(tmp_path / "t.lance")))
+    assert ds[3] == {"__key__": "3", "id": 3, "data": bytes([3])}
+    assert [sample["id"] for sample in ds[[7, 3, 29]]] == [7, 3, 29]
 
 
 def test_it_pickles_with_the_dataset():
     ds = pickle.loads(pickle.dumps(sw.wrap(Squares(3))))
     assert ds[2] == {"__key__": "2", "0": 2, "1": 4}
-
-
-# In a process of its own: lance warns in every process that forks after it.
-READ_LANCE = """
-import sys
-import lance
-import pyarrow as pa
-from lance.torch.data import SafeLanceDataset
-import shardwise as sw
-
-table = pa.table({"id": range(30), "data": [bytes([i]) for i in range(30)]})
-lance.write_dataset(table, sys.argv[1], max_rows_per_file=7)
-ds = sw.wrap(SafeLanceDataset(sys.argv[1]))
-options = {"batch_size": 8, "shuffle": True, "remainder": "uneven", "output": "numpy"}
-with sw.DataLoader(ds, rank=0, world_size=1, num_threads=2, **options) as loader:
-    ids = [i for batch in loader for i in batch["id"].tolist()]
-assert sorted(ids) == list(range(30)), ids
-assert ds[3] == {"__key__": "3", "id": 3, "data": bytes([3])}
-"""
-
-
-def test_lances_own_map_style_dataset_is_read_in_batches(tmp_path):
-    printed_by(READ_LANCE, tmp_path / "t.lance")
