@@ -284,12 +284,6 @@ def test_all_features_are_found_in_the_first_record(data):
     assert names.fields == ("label", "image")
 
 
-def test_records_are_bytes_on_request(data):
-    ds = sw.tfrecord(data / "tfrecord", features=())
-    assert ds.fields == ("record",)
-    assert type(ds[0]["record"]) is bytes
-
-
 @pytest.mark.parametrize(
     ("features", "message"),
     [({"boxes": "float32"}, r"boxes\[?\]?.*8 values"), ({"label": "bytes"}, "is int64")],

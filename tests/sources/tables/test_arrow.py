@@ -13,7 +13,7 @@ from shardwise.columns import BytesColumn, values_of
 from shardwise.errors import DataError
 from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
 from shardwise.sources.tables.arrow.convert import convert
-from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, traits_of
+from shardwise.sources.tables.arrow.types import field_types, layouts, traits_of
 
 
 def plain(value):
@@ -236,11 +236,6 @@ def test_the_schema_says_which_columns_are_values_and_of_which_form():
         "label": ((), np.dtype(np.int64)),
         "vec": ((3,), np.dtype(np.float32)),
     }
-
-
-def test_a_name_that_is_not_there_brings_those_that_are():
-    with pytest.raises(DataError, match="no column 'jpeg': the columns are 'jpg', 'cls'"):
-        check_names(["jpeg"], ("jpg", "cls"))
 
 
 @pytest.mark.parametrize(("values", "kind"), KINDS, ids=[str(kind) for _, kind in KINDS])

@@ -5,7 +5,6 @@ import pickle
 import datasets
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import shardwise as sw
@@ -60,12 +59,8 @@ def test_what_was_selected_and_shuffled_stays_so(hf):
     assert pickle.loads(pickle.dumps(ds))[7]["id"] == chosen[7]["id"]
 
 
-def test_numbers_are_written_straight_into_a_batch(hf):
-    ds = sw.wrap(hf).select("id")
-    assert ds.layout() == {"id": ((), np.dtype(np.int64))}
-    with sw.DataLoader(ds, batch_size=10, shuffle=True, rank=0, world_size=1) as loader:
-        for batch in loader:
-            assert torch.equal(batch["id"], batch["__index__"])
+def test_numbers_have_a_layout_and_any_field_a_decoder(hf):
+    assert sw.wrap(hf).select("id").layout() == {"id": ((), np.dtype(np.int64))}
     assert sw.wrap(hf).decode(data=int, id=float).fields == ("id", "text", "data", "tokens")
 
 

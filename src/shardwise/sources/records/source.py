@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Columns
 from shardwise.errors import DataError
-from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of, raw_picture
@@ -124,17 +123,14 @@ class RecordSource(ABC):
         forms = {name: self._form(name) for name in self._forms}
         urls = [shard.url for shard in self.manifest.shards]
         is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
+        window = window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
         return SourceTraits(
             value_fields=frozenset(name for name, form in forms.items() if form.is_value),
             layouts={name: form.layout for name, form in forms.items() if form.layout is not None},
             counts_waits=True,
             random_reads_are_requests=is_remote and not self._is_zipped,
-            window_shape=self._window_shape if self._is_zipped else None,
+            window_shape=window if self._is_zipped else None,
         )
-
-    @property
-    def _window_shape(self) -> WindowShape:
-        return window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
 
     def undecoded(self, names: Sequence[str]) -> Self:
         """The same samples with these fields as they are stored, where they are bytes."""
