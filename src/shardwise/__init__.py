@@ -55,8 +55,10 @@ if TYPE_CHECKING:
         WorkerError as WorkerError,
     )
     from shardwise.foreign_formats import (
+        lance as lance,
         litdata as litdata,
         mds as mds,
+        parquet as parquet,
         tfrecord as tfrecord,
     )
     from shardwise.formats import (
@@ -78,7 +80,6 @@ if TYPE_CHECKING:
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
     from shardwise.storage.cache import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
-    from shardwise.table_formats import lance as lance, parquet as parquet
 
     __version__: str
 
@@ -121,7 +122,7 @@ _NAMES = {
         "WorkerError",
     ),
     "shardwise.formats": ("files", "tar", "tokens", "wrap"),
-    "shardwise.foreign_formats": ("litdata", "mds", "tfrecord"),
+    "shardwise.foreign_formats": ("lance", "litdata", "mds", "parquet", "tfrecord"),
     "shardwise.loader": ("DataLoader",),
     "shardwise.plan": (
         "FullSampler",
@@ -135,7 +136,6 @@ _NAMES = {
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
-    "shardwise.table_formats": ("lance", "parquet"),
 }
 
 _PUBLIC = [name for names in _NAMES.values() for name in names]

@@ -25,9 +25,9 @@ import shardwise as sw
 from shardwise.errors import StaleIndexError
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
-from shardwise.sources.tfrecord.crc32c import masked_crc32c
 from shardwise.storage import local, versions
 from tests.support.tars import write_tar
+from tests.support.tfrecords import record_file
 
 OLD, NEW = b"old!" * 64, b"new!" * 64
 ROWS = 3
@@ -91,13 +91,8 @@ def litdata(folder: Path) -> tuple[list[Path], sw.Dataset]:
 
 
 def tfrecord(folder: Path) -> tuple[list[Path], sw.Dataset]:
-    def crc(data: bytes) -> bytes:
-        one = np.zeros(1, np.int64), np.full(1, len(data))
-        return masked_crc32c(np.frombuffer(data, np.uint8), *one).astype("<u4").tobytes()
-
-    head = struct.pack("<Q", len(OLD))
-    record = head + crc(head) + OLD + crc(OLD)
-    paths = write_shards(folder, ".tfrecord", lambda path, _: path.write_bytes(record * ROWS))
+    content = record_file([OLD] * ROWS)
+    paths = write_shards(folder, ".tfrecord", lambda path, _: path.write_bytes(content))
     return paths, sw.tfrecord(paths, features=())
 
 

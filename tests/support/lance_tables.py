@@ -55,9 +55,3 @@ def plenty(path: str | Path, *, num_fragments: int, rows: int = 1_000_000) -> st
     ]
     operation = lance.LanceOperation.Overwrite(first.schema, fragments)
     return str(lance.LanceDataset.commit(str(path), operation).uri)
-
-
-def merged(steps_by_rank: list[list[list[int]]]) -> list[list[int]]:
-    """The global steps: the ranks' ids of a step, behind one another."""
-    assert len({len(steps) for steps in steps_by_rank}) == 1, "unequal steps"
-    return [[i for ids in step for i in ids] for step in zip(*steps_by_rank, strict=True)]

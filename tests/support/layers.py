@@ -38,7 +38,6 @@ LEVELS = {
     "dataset": 4,
     "formats": 5,
     # The doors to tables, and to what other loaders wrote.
-    "table_formats": 6,
     "foreign_formats": 6,
     "engine": 6,
     # Batches made by servers: an executor of the engine's kind, and the other end.

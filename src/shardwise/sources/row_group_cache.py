@@ -1,17 +1,21 @@
 """A cache of decoded row groups within a bound of bytes; each is decoded once.
 
-Shared by the threads of a process; a forked or unpickled one begins empty.
+Shared by the threads of a process; a forked or unpickled one begins empty. And the window shuffle
+for which few row groups need to be in memory.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from shardwise.plan import WindowShape
+from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 
 T = TypeVar("T")
@@ -21,13 +25,24 @@ T = TypeVar("T")
 _MIN_GROUPS = 4
 
 
+def window_within(max_bytes: int, manifest: Manifest, *, max_lanes: int) -> WindowShape:
+    """As many lanes as fit into memory with two row groups each, which are the manifest's shards.
+
+    A power of two, so that many numbers of ranks divide them.
+    """
+    num_filled = np.count_nonzero(manifest.sizes)
+    if not num_filled:
+        return WindowShape()
+    mean_bytes = max(1.0, int(manifest.shard_bytes[manifest.sizes > 0].sum()) / num_filled)
+    most = max(1, min(max_lanes, int(max_bytes / (2 * mean_bytes))))
+    return WindowShape(1 << (most.bit_length() - 1), WindowShape().window)
+
+
 class RowGroupCache(Generic[T]):
     """The row groups that were used last, up to a number of bytes, and at least four.
 
-    Of several threads that need the same one, the first decodes it.
-
-    Args:
-        max_bytes: bytes kept; row groups that are evicted while in use do not count.
+    Of several threads that need the same one, the first decodes it. Row groups that are evicted
+    while in use do not count.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -47,22 +62,20 @@ class RowGroupCache(Generic[T]):
         return self._process.get(_Cache)
 
     def get(self, key: Hashable, decode: Callable[[], tuple[T, int]]) -> T:
-        """A row group from the cache, else by `decode`.
+        """A row group by its key from the cache, else by `decode`, with its bytes of memory.
 
-        Args:
-            key: its name.
-            decode: returns the value and its bytes of memory. An error is raised to all threads
-                that wait for the value, and is not cached.
+        An error of `decode` is raised to all threads that wait for the value, and is not cached.
         """
         cache = self._cache
-        entry = cache.entries.get(key)
-        if entry is not None:
-            entry.used = next(cache.clock)
-            return entry.value
+        try:
+            # Without the lock: another thread may evict it now.
+            cache.entries.move_to_end(key)
+            return cache.entries[key][0]
+        except KeyError:
+            pass
         with cache.lock:
-            entry = cache.entries.get(key)
-            if entry is not None:
-                return entry.value
+            if key in cache.entries:
+                return cache.entries[key][0]
             future = cache.in_flight.get(key)
             is_first = future is None
             if future is None:
@@ -78,34 +91,20 @@ class RowGroupCache(Generic[T]):
             raise
         with cache.lock:
             del cache.in_flight[key]
-            cache.entries[key] = _Entry(value, num_bytes, next(cache.clock))
+            cache.entries[key] = value, num_bytes
             cache.num_bytes += num_bytes
-            self._evict(cache)
+            while cache.num_bytes > self.max_bytes and len(cache.entries) > _MIN_GROUPS:
+                _, (_, freed_bytes) = cache.entries.popitem(last=False)
+                cache.num_bytes -= freed_bytes
         future.set_result(value)
         return value
 
-    def _evict(self, cache: _Cache[T]) -> None:
-        """Evict the least recently used until the rest fits."""
-        while cache.num_bytes > self.max_bytes and len(cache.entries) > _MIN_GROUPS:
-            oldest = min(cache.entries, key=lambda key: cache.entries[key].used)
-            cache.num_bytes -= cache.entries.pop(oldest).num_bytes
-
-
-@dataclass(slots=True)
-class _Entry(Generic[T]):
-    """A cached value, and the clock at its last use."""
-
-    value: T
-    num_bytes: int
-    used: int
-
 
 class _Cache(Generic[T]):
-    """The cache of one process; entries are looked up without the lock."""
+    """The cache of one process: values and their bytes, the least recently used first."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.clock = itertools.count()
-        self.entries: dict[Hashable, _Entry[T]] = {}
+        self.entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self.in_flight: dict[Hashable, Future[T]] = {}
         self.num_bytes = 0

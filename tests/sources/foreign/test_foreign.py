@@ -15,7 +15,6 @@ import pytest
 import shardwise as sw
 from shardwise.testing import check_source
 from tests.support.foreign_samples import (
-    MDS_COLUMNS,
     NUM_SAMPLES,
     litdata_nested,
     litdata_row,
@@ -285,12 +284,6 @@ def test_all_features_are_found_in_the_first_record(data):
     assert names.fields == ("label", "image")
 
 
-def test_records_are_bytes_on_request(data):
-    ds = sw.tfrecord(data / "tfrecord", features=())
-    assert ds.fields == ("record",)
-    assert type(ds[0]["record"]) is bytes
-
-
 @pytest.mark.parametrize(
     ("features", "message"),
     [({"boxes": "float32"}, r"boxes\[?\]?.*8 values"), ({"label": "bytes"}, "is int64")],
@@ -339,7 +332,3 @@ def test_empty_and_compressed_files(tmp_path):
     (tmp_path / "b.tfrecord").write_bytes(gzip.compress(b"x" * 100))
     with pytest.raises(sw.DataError, match="compressed"):
         len(sw.tfrecord(tmp_path / "b.tfrecord"))
-
-
-def test_all_encodings_of_columns_are_covered():
-    assert set(MDS_COLUMNS) == set(mds_sample(0))

@@ -18,6 +18,7 @@ import shardwise as sw
 from shardwise.sources.litdata import arrow_rows
 from shardwise.sources.litdata.nested import as_json, loads
 from shardwise.sources.litdata.tree import Node
+from shardwise.sources.manifest import Shard
 from tests.support.foreign_samples import NESTED, NUM_SAMPLES, litdata_nested
 from tests.support.litdata_nested import encode
 
@@ -178,20 +179,18 @@ def test_numbers_in_arrow_rows_are_no_length_of_bytes():
     pa = pytest.importorskip("pyarrow")
     data = chunk_of(pa.table({"x": [2, 1 << 24]}))
     with pytest.raises(sw.DataError, match="a number where bytes belong"):
-        arrow_rows.open_rows(
-            data, num_records=2, nodes={"x": Node(range(1))}, serializers=["bytes"], url="x"
-        )
+        arrow_rows.open_rows(data, Shard("x", 2, 0), {"x": Node(range(1))}, ["bytes"])
 
 
 @pytest.mark.parametrize(("serializer", "is_read"), [("json", True), ("int", False)])
 def test_a_null_in_arrow_rows_is_read_where_nested_values_are(serializer, is_read):
     pa = pytest.importorskip("pyarrow")
     data = chunk_of(pa.table({"x": [[1], None] if is_read else [1, None]}))
-    options = {"nodes": {"x": Node(range(1))}, "serializers": [serializer], "url": "x"}
+    arguments = Shard("x", 2, 0), {"x": Node(range(1))}, [serializer]
     if not is_read:
         with pytest.raises(sw.DataError, match="row 1 has a null"):
-            arrow_rows.open_rows(data, num_records=2, **options)
+            arrow_rows.open_rows(data, *arguments)
         return
-    found = arrow_rows.open_rows(data, num_records=2, **options)
+    found = arrow_rows.open_rows(data, *arguments)
     assert found.content is not None
     assert found.content.tobytes().endswith(struct.pack("<I", 4) + b"null")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.columns import BytesColumn, merge_columns, values_of
+from shardwise.columns import BytesColumn, values_of
 from shardwise.errors import DataError
 from shardwise.sources.tables.arrow.columns import empty_columns, gather, leaf
 from shardwise.sources.tables.arrow.convert import convert
-from shardwise.sources.tables.arrow.types import check_names, field_types, layouts, traits_of
+from shardwise.sources.tables.arrow.types import field_types, layouts, traits_of
 
 
 def plain(value):
@@ -238,24 +238,17 @@ def test_the_schema_says_which_columns_are_values_and_of_which_form():
     }
 
 
-def test_a_name_that_is_not_there_brings_those_that_are():
-    with pytest.raises(DataError, match="no column 'jpeg': the columns are 'jpg', 'cls'"):
-        check_names(["jpeg"], ("jpg", "cls"))
-
-
-@pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.binary(), pa.string()])
+@pytest.mark.parametrize(("values", "kind"), KINDS, ids=[str(kind) for _, kind in KINDS])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_parts_of_several_tables_join_in_their_places(kind, data):
-    values = st.binary(max_size=3) if kind == pa.binary() else st.integers(0, 99)
-    if kind == pa.string():
-        values = st.text(max_size=3)
-    whole = data.draw(st.lists(st.none() | values, min_size=1, max_size=20))
-    part_of = np.array([data.draw(st.integers(0, 2)) for _ in whole])
-    parts = [
-        (places, column_of(pa.array([whole[i] for i in places], kind)))
-        for part in range(3)
-        if len(places := np.flatnonzero(part_of == part))
-    ]
-    found = merge_columns(parts, len(whole))
-    assert plain(values_of(found)) == whole
+def test_rows_of_several_groups_come_in_the_order_that_they_are_asked_for(values, kind, data):
+    lists = st.lists(st.none() | values, min_size=1, max_size=6)
+    groups = data.draw(st.lists(lists, min_size=1, max_size=4))
+    places = [(group, row) for group, of_group in enumerate(groups) for row in range(len(of_group))]
+    asked = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=20))
+    numbers, rows = np.array(asked).T
+    columns = [{"x": convert(pa.array(of_group, kind))} for of_group in groups]
+    found = gather(
+        ["x"], numbers, rows, columns.__getitem__, ids=rows, locate=lambda row: ("", str(row))
+    )
+    assert plain(values_of(found["x"])) == [groups[group][row] for group, row in asked]

@@ -5,7 +5,6 @@ import pickle
 import datasets
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import shardwise as sw
@@ -13,7 +12,6 @@ from shardwise.errors import DataError
 from shardwise.sources.tables.huggingface import HuggingFaceSource
 from shardwise.sources.wrap.source import WrapSource
 from shardwise.testing import check_source
-from tests.support.worlds import check_processes, check_torch_workers, check_worlds
 
 NUM_ROWS = 1003
 
@@ -53,13 +51,6 @@ def test_its_columns_keep_what_a_source_keeps(hf):
     )
 
 
-def test_ranks_and_workers_read_each_row_once(hf):
-    ds = sw.wrap(hf)
-    check_worlds(ds, world_sizes=(1, 3, 8))
-    check_processes(ds, 2)
-    check_torch_workers(ds, 2, "fork")
-
-
 def test_what_was_selected_and_shuffled_stays_so(hf):
     chosen = hf.shuffle(seed=3).select(range(100))
     ds = sw.wrap(chosen)
@@ -68,12 +59,8 @@ def test_what_was_selected_and_shuffled_stays_so(hf):
     assert pickle.loads(pickle.dumps(ds))[7]["id"] == chosen[7]["id"]
 
 
-def test_numbers_are_written_straight_into_a_batch(hf):
-    ds = sw.wrap(hf).select("id")
-    assert ds.layout() == {"id": ((), np.dtype(np.int64))}
-    with sw.DataLoader(ds, batch_size=10, shuffle=True, rank=0, world_size=1) as loader:
-        for batch in loader:
-            assert torch.equal(batch["id"], batch["__index__"])
+def test_numbers_have_a_layout_and_any_field_a_decoder(hf):
+    assert sw.wrap(hf).select("id").layout() == {"id": ((), np.dtype(np.int64))}
     assert sw.wrap(hf).decode(data=int, id=float).fields == ("id", "text", "data", "tokens")
 
 
@@ -141,17 +128,10 @@ def test_a_dict_of_splits_asks_for_one(hf):
         sw.wrap(datasets.DatasetDict({"train": hf}))
 
 
-def test_a_state_is_not_taken_up_by_the_dataset_in_another_order(hf):
-    wrapped = [
-        sw.wrap(each)
-        for each in (hf, hf.shuffle(seed=0), hf.shuffle(seed=1), hf.with_format("numpy"))
-    ]
-    words = [ds.fingerprint for ds in wrapped]
-    assert len({*words[:3]}) == 3
+def test_the_fingerprint_tells_orders_apart(hf):
+    words = [sw.wrap(each).fingerprint for each in (hf, hf.shuffle(seed=0), hf.shuffle(seed=1))]
+    assert len(set(words)) == 3
     assert words[1] == sw.wrap(hf.shuffle(seed=0)).fingerprint
-    state = sw.DataLoader(wrapped[1], batch_size=10, rank=0, world_size=1).state_dict()
-    with pytest.raises(sw.StateError, match="fingerprint"):
-        sw.DataLoader(wrapped[2], batch_size=10, rank=0, world_size=1).load_state_dict(state)
 
 
 def test_an_empty_dataset_has_no_rows(hf):
@@ -161,8 +141,6 @@ def test_an_empty_dataset_has_no_rows(hf):
 def test_a_null_is_a_field_that_the_row_lacks():
     ds = sw.wrap(datasets.Dataset.from_dict({"n": [1, None, 3]}))
     assert ds[1] == {"__key__": "1"}
-    with pytest.raises(DataError, match="no value of 'n', and an array can't hold a null"):
+    with pytest.raises(DataError, match="no value of 'n', and an array can't hold") as caught:
         ds.load(np.arange(3))
-    with pytest.raises(DataError, match="'n'") as caught:
-        ds.select("n").load(np.arange(3))
     assert caught.value.index == 1

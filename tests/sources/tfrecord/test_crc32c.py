@@ -64,13 +64,6 @@ def test_long_strings_are_joined_of_blocks(way):
     assert of(way, [data, b"a", data[:4096]]) == [plain(data), plain(b"a"), plain(data[:4096])]
 
 
-@BOTH_WAYS
-def test_strings_of_odd_numbers_of_blocks_and_of_none_are_joined(way):
-    lengths = [0, 3 * 64, 64, 1, 0, 5 * 64 + 1, 7 * 64]
-    strings = [bytes([number + 1]) * length for number, length in enumerate(lengths)]
-    assert of(way, strings) == [plain(each) for each in strings]
-
-
 @pytest.mark.parametrize(
     "google", [None, SimpleNamespace(implementation="python", value=lambda data: 1)]
 )

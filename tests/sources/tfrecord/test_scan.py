@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import struct
-from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.tfrecord.scan import find_records
 from shardwise.storage import open_file
 from shardwise.testing import check_source
 from tests.support.counted_file import CountedFile
-
-
-@cache
-def crc(data: bytes) -> bytes:
-    buffer = np.frombuffer(data, np.uint8)
-    value = masked_crc32c(buffer, np.zeros(1, np.int64), np.full(1, len(data)))
-    return struct.pack("<I", int(value[0]))
+from tests.support.tfrecords import record_file
 
 
 def write(path: Path, records: list[bytes]) -> Path:
-    parts = []
-    for record in records:
-        length = struct.pack("<Q", len(record))
-        parts += [length, crc(length), record, crc(record)]
-    path.write_bytes(b"".join(parts))
+    path.write_bytes(record_file(records))
     return path
 
 

@@ -40,22 +40,11 @@ def read_list(
     field: str | None = None,
     storage: StorageOptions | None = None,
 ) -> Listing:
-    """Read a list of files.
+    """Read a list of files; the arguments are those of `shardwise.files`.
 
     In CSV a column whose values are all whole numbers is int64, all numbers float64, else str, and
     an empty value is missing. In JSONL the values are as they are, numbers of one type in an array.
-
-    Args:
-        url: the list.
-        root: the directory that the paths are relative to, and may not leave; None for the list's.
-        path: the column that has the paths; None for the first of "path", "file_name",
-            "filename" and "file" that is there.
-        suffixes: rows with other paths are an error; None allows all.
-        field: the name of the field with the bytes; None for what the suffixes say.
-        storage: how a remote list is reached.
-
-    Raises:
-        DataError: it is no such list, there is no column of paths, or a path leaves the directory.
+    Rows with other suffixes than those named are an error.
     """
     opened_ns = time.time_ns()
     rows = _read_rows(url, read_whole(url, options=storage))

@@ -80,10 +80,7 @@ def field_of(suffixes: Sequence[str], *, url: str) -> str:
     """The name of the field with these files' bytes, by the kind of their suffixes.
 
     "image", "audio", "video" or "text", whatever the suffixes of that kind; where the kind is not
-    known, the suffix itself, without its dot.
-
-    Raises:
-        DataError: they are of several kinds.
+    known, the suffix itself, without its dot. Files of several kinds are a DataError.
     """
     kinds = {suffix: _KIND_OF.get(suffix.lower(), suffix.lower()[1:]) for suffix in suffixes}
     if len(set(kinds.values())) > 1:

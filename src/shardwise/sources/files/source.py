@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arguments import path_text
-from shardwise.columns import BytesColumn, Column, Columns
+from shardwise.columns import Column, Columns, PayloadColumn
 from shardwise.errors import DataError, StorageError
 from shardwise.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
@@ -37,10 +37,6 @@ class FilesSource:
 
     `shardwise.files` says what the fields and the arguments are. The first use lists the directory,
     or reads the list.
-
-    Raises:
-        ValueError: `root` or `path` are given for a directory.
-        StorageError: it is neither a directory nor a list.
     """
 
     default_shuffle: Literal["full"] = "full"
@@ -81,7 +77,7 @@ class FilesSource:
 
     @property
     def listing(self) -> Listing:
-        """The files; raises as `manifest` does."""
+        """The files."""
         return self._open()[0]
 
     @property
@@ -91,12 +87,7 @@ class FilesSource:
 
     @property
     def manifest(self) -> Manifest:
-        """A shard for each class, or for each run of files; the names are in the fingerprint.
-
-        Raises:
-            DataError: the directory or the list is not one that can be read.
-            StorageError: it could not be read.
-        """
+        """A shard for each class, or for each run of files; the names are in the fingerprint."""
         return self._open()[1]
 
     @property
@@ -116,13 +107,7 @@ class FilesSource:
         return SourceTraits(value_fields=frozenset(columns), layouts=layouts)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read files; see the protocol.
-
-        Raises:
-            DataError: a file is not there, or has changed since it was listed.
-            StorageError: one could not be read.
-            ValueError: a field is not there.
-        """
+        """Read files; see the protocol."""
         listing = self.listing
         ids = np.asarray(ids, dtype=np.int64)
         known = self.fields
@@ -134,8 +119,8 @@ class FilesSource:
             if name not in known:
                 raise ValueError(f"no field {name!r}: there are {', '.join(map(repr, known))}")
             if name == listing.field:
-                data = columns[name] = self._read_files(ids, keys)
-                num_bytes = len(data.buffer)
+                data = PayloadColumn(list(map(self._read_file, keys, ids.tolist())))
+                columns[name], num_bytes = data, int(data.lengths.sum())
                 continue
             column = listing.columns[name]
             if isinstance(column, np.ndarray) and column.dtype.kind != "O":
@@ -144,41 +129,19 @@ class FilesSource:
                 columns[name] = [column[i] for i in ids.tolist()]
         return Columns(ids, keys, columns, num_bytes)
 
-    def _read_files(self, ids: NDArray[np.int64], keys: list[str]) -> BytesColumn:
-        """The bytes of some files, in one buffer; one file is open at a time."""
-        stats = self.listing.stats
-        if stats is None:
-            pairs = zip(keys, ids.tolist(), strict=True)
-            return BytesColumn.of([self._read_file(key, index) for key, index in pairs])
-        lengths = stats[ids, 0]
-        ends = np.cumsum(lengths)
-        buffer = np.empty(int(lengths.sum()), dtype=np.uint8)
-        begin = 0
-        for key, index, end in zip(keys, ids.tolist(), ends.tolist(), strict=True):
-            self._read_file(key, index, stats[index].tolist(), buffer.data[begin:end])
-            begin = end
-        return BytesColumn(buffer, ends - lengths, lengths)
-
-    def _read_file(
-        self,
-        key: str,
-        index: int,
-        listed: list[int] | None = None,
-        into: memoryview | None = None,
-    ) -> bytes | None:
-        """The bytes of a file, or None if they went into a buffer of the size that was listed."""
-        url = f"{self.listing.base.rstrip('/')}/{key}"
+    def _read_file(self, key: str, index: int) -> bytes:
+        listing = self.listing
+        url = f"{listing.base.rstrip('/')}/{key}"
         try:
             file = open_file(url, options=self._storage)
             try:
-                if listed is None or into is None:
+                if listing.stats is None:
                     stat = file.stat()
-                    require_not_written_since(self.listing.opened_ns, stat, url)
-                    file.pin(stat)
-                    return file.read(0, stat.num_bytes)
-                file.pin(FileStat(listed[0], listed[1]))
-                file.read_into(0, into)
-                return None
+                    require_not_written_since(listing.opened_ns, stat, url)
+                else:
+                    stat = FileStat(*listing.stats[index].tolist())
+                file.pin(stat)
+                return file.read(0, stat.num_bytes)
             finally:
                 file.close()
         except DataError as error:

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.errors import DataError, MissingExtraError
 from shardwise.sources.litdata.tree import Node
+from shardwise.sources.manifest import Shard
 from shardwise.sources.records.source import RecordShard
 
 MAGIC = b"LDARW01\0"
@@ -26,26 +27,10 @@ SERIALIZERS = frozenset({"str", "text", "int", "float", "bool", "bytes", "json"}
 
 
 def open_rows(
-    data: bytes,
-    *,
-    num_records: int,
-    nodes: Mapping[str, Node],
-    serializers: Sequence[str],
-    url: str,
+    data: bytes, chunk: Shard, nodes: Mapping[str, Node], serializers: Sequence[str]
 ) -> RecordShard:
-    """The records of a chunk.
-
-    Args:
-        data: all of it.
-        num_records: what the index says.
-        nodes: field -> where it is in the tree of a sample.
-        serializers: of each leaf.
-        url: for messages.
-
-    Raises:
-        DataError: the rows are damaged, others than the index says, or have a null.
-        MissingExtraError: Arrow is not installed.
-    """
+    """The records of a chunk of which all bytes are there."""
+    url = chunk.url
     try:
         import pyarrow as pa
     except ImportError:
@@ -61,8 +46,10 @@ def open_rows(
         raise DataError(f"its Arrow rows are damaged: {error}", url=url, offset=begin) from error
     except KeyError as error:
         raise DataError(f"its Arrow rows: {error}", url=url, offset=begin) from error
-    if table.num_rows != num_records:
-        raise DataError(f"it has {table.num_rows} rows, index.json {num_records} samples", url=url)
+    if table.num_rows != chunk.num_samples:
+        raise DataError(
+            f"it has {table.num_rows} rows, index.json {chunk.num_samples} samples", url=url
+        )
     try:
         leaves: list[Sequence[Any]] = []
         for name, node in nodes.items():

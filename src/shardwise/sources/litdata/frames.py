@@ -14,6 +14,7 @@ import struct
 import numpy as np
 
 from shardwise.errors import DataError
+from shardwise.sources.manifest import Shard
 from shardwise.sources.records.source import RecordShard
 from shardwise.sources.records.unzip import unzip
 
@@ -24,26 +25,18 @@ _FRAME = np.dtype(
 )
 
 
-def open_frames(data: bytes, *, num_records: int, compression: str, url: str) -> RecordShard:
-    """The records of a chunk.
-
-    Args:
-        data: all of it.
-        num_records: what the index says.
-        compression: how frames are compressed.
-        url: for messages.
-
-    Raises:
-        DataError: the chunk is damaged, or another one.
-    """
+def open_frames(data: bytes, chunk: Shard, compression: str) -> RecordShard:
+    """The records of a chunk of which all bytes are there."""
+    url = chunk.url
     if len(data) < _PREFIX.size or data[:8] != MAGIC:
         raise DataError(f"it does not begin with {MAGIC!r}: is it a LitData chunk?", url=url)
     _, version, _, count, _, num_frames = _PREFIX.unpack_from(data)
     if version != 1:
         raise DataError(f"frames of version {version}, and 1 is read", url=url, offset=8)
-    if count != num_records:
+    if count != chunk.num_samples:
         raise DataError(
-            f"its header says {count} samples, index.json {num_records}: is it another chunk?",
+            f"its header says {count} samples, index.json {chunk.num_samples}: is it another "
+            "chunk?",
             url=url,
             offset=12,
         )

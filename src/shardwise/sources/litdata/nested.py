@@ -42,11 +42,7 @@ def loads(data: bytes) -> Any:
 
 
 def as_json(data: bytes) -> bytes:
-    """The same leaf in JSON, which is what decoders of JSON read.
-
-    Raises:
-        ValueError: as for `loads`.
-    """
+    """The same leaf in JSON, which is what decoders of JSON read; raises as `loads` does."""
     return data if data[:1] > b" " else json.dumps(loads(data)).encode()
 
 

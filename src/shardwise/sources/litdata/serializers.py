@@ -86,18 +86,14 @@ def _shaped(data: bytes, dtype: np.dtype[Any], num_axes: int, order: str) -> NDA
     return np.frombuffer(data[8 + 4 * num_axes :], dtype).reshape(shape).copy()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
 _NUMBERS = {
     "int": Form(layout=((), little_endian("int64"))),
     "float": Form(layout=((), little_endian("float64"))),
     "bool": Form(layout=((), np.dtype(np.bool_))),
 }
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "str": _text,
-    "text": _text,
+    "str": partial(str, encoding="utf-8"),
+    "text": partial(str, encoding="utf-8"),
     "numpy": _numpy,
     "tensor": _tensor,
     "pil": raw_picture,

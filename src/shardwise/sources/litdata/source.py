@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from shardwise.sources.litdata.frames import open_frames
 from shardwise.sources.litdata.serializers import form_of
 from shardwise.sources.litdata.tree import Node, fields_of, parse
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.records.forms import BadRowError, Form, column_of
+from shardwise.sources.records.forms import VALUES, BadRowError, Form, column_of
 from shardwise.sources.records.index_json import beside, index_urls, integer, read_index
 from shardwise.sources.records.layout import cut_records, open_content, open_file_records
 from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
@@ -56,13 +56,7 @@ class _Index:
 
 
 class LitDataSource(RecordSource):
-    """Samples in LitData's chunks, by id; see `shardwise.litdata`.
-
-    Args:
-        url: a directory with an `index.json`, or this file.
-        storage: how remote chunks are reached; None for the defaults.
-        memory_bytes: of the decompressed chunks that a process keeps, which are four at least.
-    """
+    """Samples in LitData's chunks, by id; `shardwise.litdata` says what the arguments are."""
 
     def __init__(
         self,
@@ -133,22 +127,14 @@ class LitDataSource(RecordSource):
     @cached_property
     def _forms(self) -> Mapping[str, Form]:
         index = self._index
-        # Values of several leaves are put together by `_cut`.
         return {
-            name: index.forms[node.leaves.start] if node.is_leaf else _NESTED
+            name: index.forms[node.leaves.start] if node.is_leaf else VALUES
             for name, node in index.nodes.items()
         }
 
     @property
     def _is_zipped(self) -> bool:
         return self._index.may_have_rows or self._index.level in ("chunk", "batch")
-
-    def undecoded(self, names: Sequence[str]) -> Self:
-        """As `RecordSource.undecoded`; values of several leaves are no bytes, and stay values.
-
-        Nested values that are one leaf are JSON, in whichever form they are stored.
-        """
-        return super().undecoded([name for name in names if self._index.nodes[name].is_leaf])
 
     def _open_shard(self, number: int) -> RecordShard:
         index = self._index
@@ -157,48 +143,39 @@ class LitDataSource(RecordSource):
         file = self._pool.get(chunk.url)
         has_footer = index.may_have_rows and num_bytes >= FOOTER_BYTES
         if has_footer and file.read(num_bytes - len(MAGIC), len(MAGIC)) == MAGIC:
-            return open_rows(
-                file.read(0, num_bytes),
-                num_records=chunk.num_samples,
-                nodes=index.nodes,
-                serializers=index.serializers,
-                url=chunk.url,
-            )
+            return open_rows(file.read(0, num_bytes), chunk, index.nodes, index.serializers)
         if index.level in ("", "sample"):
-            return open_file_records(
-                file,
-                num_bytes,
-                num_records=chunk.num_samples,
-                num_bytes=chunk.num_bytes,
-                url=chunk.url,
-            )
+            return open_file_records(file, num_bytes, chunk)
         data = file.read(0, num_bytes)
         if index.level == "batch":
-            return open_frames(
-                data,
-                num_records=chunk.num_samples,
-                compression=index.compression,
-                url=chunk.url,
-            )
+            return open_frames(data, chunk, index.compression)
         # The index has the length of the content, which some versions of LitData got wrong.
-        content = unzip(data, index.compression, None, url=chunk.url)
-        return open_content(content, num_records=chunk.num_samples, url=chunk.url)
+        return open_content(unzip(data, index.compression, None, url=chunk.url), chunk)
 
     def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
         index = self._index
         if index.level == "sample":
             records = _unzipped(records, index.compression)
         leaves = cut_records(records, [None] * len(index.forms))
-        return {name: self._field(name, index.nodes[name], leaves) for name in names}
+        columns = {}
+        for name in names:
+            try:
+                columns[name] = self._field(name, index.nodes[name], leaves)
+            except BadRowError as error:
+                error.field = name
+                raise
+        return columns
 
     def _field(self, name: str, node: Node, leaves: Sequence[BytesColumn]) -> Column:
         if node.is_leaf:
             leaf = node.leaves.start
             if name in self._undecoded and self._index.serializers[leaf] == "json":
-                return BytesColumn.of(_values(name, _AS_JSON, leaves[leaf]))
+                # Whichever form it is stored in.
+                return BytesColumn.of(values_of(column_of(_AS_JSON, leaves[leaf])))
             return leaves[leaf]
         values = {
-            leaf: _values(name, self._index.forms[leaf], leaves[leaf]) for leaf in node.leaves
+            leaf: values_of(column_of(self._index.forms[leaf], leaves[leaf]))
+            for leaf in node.leaves
         }
         num_rows = len(leaves[0]) if leaves else 0
         return [
@@ -207,21 +184,7 @@ class LitDataSource(RecordSource):
         ]
 
 
-def _values(name: str, form: Form, leaf: BytesColumn) -> list[Any]:
-    try:
-        return values_of(column_of(form, leaf))
-    except BadRowError as error:
-        raise BadRowError(error.row, error.reason, field=name) from error.__cause__
-
-
 _AS_JSON = Form(decode=nested.as_json)
-
-
-def _nested(data: bytes) -> Any:
-    raise ValueError(f"{len(data)} bytes of a nested value")  # it is never called: see `_cut`
-
-
-_NESTED = Form(decode=_nested)
 
 
 def _unzipped(records: RecordFields, compression: str) -> RecordFields:

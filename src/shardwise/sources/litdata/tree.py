@@ -47,11 +47,7 @@ class Node:
         return tuple(values) if self.kind == "builtins.tuple" else values
 
     def flatten(self, value: Any) -> list[Any]:
-        """The values of its leaves.
-
-        Raises:
-            ValueError: the value has another form.
-        """
+        """The values of its leaves; ValueError for a value of another form."""
         if not self.kind:
             return [value]
         parts = list(value)

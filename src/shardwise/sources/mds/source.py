@@ -10,9 +10,9 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
@@ -27,58 +27,40 @@ from shardwise.sources.records.unzip import unzip
 from shardwise.storage import StorageOptions
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of a shard.
+class _Column(NamedTuple):
+    """A column; `size` is a value's in bytes, None where each sample has the size."""
 
-    Attributes:
-        names: in the shard's order.
-        encodings: of each.
-        sizes: of each in bytes; None where each sample has the size.
-    """
-
-    names: tuple[str, ...]
-    encodings: tuple[str, ...]
-    sizes: tuple[int | None, ...]
+    name: str
+    encoding: str
+    size: int | None
 
 
 @dataclass(frozen=True)
-class _File:
+class _Stored:
     """One shard by the index.
 
     Attributes:
-        url: of the file with all samples as they are.
-        num_bytes: its length.
-        num_samples: in it.
+        shard: the file with all samples as they are.
         zip_url: of the compressed file; "" if there is none.
         compression: how.
         hashes: of the compressed file, by the name of the algorithm.
     """
 
-    url: str
-    num_bytes: int
-    num_samples: int
+    shard: Shard
     zip_url: str
     compression: str
     hashes: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _Index:
-    """All shards and their columns."""
+class _Index(NamedTuple):
+    """All shards, and the columns of each."""
 
-    files: tuple[_File, ...]
-    columns: _Columns
+    shards: list[_Stored]
+    columns: list[_Column]
 
 
 class MdsSource(RecordSource):
-    """Samples in MDS shards, by id; see `shardwise.mds`.
-
-    Args:
-        urls: directories with an `index.json` each, or these files.
-        storage: how remote shards are reached; None for the defaults.
-        memory_bytes: of the decompressed shards that a process keeps, which are four at least.
-    """
+    """Samples in MDS shards, by id; `shardwise.mds` says what the arguments are."""
 
     def __init__(
         self,
@@ -97,14 +79,12 @@ class MdsSource(RecordSource):
     @cached_property
     def manifest(self) -> Manifest:
         """The shards of all indexes, in their order."""
-        return Manifest(
-            "mds", [Shard(f.url, f.num_samples, f.num_bytes) for f in self._index.files]
-        )
+        return Manifest("mds", [stored.shard for stored in self._index.shards])
 
     @cached_property
     def _index(self) -> _Index:
-        files: list[_File] = []
-        columns: _Columns | None = None
+        shards: list[_Stored] = []
+        columns: list[_Column] = []
         self._opened_ns = time.time_ns()
         for url in self.urls:
             document = read_index(self._pool, url)
@@ -113,26 +93,26 @@ class MdsSource(RecordSource):
                     f"no MDS index: version {document.get('version')!r}, and version 2 is read",
                     url=url,
                 )
-            for number, shard in enumerate(document["shards"]):
+            for number, entry in enumerate(document["shards"]):
                 try:
-                    file, own = _parse(shard, url)
+                    stored, own = _parse(entry, url)
                 except (KeyError, TypeError, ValueError) as error:
                     raise DataError(f"shard {number} of the index: {error}", url=url) from error
-                if columns is not None and own != columns:
+                if shards and own != columns:
                     raise DataError(
-                        f"shard {number} has the columns {dict(zip(own.names, own.encodings))}, "  # noqa: B905
-                        f"those before it {dict(zip(columns.names, columns.encodings))}: "  # noqa: B905
-                        "open them by themselves, and join them with sw.concat",
+                        f"shard {number} has the columns {_encodings(own)}, those before it "
+                        f"{_encodings(columns)}: open them by themselves, and join them with "
+                        "sw.concat",
                         url=url,
                     )
                 columns = own
-                files.append(file)
-        return _Index(tuple(files), columns or _Columns((), (), ()))
+                shards.append(stored)
+        return _Index(shards, columns)
 
     @cached_property
     def _forms(self) -> Mapping[str, Form]:
-        columns, forms = self._index.columns, {}
-        for name, encoding in zip(columns.names, columns.encodings, strict=True):
+        forms = {}
+        for name, encoding in _encodings(self._index.columns).items():
             try:
                 forms[name] = form_of(encoding)
             except ValueError as error:
@@ -141,45 +121,42 @@ class MdsSource(RecordSource):
 
     @property
     def _is_zipped(self) -> bool:
-        return any(file.zip_url for file in self._index.files)
+        return any(stored.zip_url for stored in self._index.shards)
 
     def _open_shard(self, number: int) -> RecordShard:
-        file = self._index.files[number]
-        if file.zip_url:
+        stored = self._index.shards[number]
+        if stored.zip_url:
             try:
-                return self._open_zipped(file)
+                return self._open_zipped(stored)
             except MissingShardError:
                 # What a reader of MosaicML's has decompressed, and has not kept compressed.
                 pass
-        found = self._first_stat(file.url).num_bytes
-        return open_file_records(
-            self._pool.get(file.url),
-            found,
-            num_records=file.num_samples,
-            num_bytes=file.num_bytes,
-            url=file.url,
-        )
+        shard = stored.shard
+        found = self._first_stat(shard.url).num_bytes
+        return open_file_records(self._pool.get(shard.url), found, shard)
 
-    def _open_zipped(self, file: _File) -> RecordShard:
-        num_bytes = self._first_stat(file.zip_url).num_bytes
-        data = self._pool.get(file.zip_url).read(0, num_bytes)
-        for name, digest in file.hashes.items():
+    def _open_zipped(self, stored: _Stored) -> RecordShard:
+        url, shard = stored.zip_url, stored.shard
+        data = self._pool.get(url).read(0, self._first_stat(url).num_bytes)
+        for name, digest in stored.hashes.items():
             if name in hashlib.algorithms_guaranteed and not name.startswith("shake"):
                 found = hashlib.new(name, data, usedforsecurity=False).hexdigest()
                 if found != digest:
-                    raise DataError(
-                        f"its {name} is {found}, and {digest} in the index", url=file.zip_url
-                    )
-        content = unzip(data, file.compression, file.num_bytes, url=file.zip_url)
-        return open_content(content, num_records=file.num_samples, url=file.zip_url)
+                    raise DataError(f"its {name} is {found}, and {digest} in the index", url=url)
+        content = unzip(data, stored.compression, shard.num_bytes, url=url)
+        return open_content(content, replace(shard, url=url))
 
     def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:  # noqa: ARG002
         columns = self._index.columns
-        cut = cut_records(records, columns.sizes)
-        return dict(zip(columns.names, cut, strict=True))
+        cut = cut_records(records, [column.size for column in columns])
+        return {column.name: values for column, values in zip(columns, cut, strict=True)}
 
 
-def _parse(shard: Mapping[str, Any], url: str) -> tuple[_File, _Columns]:
+def _encodings(columns: Sequence[_Column]) -> dict[str, str]:
+    return {column.name: column.encoding for column in columns}
+
+
+def _parse(shard: Mapping[str, Any], url: str) -> tuple[_Stored, list[_Column]]:
     """One entry of the index; KeyError, TypeError and ValueError say what is wrong with it."""
     kind = (shard["format"], shard["version"])
     if kind != ("mds", 2):
@@ -192,12 +169,13 @@ def _parse(shard: Mapping[str, Any], url: str) -> tuple[_File, _Columns]:
         raise ValueError(f"its columns are no names: {names}, {encodings}")
     sizes = tuple(None if size is None else integer(size) for size in sizes)
     raw, zipped = shard["raw_data"], shard.get("zip_data")
-    file = _File(
-        url=beside(url, raw["basename"]),
-        num_bytes=integer(raw["bytes"]),
-        num_samples=integer(shard["samples"]),
+    raw_shard = Shard(
+        beside(url, raw["basename"]), integer(shard["samples"]), integer(raw["bytes"])
+    )
+    stored = _Stored(
+        raw_shard,
         zip_url=beside(url, zipped["basename"]) if zipped else "",
         compression=str(shard.get("compression") or ""),
         hashes=dict(zipped.get("hashes") or {}) if zipped else {},
     )
-    return file, _Columns(names, encodings, sizes)
+    return stored, list(map(_Column, names, encodings, sizes))

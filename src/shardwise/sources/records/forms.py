@@ -30,26 +30,25 @@ class Form:
         layout: shape and dtype of a value whose bytes are those of an array; None for others.
         decode: bytes -> value for the others; None for fields that stay bytes. It raises ValueError
             for bytes that are none of its kind.
+        is_cut: the field is cut from a record as values already.
     """
 
     layout: Layout | None = None
     decode: Callable[[bytes], Any] | None = None
+    is_cut: bool = False
 
     @property
     def is_value(self) -> bool:
         """Whether the field is a value, and not bytes."""
-        return self.layout is not None or self.decode is not None
+        return self.layout is not None or self.decode is not None or self.is_cut
 
 
 STORED = Form()
+VALUES = Form(is_cut=True)
 
 
 def column_of(form: Form, stored: BytesColumn) -> Column:
-    """The values of stored bytes.
-
-    Raises:
-        BadRowError: one can't be decoded.
-    """
+    """The values of stored bytes; BadRowError for one that can't be decoded."""
     if form.layout is not None:
         return _array_of(form.layout, stored)
     if form.decode is None:
@@ -67,18 +66,12 @@ def column_of(form: Form, stored: BytesColumn) -> Column:
 
 
 class BadRowError(ValueError):
-    """A row whose bytes are no value of their field.
+    """A row, by its number in the column, whose bytes are no value of their field."""
 
-    Attributes:
-        row: its number in the column.
-        reason: what is wrong.
-        field: of the sample, where it is known.
-    """
-
-    def __init__(self, row: int, reason: str, *, field: str | None = None) -> None:
+    def __init__(self, row: int, reason: str) -> None:
         self.row = row
         self.reason = reason
-        self.field = field
+        self.field: str | None = None
         super().__init__(reason)
 
 
@@ -102,11 +95,7 @@ def little_endian(name: str) -> np.dtype[Any]:
 
 
 def raw_picture(data: bytes) -> NDArray[Any]:
-    """The pixels of a picture, `[height, width]` or `[height, width, channels]`.
-
-    Raises:
-        ValueError: it is damaged, or of a mode that is not byte-aligned.
-    """
+    """The pixels of a picture, `[height, width]` or `[height, width, channels]`."""
     if len(data) < 12:
         raise ValueError(f"{len(data)} bytes are no picture: its size alone has 12")
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
@@ -123,15 +112,7 @@ def raw_picture(data: bytes) -> NDArray[Any]:
 
 
 def cut_list(data: bytes, *, skip: int = 0) -> list[bytes]:
-    """The parts of a list: their number and their sizes (uint32), then the parts.
-
-    Args:
-        data: the list.
-        skip: bytes before it.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """The parts of a list after `skip` bytes: their number and sizes (uint32), then the parts."""
     if len(data) < skip + 4:
         raise ValueError(f"{len(data)} bytes are no list")
     (count,) = np.frombuffer(data, "<u4", 1, skip).tolist()

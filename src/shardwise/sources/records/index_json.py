@@ -16,12 +16,7 @@ _NAME = "index.json"
 
 
 def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The index files that a user names: by themselves, or by their directories.
-
-    Raises:
-        TypeError: something is no path.
-        ValueError: there is none, or one is named twice.
-    """
+    """The index files that a user names: by themselves, or by their directories."""
     if not isinstance(urls, str | os.PathLike | Sequence):
         raise TypeError(f"urls={urls!r:.80}: give a directory, or a list of them")
     items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
@@ -48,12 +43,7 @@ def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
 
 
 def read_index(pool: FilePool, url: str) -> dict[str, Any]:
-    """What an index says.
-
-    Raises:
-        MissingShardError: it is not there.
-        DataError: it is no JSON object.
-    """
+    """What an index says, which is a JSON object."""
     text = read_whole(url, options=pool.options)
     try:
         document = json.loads(text)
@@ -65,11 +55,7 @@ def read_index(pool: FilePool, url: str) -> dict[str, Any]:
 
 
 def beside(url: str, name: Any) -> str:
-    """The URL of a file in the index's directory, or below it.
-
-    Raises:
-        ValueError: it is not below.
-    """
+    """The URL of a file in the index's directory, or below it; ValueError for any other."""
     if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name:
         raise ValueError(f"the file name {name!r:.80}")
     if "://" in name or ".." in name.replace("\\", "/").split("/"):
@@ -79,11 +65,7 @@ def beside(url: str, name: Any) -> str:
 
 
 def integer(value: Any) -> int:
-    """A count or a length of an index.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A count or a length of an index; ValueError for what is none."""
     if type(value) is not int or not 0 <= value < 1 << 48:
         raise ValueError(f"{value!r:.80} is no count")
     return value

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
 from shardwise.errors import DataError
+from shardwise.sources.manifest import Shard
 from shardwise.sources.records.forms import BadRowError
 from shardwise.sources.records.source import RecordFields, RecordShard
 from shardwise.storage import File
@@ -22,67 +23,45 @@ from shardwise.storage import File
 _U32 = np.dtype("<u4")
 
 
-def open_file_records(
-    file: File, found: int, *, num_records: int, num_bytes: int, url: str
-) -> RecordShard:
-    """The places of the records of a file, from its header.
-
-    Args:
-        file: the shard.
-        found: its length.
-        num_records: what the index says.
-        num_bytes: the shard's length, by the index.
-        url: for messages.
-
-    Raises:
-        DataError: it is not as long as the index says, or its header is another one.
-    """
-    if found != num_bytes:
+def open_file_records(file: File, found: int, shard: Shard) -> RecordShard:
+    """The places of the records of a file of `found` bytes, from its header."""
+    if found != shard.num_bytes:
         raise DataError(
-            f"the file has {found} bytes; index.json says {num_bytes}: was it cut or replaced?",
-            url=url,
-            offset=min(found, num_bytes),
+            f"the file has {found} bytes; index.json says {shard.num_bytes}: was it cut or "
+            "replaced?",
+            url=shard.url,
+            offset=min(found, shard.num_bytes),
         )
-    length = _header_bytes(num_records, num_bytes, url)
-    header = np.frombuffer(file.read(0, length), np.uint8)
-    return RecordShard(*offsets_of(header, num_records, num_bytes, url=url))
+    header = file.read(0, _header_bytes(found, shard))
+    return RecordShard(*_bounds(np.frombuffer(header, np.uint8), found, shard))
 
 
-def open_content(content: NDArray[np.uint8], *, num_records: int, url: str) -> RecordShard:
-    """The records of a shard whose bytes are all there; raises as `open_file_records` does."""
-    length = _header_bytes(num_records, len(content), url)
-    starts, ends = offsets_of(content[:length], num_records, len(content), url=url)
-    return RecordShard(starts, ends, content)
+def open_content(content: NDArray[np.uint8], shard: Shard) -> RecordShard:
+    """The records of a shard whose bytes are all there."""
+    header = content[: _header_bytes(len(content), shard)]
+    return RecordShard(*_bounds(header, len(content), shard), content)
 
 
-def _header_bytes(num_records: int, num_bytes: int, url: str) -> int:
-    length = 4 * (num_records + 2)
+def _header_bytes(num_bytes: int, shard: Shard) -> int:
+    length = 4 * (shard.num_samples + 2)
     if length > num_bytes:
         raise DataError(
-            f"{num_bytes} bytes can't hold the {num_records} samples of index.json", url=url
+            f"{num_bytes} bytes can't hold the {shard.num_samples} samples of index.json",
+            url=shard.url,
         )
     return length
 
 
-def offsets_of(
-    header: NDArray[np.uint8], num_records: int, num_bytes: int, *, url: str
+def _bounds(
+    header: NDArray[np.uint8], num_bytes: int, shard: Shard
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the records begin and end: int64 `[records]` each.
-
-    Args:
-        header: uint8 `[4 * (records + 2)]`, the beginning of the shard.
-        num_records: what the index says.
-        num_bytes: the shard's length.
-        url: for messages.
-
-    Raises:
-        DataError: the header is damaged, or of another format.
-    """
+    """Where the records begin and end."""
     count, *_ = numbers = header.view(_U32).astype(np.int64)
-    if count != num_records:
+    if count != shard.num_samples:
         raise DataError(
-            f"its header says {count} samples, index.json {num_records}: is it another shard?",
-            url=url,
+            f"its header says {count} samples, index.json {shard.num_samples}: is it another "
+            "shard?",
+            url=shard.url,
             offset=0,
         )
     offsets = numbers[1:]
@@ -93,22 +72,14 @@ def offsets_of(
         row = int(is_wrong.argmax())
         raise DataError(
             f"the offset of record {row} is damaged: {offsets[row]} in {num_bytes} bytes",
-            url=url,
+            url=shard.url,
             offset=4 * (row + 1),
         )
     return offsets[:-1], offsets[1:]
 
 
 def cut_records(records: RecordFields, sizes: Sequence[int | None]) -> list[BytesColumn]:
-    """The fields of records.
-
-    Args:
-        records: the records.
-        sizes: of each field in bytes; None where each record has the size.
-
-    Raises:
-        BadRowError: a record is shorter or longer than its fields.
-    """
+    """The fields of records, whose sizes in bytes are None where each record has the size."""
     num_rows, num_sizes = len(records.starts), sum(size is None for size in sizes)
     short = np.flatnonzero(records.lengths < 4 * num_sizes)
     if len(short):

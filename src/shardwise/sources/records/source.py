@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Self
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Columns
 from shardwise.errors import DataError
-from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.records.forms import STORED, BadRowError, Form, column_of, raw_picture
-from shardwise.sources.row_group_cache import RowGroupCache
+from shardwise.sources.row_group_cache import RowGroupCache, window_within
 from shardwise.storage import (
     FilePool,
     FileStat,
@@ -61,13 +60,7 @@ class RecordShard:
 
 @dataclass(frozen=True)
 class RecordFields:
-    """Some records in a buffer, as a format's `_cut` gets them.
-
-    Attributes:
-        buffer: uint8 `[total]`.
-        starts: int64 `[rows]`, where each record begins in the buffer.
-        lengths: int64 `[rows]`, its length.
-    """
+    """Records in a buffer, uint8 `[total]`: where each begins, and its length, int64 `[rows]`."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -77,10 +70,7 @@ class RecordFields:
 class RecordSource(ABC):
     """Samples by id from numbered records; satisfies `shardwise.sources.protocol.Source`.
 
-    Args:
-        storage: how remote shards are reached; None for the defaults.
-        memory_bytes: places of records and unzipped shards that a process keeps; at least four
-            shards are kept.
+    `memory_bytes` bounds the places of records and unzipped shards that a process keeps.
     """
 
     default_shuffle: Literal["window"] = "window"
@@ -106,9 +96,9 @@ class RecordSource(ABC):
         """The fields in storage order, as they are when nothing is undecoded."""
 
     @property
-    @abstractmethod
     def _is_zipped(self) -> bool:
         """Whether a shard is unzipped as a whole to read any of its records."""
+        return False
 
     @abstractmethod
     def _open_shard(self, number: int) -> RecordShard:
@@ -116,10 +106,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
-        """Cut records into fields.
-
-        Returns:
-            For each name a `BytesColumn` of what is stored, or the values.
+        """Cut records into fields: for each name a `BytesColumn` of what is stored, or the values.
 
         Raises:
             BadRowError: a record is damaged.
@@ -136,20 +123,17 @@ class RecordSource(ABC):
         forms = {name: self._form(name) for name in self._forms}
         urls = [shard.url for shard in self.manifest.shards]
         is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
+        window = window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
         return SourceTraits(
-            value_fields=self._value_fields(forms),
+            value_fields=frozenset(name for name, form in forms.items() if form.is_value),
             layouts={name: form.layout for name, form in forms.items() if form.layout is not None},
             counts_waits=True,
             random_reads_are_requests=is_remote and not self._is_zipped,
-            window_shape=self._window_shape() if self._is_zipped else None,
+            window_shape=window if self._is_zipped else None,
         )
 
     def undecoded(self, names: Sequence[str]) -> Self:
-        """A source of the same samples with these fields as they are stored, where they are bytes.
-
-        Args:
-            names: of fields.
-        """
+        """The same samples with these fields as they are stored, where they are bytes."""
         if not names:
             return self
         other = copy.copy(self)
@@ -158,13 +142,7 @@ class RecordSource(ABC):
         return other
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol.
-
-        Raises:
-            DataError: a shard is damaged, cut or missing, or a record is no sample.
-            StorageError: bytes could not be read.
-            ValueError: a field is not there.
-        """
+        """Read samples; see the protocol."""
         names = self.fields if fields is None else fields
         unknown = [name for name in names if name not in self._forms]
         if unknown:
@@ -198,20 +176,18 @@ class RecordSource(ABC):
             ) from error.__cause__
         return Columns(ids, keys, columns, num_bytes)
 
-    def _value_fields(self, forms: Mapping[str, Form]) -> Collection[str]:
-        return frozenset(name for name, form in forms.items() if form.is_value)
-
     def _form(self, name: str) -> Form:
         form = self._forms[name]
+        if name not in self._undecoded or form.is_cut:
+            return form
         # Pixels are no encoded file: a decoder of images says so better than of their stored form.
-        is_stored = name in self._undecoded and form.decode is not raw_picture
-        return STORED if is_stored else form
+        return form if form.decode is raw_picture else STORED
 
     def _empty(self, name: str) -> Column:
         form = self._form(name)
         if form.layout is not None:
             return np.empty((0, *form.layout[0]), form.layout[1])
-        return [] if name in self.traits.value_fields else BytesColumn.of([])
+        return [] if form.is_value else BytesColumn.of([])
 
     def _shard(self, number: int) -> RecordShard:
         def make() -> tuple[RecordShard, int]:
@@ -225,8 +201,6 @@ class RecordSource(ABC):
 
         Raises:
             StaleIndexError: it was written since the index was read, or since an earlier read.
-            MissingShardError: it is not there.
-            StorageError: it could not be read.
         """
         stat = self._pool.get(url).stat()
         require_not_written_since(self._opened_ns, stat, url)
@@ -270,13 +244,3 @@ class RecordSource(ABC):
                 reads.append((url, offsets[is_filled].tolist(), marks[is_filled].tolist(), begin))
         read_files(self._pool, reads, buffer.data)
         return RecordFields(buffer, places, lengths)
-
-    def _window_shape(self) -> WindowShape:
-        """As many lanes as unzipped shards fit into memory, two a lane."""
-        filled = [shard for shard in self.manifest.shards if shard.num_samples]
-        if not filled:
-            return WindowShape()
-        mean_bytes = max(1.0, sum(shard.num_bytes for shard in filled) / len(filled))
-        most = max(1, min(_MAX_LANES, int(self._memory_bytes / (2 * mean_bytes))))
-        lanes = 1 << (most.bit_length() - 1)
-        return WindowShape(lanes, WindowShape().window)

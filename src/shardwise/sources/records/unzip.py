@@ -12,17 +12,9 @@ _CODECS = {"zstd": "zstd", "gz": "gzip", "gzip": "gzip", "br": "brotli", "bz2": 
 
 
 def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray[np.uint8]:
-    """Decompress.
+    """Decompress a file whose content is `num_bytes` long, if that is known.
 
-    Args:
-        data: all of a file.
-        kind: such as "zstd" or "zstd:7".
-        num_bytes: how long the content is; None if it is not known.
-        url: of the file, for messages.
-
-    Raises:
-        DataError: the data is damaged, not as long as it should be, or of an unknown kind.
-        MissingExtraError: Arrow is not installed.
+    `kind` is a name with or without a level: "zstd", "zstd:7".
     """
     try:
         import pyarrow as pa

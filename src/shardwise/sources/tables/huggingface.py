@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.columns import Columns
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess
-from shardwise.sources.tables.arrow.columns import empty_columns, gather
-from shardwise.sources.tables.arrow.convert import convert
+from shardwise.sources.tables.arrow.columns import BatchColumns, empty_columns, gather
 from shardwise.sources.tables.arrow.types import KEY, check_names, field_types, traits_of
-from shardwise.sources.tables.arrow.views import ArrowColumn
 
 
 def is_columnar(dataset: Any) -> bool:
@@ -28,13 +27,11 @@ def is_columnar(dataset: Any) -> bool:
 
     So it is without a format, a transform, a struct, or a column that is decoded.
     """
-    import pyarrow as pa
-
     if dataset.format["type"] is not None or len(dataset.format["columns"]) < dataset.num_columns:
         return False
     if any(_decodes(feature) for feature in dataset.features.values()):
         return False
-    return not any(_has_struct(field.type, pa) for field in dataset.data.schema)
+    return not any(_has_struct(field.type) for field in dataset.data.schema)
 
 
 def _decodes(feature: Any) -> bool:
@@ -47,10 +44,9 @@ def _decodes(feature: Any) -> bool:
     return hasattr(feature, "decode_example") or (inner is not None and _decodes(inner))
 
 
-def _has_struct(kind: Any, pa: Any) -> bool:
-    return pa.types.is_struct(kind) or any(
-        _has_struct(kind.field(i).type, pa) for i in range(kind.num_fields)
-    )
+def _has_struct(kind: pa.DataType) -> bool:
+    parts = (kind.field(i).type for i in range(kind.num_fields))
+    return pa.types.is_struct(kind) or any(map(_has_struct, parts))
 
 
 def undecoded(dataset: Any, names: Sequence[str]) -> Any:
@@ -99,12 +95,7 @@ class HuggingFaceSource:
 
     Numbers and lists of numbers are arrays, where the dataset itself gives lists. A sample's key
     is its index, or its "__key__". What `select`, `shuffle` and `shard` of the dataset did holds.
-
-    Args:
-        dataset: one for which `is_columnar` holds.
-
-    Raises:
-        DataError: two columns have one name.
+    `is_columnar` must hold for the dataset.
     """
 
     default_shuffle: Literal["full"] = "full"
@@ -124,11 +115,7 @@ class HuggingFaceSource:
         return f"HuggingFaceSource({self.manifest.num_samples} rows)"
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Take rows; see the protocol.
-
-        Raises:
-            DataError: a row can't be had as an array, or there is no such field.
-        """
+        """Take rows; see the protocol."""
         names = self.fields if fields is None else tuple(fields)
         url = self.manifest.shards[0].url
         check_names(names, self.fields, url=url)
@@ -142,7 +129,7 @@ class HuggingFaceSource:
                 names,
                 batches,
                 rows,
-                lambda batch: table.columns(batch, names),
+                lambda batch: table.batches[batch].columns(names),
                 ids=ids,
                 locate=lambda row: (url, str(ids[row])),
             )
@@ -153,11 +140,12 @@ class HuggingFaceSource:
 
 
 class _Table:
-    """The record batches of a dataset's table, and which of their columns were looked at."""
+    """The record batches of a dataset's table, and where its rows lie in them."""
 
     def __init__(self, dataset: Any) -> None:
-        self._batches = dataset.data.table.to_batches()
-        counts = [batch.num_rows for batch in self._batches]
+        batches = dataset.data.table.to_batches()
+        self.batches = [BatchColumns(batch) for batch in batches]
+        counts = [batch.num_rows for batch in batches]
         self._ends: NDArray[np.int64] = np.cumsum(counts, dtype=np.int64)
         self._sizes = np.array(counts, dtype=np.int64)
         # What select() and shuffle() leave behind: the rows in their new order.
@@ -166,19 +154,9 @@ class _Table:
         if mapping is not None:
             column = mapping.table.column(0).combine_chunks()
             self._order = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
-        self._columns: dict[int, dict[str, ArrowColumn]] = {}
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The batch of each row, and its place in there."""
         places = ids if self._order is None else self._order[ids]
         batch = np.searchsorted(self._ends, places, side="right")
         return batch, places - (self._ends[batch] - self._sizes[batch])
-
-    def columns(self, batch: int, names: tuple[str, ...]) -> dict[str, ArrowColumn]:
-        """The columns of a batch: views of the table."""
-        columns = self._columns.setdefault(batch, {})
-        for name in names:
-            if name not in columns:
-                # Two threads may both make it: the same.
-                columns[name] = convert(self._batches[batch].column(name))
-        return columns

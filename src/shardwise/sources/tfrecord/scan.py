@@ -30,12 +30,10 @@ _ZIPPED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 
 def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[np.int64]]:
-    """The records of a file: from its index if there is one that fits, else by a scan.
+    """The records of a file, which is pinned: from an index that fits, else by a scan.
 
-    Args:
-        file: the file; pinned to the version that is scanned.
-        index_dir: where its index is kept; None for beside it, or, of a remote file, the user's
-            cache. What can't be written is found again by each process.
+    Its index is kept in `index_dir`; None for beside it, or, of a remote file, the user's cache.
+    What can't be written is found again by each process.
 
     Returns:
         The file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
@@ -72,34 +70,29 @@ def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
         head = window[at - first : at - first + _HEAD_BYTES]
         (length,) = struct.unpack_from("<Q", head)
         end = at + _HEAD_BYTES + length
-        if at == 0 and _crc_is_wrong(head):
+        if at == 0 and len(_wrong_heads(head)):
             raise _foreign(file.url, head)
         if end + 4 > num_bytes:
-            if _crc_is_wrong(head):
+            if len(_wrong_heads(head)):
                 raise _damaged(file.url, at)
             raise _cut(file.url, at, num_bytes)
         heads += head
         ends.append(end)
         lengths.append(length)
         at = end + 4
-    _check_heads(file.url, heads, np.array(ends, np.int64) - np.array(lengths, np.int64))
+    wrong = _wrong_heads(heads)
+    if len(wrong):
+        raise _damaged(file.url, ends[wrong[0]] - lengths[wrong[0]] - _HEAD_BYTES)
     return np.array([ends, lengths], np.int64).reshape(2, len(ends))
 
 
-def _check_heads(url: str, heads: bytearray, begins: NDArray[np.int64]) -> None:
-    """All lengths against their checksums."""
+def _wrong_heads(heads: bytes | bytearray) -> NDArray[np.int64]:
+    """The numbers of the heads whose lengths have other checksums than theirs."""
     rows = np.frombuffer(heads, np.uint8).reshape(-1, _HEAD_BYTES)
     starts = np.arange(len(rows), dtype=np.int64) * _HEAD_BYTES
     found = masked_crc32c(rows.reshape(-1), starts, np.full(len(rows), 8, np.int64))
     stored = np.ascontiguousarray(rows[:, 8:]).view("<u4")[:, 0]
-    wrong = np.flatnonzero(found != stored)
-    if len(wrong):
-        raise _damaged(url, int(begins[wrong[0]]) - _HEAD_BYTES)
-
-
-def _crc_is_wrong(head: bytes) -> bool:
-    found = masked_crc32c(np.frombuffer(head, np.uint8), np.zeros(1, np.int64), np.full(1, 8))
-    return int(found[0]) != int.from_bytes(head[8:12], "little")
+    return np.flatnonzero(found != stored)
 
 
 def _foreign(url: str, head: bytes) -> DataError:

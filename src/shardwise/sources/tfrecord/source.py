@@ -6,11 +6,9 @@ Every file is scanned for its records at the first use of the manifest, unless a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +16,11 @@ from numpy.typing import NDArray
 from shardwise.arguments import path_text
 from shardwise.columns import BytesColumn, Column, PayloadColumn
 from shardwise.errors import DataError, StaleIndexError
+from shardwise.parallel import in_threads
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
-from shardwise.sources.records.forms import STORED, BadRowError, Form
+from shardwise.sources.records.forms import STORED, VALUES, BadRowError, Form
 from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.sources.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.tfrecord.example import KINDS, parse_example
@@ -36,35 +35,18 @@ _THREADS = 16
 _Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class _Feature:
-    """What is taken of a feature.
-
-    Attributes:
-        kind: "bytes", "float32" or "int64".
-        is_list: whether it is a list of values; else exactly one.
-    """
+class _Feature(NamedTuple):
+    """What is taken of a feature: a list of values of a kind, or exactly one."""
 
     kind: str
-    is_list: bool
+    is_list: bool = False
 
-    @property
-    def text(self) -> str:
-        """As a user writes it."""
-        return f"{self.kind}[]" if self.is_list else self.kind
+
+_STORED_BYTES = _Feature("bytes")
 
 
 class TfRecordSource(RecordSource):
-    """Records of TFRecord files, by id; see `shardwise.tfrecord`.
-
-    Args:
-        urls: what `shardwise.storage.expand` takes; a directory stands for its `.tfrecord` files.
-        features: name -> "bytes", "float32" or "int64", with "[]" for a list; names alone, whose
-            kinds are those of the first record; () for records as bytes; None for the features of
-            the first record, or records as bytes if it is no Example.
-        index: the directory of the index files; None for beside the files.
-        storage: how remote files are reached; None for the defaults.
-    """
+    """Records of TFRecord files, by id; `shardwise.tfrecord` says what the arguments are."""
 
     def __init__(
         self,
@@ -95,21 +77,14 @@ class TfRecordSource(RecordSource):
     @cached_property
     def manifest(self) -> Manifest:
         """The files, in their order; the first use scans those without an index."""
-        places = self._places()
+        found = zip(self.urls, self._places(), strict=True)
         return Manifest(
             "tfrecord",
-            [
-                Shard(url, places[i][1].shape[1], places[i][0].num_bytes)
-                for i, url in enumerate(self.urls)
-            ],
+            [Shard(url, records.shape[1], stat.num_bytes) for url, (stat, records) in found],
         )
 
     def _places(self) -> list[_Records]:
-        def find() -> list[_Records]:
-            with ThreadPoolExecutor(min(_THREADS, len(self.urls))) as pool:
-                return list(pool.map(self._find, self.urls))
-
-        return self._found.get(find)
+        return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
 
     def _find(self, url: str) -> _Records:
         stat, records = find_records(self._pool.get(url), self._index_dir)
@@ -126,7 +101,7 @@ class TfRecordSource(RecordSource):
             return None
         first = self._first_record()
         if first is None:
-            return None if asked is None else {name: _Feature("bytes", False) for name in asked}
+            return None if asked is None else dict.fromkeys(asked, _STORED_BYTES)
         url, data = first
         try:
             found = parse_example(data)
@@ -154,18 +129,12 @@ class TfRecordSource(RecordSource):
 
     @cached_property
     def _forms(self) -> Mapping[str, Form]:
-        features = self._features
-        return dict.fromkeys([_RECORD] if features is None else features, STORED)
-
-    def _value_fields(self, forms: Mapping[str, Form]) -> Collection[str]:
-        features = self._features or {}
-        return frozenset(
-            name for name in forms if name in features and features[name].text != "bytes"
-        )
-
-    @property
-    def _is_zipped(self) -> bool:
-        return False
+        if self._features is None:
+            return {_RECORD: STORED}
+        return {
+            name: STORED if feature == _STORED_BYTES else VALUES
+            for name, feature in self._features.items()
+        }
 
     def _open_shard(self, number: int) -> RecordShard:
         shard = self.manifest.shards[number]
@@ -199,7 +168,7 @@ class TfRecordSource(RecordSource):
             except ValueError as error:
                 raise BadRowError(row, str(error)) from error
         return {
-            name: PayloadColumn(values) if features[name].text == "bytes" else values
+            name: PayloadColumn(values) if features[name] == _STORED_BYTES else values
             for name, values in rows.items()
         }
 

@@ -24,12 +24,7 @@ from shardwise.sources.tokens.source import TokenSource
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """The documents of one epoch.
-
-    Attributes:
-        order: int64 `[documents]`, the document at each place.
-        ends: int64 `[documents]`, where each place ends in the joined tokens.
-    """
+    """The documents of an epoch: which is at each place, and where it ends in all tokens."""
 
     order: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -74,13 +69,7 @@ class JoinedDocuments(EpochReads, TokenSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """One shard: a block may hold documents of several files.
-
-        Raises:
-            DataError: a file or an index is damaged, cut or foreign, or does not say where
-                documents end; or there is no whole block.
-            StorageError: one could not be read.
-        """
+        """One shard: a block may hold documents of several files."""
         num_tokens = int(self._ends[-1]) if len(self._ends) else 0
         num_blocks = (num_tokens - 1) // self.block
         self._refuse_none(num_blocks)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.sources.tokens.token_file import TokenFile, tokens_between
+from shardwise.sources.tokens.token_file import TokenFile, require_dtype, tokens_between
 from shardwise.storage import StorageOptions, open_file
 
 # Numbers of dtypes of integers: torch's, and those of numpy's.
@@ -32,13 +32,7 @@ _MAX_INDEX_BYTES = 1 << 30
 
 
 def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions) -> list[TokenFile]:
-    """The chunks that an `index.json` names, in its order.
-
-    Raises:
-        DataError: it is no index of token chunks, or a chunk is damaged or cut.
-        MissingShardError: a chunk is not there.
-        StorageError: something could not be read.
-    """
+    """The chunks that an `index.json` names, in its order."""
     file = open_file(url, options=options)
     size = file.stat().num_bytes
     if size > _MAX_INDEX_BYTES:
@@ -61,8 +55,7 @@ def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions)
             "tokens that can be read in place: write them without",
             url=url,
         )
-    if dtype is not None and dtype != own:
-        raise DataError(f"dtype={dtype.name} was given, and the index says {own.name}", url=url)
+    require_dtype(url, dtype, own, "the index")
     folder = url[: -len("index.json")]
     if not all(isinstance(name, str) and name and "/" not in name for name in names):
         raise DataError("a chunk's name is no name of a file", url=url)

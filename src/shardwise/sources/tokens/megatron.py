@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError, MissingShardError, StorageError
-from shardwise.sources.tokens.token_file import TokenFile
+from shardwise.sources.tokens.token_file import TokenFile, require_dtype
 from shardwise.storage import FileStat, StorageOptions, open_file
 
 _MAGIC = b"MMIDIDX\0\0"
@@ -38,10 +38,6 @@ def open_megatron(
     """The tokens of a `.bin` that has an `.idx`; None where it has none.
 
     Reads the header (34 bytes) and the last sequence's place.
-
-    Raises:
-        DataError: the `.idx` is damaged, cut, foreign, or does not belong to the `.bin`.
-        StorageError: it could not be read.
     """
     name = index_url(url)
     try:
@@ -67,8 +63,7 @@ def open_megatron(
         what = "floats, which are no tokens" if code in _FLOATS else "unknown"
         raise DataError(f"the dtype's code is {code}: {what}", url=name, offset=17)
     own = np.dtype(_DTYPES[code])
-    if dtype is not None and dtype != own:
-        raise DataError(f"dtype={dtype.name} was given, and the index says {own.name}", url=name)
+    require_dtype(name, dtype, own, "the index")
     places = _HEADER.size + 4 * num_sequences
     end = places + 8 * num_sequences + 8 * num_bounds
     if size not in (end, end + num_sequences):

@@ -28,12 +28,7 @@ _THREADS = 16
 def expand_tokens(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: StorageOptions
 ) -> list[str]:
-    """Files of tokens and indexes of LitData; a directory that has one of these stands for it.
-
-    Raises:
-        MissingShardError: nothing is there.
-        ValueError: nothing is named, or a file twice.
-    """
+    """Files of tokens and indexes of LitData; a directory that has one of these stands for it."""
     many: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
     if isinstance(many, bytes) or not isinstance(many, Sequence):
         raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")
@@ -51,19 +46,9 @@ def _indexed(item: Any) -> Any:
 def open_token_files(
     urls: Sequence[str], dtype: np.dtype[Any] | None, options: StorageOptions
 ) -> list[TokenFile]:
-    """Open files and check their headers.
-
-    Raises:
-        DataError: a file is damaged, cut, foreign, or of another dtype than the first.
-        MissingShardError: one is not there.
-        StorageError: one could not be read.
-    """
-    opened = partial(_open, dtype=dtype, options=options)
-    if len(urls) == 1:
-        files = opened(urls[0])
-    else:
-        every = in_threads(opened, urls, _THREADS)
-        files = [file for each in every for file in each]
+    """Open files, which must be of one dtype, and check their headers."""
+    opened = in_threads(partial(_open, dtype=dtype, options=options), urls, _THREADS)
+    files = [file for each in opened for file in each]
     if not files:
         raise DataError("no chunk of tokens is in it", url=urls[0])
     for file in files[1:]:
@@ -81,7 +66,8 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
     if name == _LITDATA:
         return open_litdata(url, dtype, options)
     try:
-        stat = open_file(url, options=options).stat()
+        file = open_file(url, options=options)
+        stat = file.stat()
     except MissingShardError as error:
         prefixed = f"{url}.bin"
         if is_local(url) and os.path.isfile(local_path(prefixed)):  # noqa: PTH113 - keeps './'
@@ -90,7 +76,7 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
             ) from error
         raise
     if name.endswith(".npy"):
-        return [open_npy(url, stat, dtype, options)]
+        return [open_npy(file, stat, dtype)]
     if not name.endswith(".bin"):
         raise DataError(
             "no file of tokens by its name: .bin (of Megatron the .bin beside the .idx), "
@@ -108,4 +94,4 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
             pass
         else:
             raise DataError(f"a chunk of LitData: name its index, {beside!r}", url=url)
-    return [open_raw(url, stat, dtype, options)]
+    return [open_raw(file, stat, dtype)]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shardwise.errors import DataError
-from shardwise.sources.tokens.token_file import TokenFile, tokens_between
-from shardwise.storage import FileStat, StorageOptions, open_file
+from shardwise.sources.tokens.token_file import TokenFile, require_dtype, tokens_between
+from shardwise.storage import File, FileStat
 
 _LLMC_BYTES = 1024
 _LLMC_DTYPES = {20240520: "<u2", 20240801: "<u4"}
@@ -29,16 +29,9 @@ _BAD_HEADERS = (
 )  # fmt: skip
 
 
-def open_raw(
-    url: str, stat: FileStat, dtype: np.dtype[Any] | None, options: StorageOptions
-) -> TokenFile:
-    """A file without an index.
-
-    Raises:
-        DataError: its dtype is unknown, it is cut, or it is of another format.
-        StorageError: it could not be read.
-    """
-    head = open_file(url, options=options).read(0, min(stat.num_bytes, _LLMC_BYTES))
+def open_raw(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFile:
+    """A file without an index."""
+    url, head = file.url, file.read(0, min(stat.num_bytes, _LLMC_BYTES))
     if head.startswith((_NPY_MAGIC, b"MMIDIDX", b"PK\3\4", b"\x1f\x8b", b"(\xb5/\xfd")):
         raise DataError(
             f"a file of raw tokens begins with {head[:6]!r}: it is of another format, or "
@@ -62,10 +55,7 @@ def open_raw(
 def _open_llmc(
     url: str, stat: FileStat, own: np.dtype[Any], count: int, dtype: np.dtype[Any] | None
 ) -> TokenFile:
-    if dtype is not None and dtype != own:
-        raise DataError(
-            f"dtype={dtype.name} was given, and llm.c's header says {own.name}", url=url
-        )
+    require_dtype(url, dtype, own, "llm.c's header")
     end = _LLMC_BYTES + count * own.itemsize
     if end != stat.num_bytes:
         raise DataError(
@@ -77,19 +67,12 @@ def _open_llmc(
     return TokenFile(url, stat, own, _LLMC_BYTES, count)
 
 
-def open_npy(
-    url: str, stat: FileStat, dtype: np.dtype[Any] | None, options: StorageOptions
-) -> TokenFile:
-    """An array of one dimension; a raw file of that name, as OLMo has them, needs a dtype.
-
-    Raises:
-        DataError: the header is damaged, it is no row of integers, or the file is cut.
-        StorageError: it could not be read.
-    """
-    head = open_file(url, options=options).read(0, min(stat.num_bytes, _MAX_NPY_HEADER))
+def open_npy(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFile:
+    """An array of one dimension; a raw file of that name, as OLMo has them, needs a dtype."""
+    url, head = file.url, file.read(0, min(stat.num_bytes, _MAX_NPY_HEADER))
     if not head.startswith(_NPY_MAGIC):
         if dtype is not None:
-            return open_raw(url, stat, dtype, options)
+            return open_raw(file, stat, dtype)
         raise DataError(
             "no .npy: it does not begin with \\x93NUMPY; if it has nothing but tokens, give dtype=",
             url=url,
@@ -109,14 +92,14 @@ def open_npy(
             url=url,
             offset=stream.tell(),
         )
-    if dtype is not None and dtype != own:
-        raise DataError(f"dtype={dtype.name} was given, and the header says {own.name}", url=url)
+    require_dtype(url, dtype, own, "the header")
     offset = stream.tell()
-    if offset + shape[0] * own.itemsize != stat.num_bytes:
+    end = offset + shape[0] * own.itemsize
+    if end != stat.num_bytes:
         raise DataError(
-            f"{shape[0]} tokens end at byte {offset + shape[0] * own.itemsize}, and the file has "
-            f"{stat.num_bytes}: it is cut or damaged",
+            f"{shape[0]} tokens end at byte {end}, and the file has {stat.num_bytes}: it is cut or "
+            "damaged",
             url=url,
-            offset=min(offset + shape[0] * own.itemsize, stat.num_bytes),
+            offset=min(end, stat.num_bytes),
         )
     return TokenFile(url, stat, own, offset, shape[0])

@@ -6,7 +6,6 @@ other tokens, so its length and time are compared before and after each read.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,12 +26,7 @@ from shardwise.storage import (
 
 
 class TokenReader:
-    """The tokens of some files; used by any thread and after a fork, pickles without maps.
-
-    Args:
-        files: of one dtype.
-        options: how remote ones are reached.
-    """
+    """The tokens of files of one dtype; for any thread and after a fork, pickles without maps."""
 
     def __init__(self, files: Sequence[TokenFile], options: StorageOptions) -> None:
         self.files = tuple(files)
@@ -48,11 +42,10 @@ class TokenReader:
 
         One gather from a view of overlapping rows.
         """
-        info, mapped = self.files[file], self._map(file)
-        size = self.dtype.itemsize
-        rows = (info.num_tokens - 1) // block
+        mapped, size = self._map(file), self.dtype.itemsize
+        shape = (len(mapped.tokens) - 1) // block, block + 1
         view: NDArray[Any] = np.ndarray(
-            (rows, block + 1), self.dtype, mapped.data, info.offset, (block * size, size)
+            shape, self.dtype, mapped.tokens, strides=(block * size, size)
         )
         gathered = view[numbers]
         mapped.file.check()
@@ -67,34 +60,24 @@ class TokenReader:
             files: int64 `[runs]`, the file of each.
             starts: int64 `[runs]`, its first token in that file.
             counts: int64 `[runs]`, its tokens.
-
-        Raises:
-            DataError: a file has changed, or is cut.
-            StorageError: it could not be read.
         """
         out = np.empty(int(counts.sum()), self.dtype)
         size, ends = self.dtype.itemsize, np.cumsum(counts)
         if not self.are_local:
             reads = []
             for file in np.unique(files).tolist():
-                held = self.files[file]
+                info = self.files[file]
                 for run in np.flatnonzero(files == file).tolist():
                     begin = int(ends[run] - counts[run]) * size
-                    offset = held.offset + int(starts[run]) * size
-                    reads.append((held.url, [offset], [int(ends[run]) * size], begin))
+                    offset = info.offset + int(starts[run]) * size
+                    reads.append((info.url, [offset], [int(ends[run]) * size], begin))
             read_files(self._pool, reads, out.data.cast("B"))
             return out
         maps = {file: self._map(file) for file in np.unique(files).tolist()}
-        tokens: dict[int, NDArray[Any]] = {}
         for file, start, count, end in zip(
             files.tolist(), starts.tolist(), counts.tolist(), ends.tolist(), strict=True
         ):
-            if file not in tokens:
-                held = self.files[file]
-                tokens[file] = np.frombuffer(
-                    maps[file].data, self.dtype, held.num_tokens, held.offset
-                )
-            out[end - count : end] = tokens[file][start : start + count]
+            out[end - count : end] = maps[file].tokens[start : start + count]
         for mapped in maps.values():
             mapped.file.check()
         return out
@@ -107,16 +90,20 @@ class TokenReader:
             if len(maps) >= max_open_files() // 2:
                 # A map and its file hold a descriptor each. Arrays that are in use keep theirs.
                 maps.clear()
-            held = self.files[number]
-            file = LocalFile(local_path(held.url))
-            file.pin(held.stat)
-            mapped = maps[number] = _Map(file, file.map())
+            info = self.files[number]
+            file = LocalFile(local_path(info.url))
+            file.pin(info.stat)
+            data = file.map()
+            # A map of a file that was cut has not all tokens.
+            file.check()
+            tokens = np.frombuffer(data, self.dtype, info.num_tokens, info.offset)
+            mapped = maps[number] = _Map(file, tokens)
         mapped.file.check()
         return mapped
 
 
 class _Map(NamedTuple):
-    """A mapped file, and the open file that tells whether it was written to."""
+    """The tokens of a mapped file, and the open file that tells whether it was written to."""
 
     file: LocalFile
-    data: mmap.mmap
+    tokens: NDArray[Any]

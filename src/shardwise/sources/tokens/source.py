@@ -24,11 +24,7 @@ from shardwise.storage import StorageOptions
 class TokenSource:
     """What the two ways to cut tokens into samples share: files, fields and traits.
 
-    Args:
-        urls: files, patterns, directories or a list of these.
-        block: tokens of a sample, of which it has one more: the next sample's first.
-        dtype: of raw files.
-        storage: how remote files are reached.
+    `shardwise.tokens` says what the arguments are.
     """
 
     fields = ("tokens",)
@@ -52,7 +48,7 @@ class TokenSource:
 
     @cached_property
     def reader(self) -> TokenReader:
-        """The opened files; raises as `open_token_files` does."""
+        """The opened files."""
         return TokenReader(open_token_files(self.urls, self._dtype, self._options), self._options)
 
     @property
@@ -93,12 +89,7 @@ class TokenBlocks(TokenSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """A shard for each file.
-
-        Raises:
-            DataError: a file is damaged, cut or foreign, or none has a whole block.
-            StorageError: one could not be read.
-        """
+        """A shard for each file."""
         counts = [max(0, (file.num_tokens - 1) // self.block) for file in self.files]
         self._refuse_none(sum(counts))
         kind = f"tokens {self.block} {self.reader.dtype.str}"
@@ -112,12 +103,7 @@ class TokenBlocks(TokenSource):
         return sum(file.num_tokens for file in self.files) - int(used.sum())
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read blocks; see the protocol.
-
-        Raises:
-            DataError: a file has changed or is cut.
-            StorageError: one could not be read.
-        """
+        """Read blocks; see the protocol."""
         ids = np.asarray(ids, dtype=np.int64)
         shards, rows = self.manifest.locate(ids)
         keys = self.manifest.row_keys(shards, rows)

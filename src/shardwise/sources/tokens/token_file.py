@@ -36,11 +36,7 @@ class TokenFile:
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """The user's dtype of raw tokens.
-
-    Raises:
-        TypeError: it is no dtype of integers.
-    """
+    """The user's dtype of raw tokens, which are integers, little-endian."""
     if dtype is None:
         return None
     try:
@@ -53,12 +49,14 @@ def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
     return little
 
 
-def tokens_between(url: str, offset: int, end: int, dtype: np.dtype[Any]) -> int:
-    """How many tokens lie between two bytes of a file.
+def require_dtype(url: str, given: np.dtype[Any] | None, own: np.dtype[Any], source: str) -> None:
+    """Hold the user's dtype, if there is one, against what `source` says of a file."""
+    if given is not None and given != own:
+        raise DataError(f"dtype={given.name} was given, and {source} says {own.name}", url=url)
 
-    Raises:
-        DataError: the last one is cut.
-    """
+
+def tokens_between(url: str, offset: int, end: int, dtype: np.dtype[Any]) -> int:
+    """How many tokens lie between two bytes of a file, the last of them whole."""
     count, rest = divmod(end - offset, dtype.itemsize)
     if rest:
         raise DataError(

@@ -25,23 +25,15 @@ def _kind_of(dataset: Any) -> str:
 
 
 class WrapSource:
-    """A map-style dataset, seen as one shard of objects.
+    """A map-style dataset, seen as one shard of objects; `shardwise.wrap` says what its fields are.
 
-    An item that is a mapping keeps its names; a tuple or list becomes the fields "0", "1", ...;
-    anything else is the one field "value". A sample's key is the item's own "__key__", else its
-    index in decimal digits. A value None counts as a field that the sample lacks.
-
-    The fields are those of item 0. The fingerprint is made of the dataset's type name, its length,
-    and a digest of its content (`identity_of`). `__getitems__` is used where the dataset
-    has it. Several threads may read at once, as with any source: the dataset's `__getitem__` must
-    allow it.
+    The fields are those of item 0; a value None counts as a field that the sample lacks.
+    `__getitems__` is used where the dataset has it. Several threads may read at once, as with any
+    source: the dataset's `__getitem__` must allow it.
 
     Args:
         dataset: has `__len__` and `__getitem__`, and pickles if worker processes are used.
         undecoded: from the dataset and names of fields to a dataset that has these fields as bytes.
-
-    Raises:
-        TypeError: it lacks one of the two.
     """
 
     # Decoders are applied to objects as they are; nothing is laid out in bytes.
@@ -90,11 +82,7 @@ class WrapSource:
         return source
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Get items by index; see the protocol.
-
-        Raises:
-            DataError: the dataset raised, or an item has fields that item 0 does not have.
-        """
+        """Get items by index; see the protocol."""
         indices: list[int] = ids.tolist()
         items = zip(indices, self._items(indices), strict=True)
         samples = [self._named(i, item) for i, item in items]

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+import torch
 
 import shardwise as sw
 from shardwise.errors import DataError, MissingShardError, StorageError
@@ -66,6 +67,21 @@ def test_a_child_reads_what_the_parent_reads_and_touches_nothing_of_lance(table,
     assert fresh == list(range(100, 300))
     assert pid != os.getpid()
     assert ds[7]["id"] == 7
+
+
+def test_torchs_forked_workers_give_the_loaders_order(table):
+    options = {"batch_size": 32, "shuffle": True, "remainder": "uneven", "rank": 0, "world_size": 1}
+    ds = sw.lance(table, columns=("id",))
+    with sw.DataLoader(ds, executor="inline", **options) as loader:
+        wanted = [batch["id"].tolist() for batch in loader]
+    workers = torch.utils.data.DataLoader(
+        sw.torch.IterableDataset(ds, **options),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
+    for _ in range(2):
+        assert [batch["id"].tolist() for batch in workers] == wanted
 
 
 def test_blobs_are_read_in_a_child(tmp_path):

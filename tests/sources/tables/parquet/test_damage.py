@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
-from tests.support.tables import numbered_table, write_files, write_groups
+from shardwise.errors import DataError, MissingShardError
+from tests.support.tables import write_files, write_groups
 
 
 @pytest.fixture
@@ -85,28 +85,6 @@ def test_a_damaged_row_group_is_named_and_the_others_are_had(path):
     assert ds.select("id")[15]["id"] == 15
 
 
-def test_rows_of_a_damaged_row_group_can_be_skipped(path):
-    damage_group(path, 1)
-    loader = sw.DataLoader(
-        opened(path), batch_size=15, on_error="skip", rank=0, world_size=1, num_threads=2
-    )
-    with loader:
-        ids = [i for batch in loader for i in batch["id"].tolist()]
-        assert ids == [*range(10), *range(20, 30)]
-        assert loader.stats()["skipped"] == 10
-
-
-def test_a_file_that_changed_since_it_was_opened_is_noticed(path, tmp_path):
-    ds = opened(path)
-    assert ds[0]["id"] == 0
-    pq.write_table(numbered_table(100, 130), tmp_path / "new.parquet", row_group_size=10)
-    os.replace(tmp_path / "new.parquet", path)
-    with pytest.raises(StaleIndexError, match="replaced while it was in use") as caught:
-        ds[15]
-    assert caught.value.url == path
-    assert sw.parquet(path)[15]["id"] == 115
-
-
 def test_a_file_that_went_away_is_missed(path):
     ds = opened(path)
     os.remove(path)
@@ -122,22 +100,6 @@ def test_an_empty_directory_and_a_pattern_without_files_are_errors(tmp_path):
         sw.parquet(tmp_path)
     with pytest.raises(MissingShardError, match="no file matches"):
         sw.parquet(f"{tmp_path}/*.parquet")
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"a": pa.array([1], pa.int32()), "b": ["x"]}, "'a' is int32, in .* it is int64"),
-        ({"a": [1]}, "'b' is not there, in .* it is string"),
-        ({"a": [1], "b": ["x"], "c": [1]}, "'c' is int64, in .* it is not there"),
-    ],
-)
-def test_files_with_other_columns_are_refused(tmp_path, other, message):
-    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "0.parquet")
-    pq.write_table(pa.table(other), tmp_path / "1.parquet")
-    with pytest.raises(DataError, match=message) as caught:
-        len(sw.parquet(tmp_path))
-    assert caught.value.url == str(tmp_path / "1.parquet")
 
 
 def test_files_may_differ_in_what_makes_no_other_values(tmp_path):

@@ -12,7 +12,6 @@ from shardwise.errors import DataError
 from shardwise.sources.tables.parquet.source import ParquetSource
 from shardwise.sources.tables.parquet.urls import partitions_of
 from shardwise.testing import check_source
-from tests.support.worlds import check_worlds
 
 datasets = pytest.importorskip("datasets")
 
@@ -44,13 +43,6 @@ def test_values_of_partitions_are_ints_only_if_all_are():
     assert partitions_of(urls)[0].values == (1, None)
     assert partitions_of(["t/a%20b=x%2Fy/1.parquet"])[0].values == ("x/y",)
     assert partitions_of(["t/x=1.parquet"]) == []
-
-
-def test_a_null_partition_is_a_field_that_is_not_there(tmp_path):
-    for name in ("m=3", "m=__HIVE_DEFAULT_PARTITION__"):
-        (tmp_path / name).mkdir()
-        pq.write_table(pa.table({"n": [1]}), tmp_path / name / "x.parquet")
-    assert [s.get("m") for s in sw.parquet(tmp_path)] == [3, None]
 
 
 def test_files_under_different_partitions_are_refused(tmp_path):
@@ -93,7 +85,6 @@ def test_a_dataset_saved_to_disk_opens_as_it_was(hf, tmp_path):
     assert ds[1002]["vec"].tolist() == [1002, -1002]
     assert ds.load(np.array([700, 3]))["text"] == ["row 700", "row 3"]
     check_source(ds.source)
-    check_worlds(ds, world_sizes=(1, 3, 8))
 
 
 def test_the_files_of_a_saved_dataset_are_those_that_it_lists(hf, tmp_path):

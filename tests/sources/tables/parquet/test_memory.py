@@ -82,19 +82,6 @@ def test_the_order_is_the_same_with_any_memory(tmp_path, small_windows):
     assert orders[0] == orders[1]
 
 
-def test_samplers_for_torchs_loader_have_the_loaders_order(tmp_path, small_windows):
-    ds = sw.parquet(write_groups(tmp_path / "a.parquet", [200] * 40), columns=["id"])
-    with sw.DataLoader(ds, batch_size=64, shuffle=True, rank=0, world_size=1) as loader:
-        wanted = [batch["__index__"].tolist() for batch in loader]
-    found = list(sw.torch.BatchSampler(ds, 64, shuffle=True, rank=0, world_size=1))
-    assert found == wanted
-    singles = sw.torch.DistributedSampler(ds, num_replicas=1, rank=0)
-    # One by one they come in the order of the epoch, in a batch in that of the lanes.
-    order = list(singles)
-    blocks = [order[64 * step : 64 * (step + 1)] for step in range(len(wanted))]
-    assert [sorted(block) for block in blocks] == [sorted(batch) for batch in wanted]
-
-
 def test_threads_that_ask_for_the_same_get_what_one_of_them_makes():
     kept = RowGroupCache(100)
     begun, go_on = threading.Barrier(4, timeout=60), threading.Event()
@@ -143,16 +130,6 @@ def test_an_error_is_not_kept():
         kept.get("key", lambda: (_ for _ in ()).throw(DataError("once")))
     assert len(kept) == 0
     assert kept.get("key", lambda: (1, 1)) == 1
-
-
-def test_a_copy_and_a_child_begin_with_nothing():
-    kept = RowGroupCache(50)
-    kept.get("key", lambda: (1, 1))
-    assert len(pickle.loads(pickle.dumps(kept))) == 0
-    pid = os.fork()
-    if pid == 0:
-        os._exit(kept.get("key", lambda: (2, 1)))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
 def test_a_child_forked_while_a_thread_decodes_does_not_wait_for_it(tmp_path):

@@ -16,7 +16,6 @@ from shardwise.sources.tables.parquet.source import ParquetSource
 from shardwise.testing import check_source
 from tests.support.python_code import printed_by
 from tests.support.tables import SIZES, expected_rows, numbered_table, write_files, write_groups
-from tests.support.worlds import check_processes, check_torch_workers, check_worlds
 
 NUM_ROWS = sum(SIZES)
 
@@ -65,30 +64,6 @@ def test_a_shard_is_a_row_group(grouped):
     assert ds.default_shuffle == "window"
     assert ds.fields == ("id", "bin", "text", "vec")
     assert "ParquetSource" in repr(ds)
-
-
-def test_every_world_size_gives_each_row_once_in_one_order(grouped):
-    check_worlds(sw.parquet(grouped))
-
-
-def test_files_over_ranks_give_each_row_once(files):
-    check_worlds(sw.parquet(files, columns=["id", "bin"]), world_sizes=(1, 2, 3, 8))
-
-
-def test_worker_processes_give_what_threads_give(files):
-    check_processes(sw.parquet(files), 2)
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "start"),
-    [
-        (0, None),
-        (3, "fork"),
-        *(pytest.param(1, start, marks=pytest.mark.long) for start in ("forkserver", "spawn")),
-    ],
-)
-def test_torchs_workers_give_the_global_order(files, num_workers, start):
-    check_torch_workers(sw.parquet(files), num_workers, start)
 
 
 def test_columns_become_tensors_without_a_value_looked_at(grouped):
@@ -206,31 +181,8 @@ def test_a_null_is_a_field_that_the_sample_lacks(tmp_path):
         {"__key__", "n"},
     ]
     assert ds.load(np.array([0, 2]))["s"] == ["a", None]
-    with pytest.raises(DataError) as caught:
-        sw.parquet(path, columns=["n"]).load(np.arange(3))
-    error = caught.value
-    assert (error.url, error.key, error.field, error.index) == (path, "a:1", "n", 1)
-    assert "select(), decode() or a table's columns= names" in str(error)
     whole = sw.parquet(path, columns=["n"]).subset([0, 2])
     assert whole.load(np.arange(2))["n"].tolist() == [1, 3]
-
-
-def test_a_null_in_a_row_of_a_batch_can_be_skipped(tmp_path):
-    path = write(tmp_path / "a.parquet", {"n": pa.array([*range(30), None, *range(31, 40)])})
-    ds = sw.parquet(path, columns=["n"])
-    loader = sw.DataLoader(ds, batch_size=40, on_error="skip", rank=0, world_size=1, num_threads=2)
-    with loader:
-        (batch,) = loader
-        assert batch["n"].tolist() == [*range(30), *range(31, 40)]
-        assert loader.stats()["skipped"] == 1
-
-
-def test_a_list_with_a_null_names_row_and_column(tmp_path):
-    lists = pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), 2))
-    path = write(tmp_path / "a.parquet", {"box": lists})
-    with pytest.raises(DataError, match="null among them") as caught:
-        sw.parquet(path).load(np.array([0, 1]))
-    assert (caught.value.url, caught.value.key, caught.value.field) == (path, "a:1", "box")
 
 
 def test_a_key_column_is_the_key(tmp_path):
@@ -257,41 +209,6 @@ def test_dictionary_columns_give_their_words(tmp_path):
     assert ds.load(np.array([4, 3, 1]))["w"] == ["cat", "emu", "dog"]
 
 
-def test_batches_over_several_row_groups_are_like_those_of_one(tmp_path):
-    columns = {
-        "a": pa.array([None if i == 7 else i for i in range(20)], pa.int32()),
-        "l": [list(range(i % 3)) for i in range(20)],
-        "b": [None if i == 3 else bytes([i]) for i in range(20)],
-    }
-    many = sw.parquet(write(tmp_path / "a.parquet", columns, row_group_size=3), fill={"a": 99})
-    one = sw.parquet(write(tmp_path / "b.parquet", columns), fill={"a": 99})
-    for ids in (np.arange(20)[::-1], np.array([7]), np.array([3, 4, 4, 19])):
-        first, second = many.load(ids), one.load(ids)
-        assert first["a"].dtype == np.int32
-        assert first["a"].tolist() == second["a"].tolist() == [99 if i == 7 else i for i in ids]
-        assert first["b"] == second["b"]
-        assert [v.tolist() for v in first["l"]] == [v.tolist() for v in second["l"]]
-
-
-def test_the_state_of_one_cluster_is_taken_up_by_another(files):
-    ds = sw.parquet(files, columns=["id"])
-    options = {"batch_size": 8, "shuffle": True, "seed": 3, "remainder": "uneven"}
-    with sw.DataLoader(ds, rank=0, world_size=1, **options) as whole:
-        wanted = [i for batch in whole for i in batch["id"].tolist()]
-    with sw.DataLoader(ds, rank=0, world_size=1, **options) as first:
-        batches = iter(first)
-        seen = [i for _ in range(5) for i in next(batches)["id"].tolist()]
-        state = first.state_dict()
-    ranks = []
-    for rank in range(2):
-        with sw.DataLoader(ds, rank=rank, world_size=2, **options) as loader:
-            loader.load_state_dict(state)
-            ranks.append([batch["id"].tolist() for batch in loader])
-    assert seen == wanted[:40]
-    steps = [sorted(one + other) for one, other in zip(*ranks, strict=True)]
-    assert steps == [sorted(wanted[at : at + 16]) for at in range(40, NUM_ROWS, 16)]
-
-
 def test_it_pickles_small_and_without_what_is_decoded(files):
     ds = sw.parquet(files)
     ds.load(np.arange(NUM_ROWS))
@@ -310,21 +227,22 @@ def test_ids_and_fields_out_of_range_are_refused(grouped):
         ParquetSource(grouped, memory_bytes=-1)
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.int8(), pa.uint16(), pa.bool_(), pa.float32()])
 @pytest.mark.parametrize("decoder", [int, float])
-def test_int_and_float_of_numbers_are_those_of_python_and_cost_no_call_a_row(
-    tmp_path, kind, decoder
-):
-    numbers = pa.array([0, 1, 1, 0], pa.int64()).cast(kind)
-    ds = sw.parquet(write(tmp_path / "a.parquet", {"n": numbers})).decode(n=decoder)
-    by_row = [ds[i]["n"] for i in range(4)]
-    assert [type(n) for n in by_row] == [decoder] * 4
+def test_int_and_float_of_numbers_are_those_of_python_and_cost_no_call_a_row(tmp_path, decoder):
+    numbers = pa.array([0, 1, 1, 0], pa.int64())
+    kinds = [pa.int64(), pa.int8(), pa.uint16(), pa.bool_(), pa.float32()]
+    path = write(tmp_path / "a.parquet", {str(kind): numbers.cast(kind) for kind in kinds})
+    ds = sw.parquet(path).decode(**{str(kind): decoder for kind in kinds})
     with sw.DataLoader(ds, batch_size=4, rank=0, world_size=1, output="numpy") as loader:
         (batch,) = loader
-    assert batch["n"].tolist() == by_row
-    assert batch["n"].dtype == {int: np.int64, float: np.float64}[decoder]
-    if not (kind == pa.float32() and decoder is int):
-        assert ds.layout()["n"] == ((), batch["n"].dtype)
+    for kind in kinds:
+        name = str(kind)
+        by_row = [ds[i][name] for i in range(4)]
+        assert [type(n) for n in by_row] == [decoder] * 4
+        assert batch[name].tolist() == by_row
+        assert batch[name].dtype == {int: np.int64, float: np.float64}[decoder]
+        if not (kind == pa.float32() and decoder is int):
+            assert ds.layout()[name] == ((), batch[name].dtype)
 
 
 def test_whole_numbers_that_are_too_large_for_int64_stay_right(tmp_path):

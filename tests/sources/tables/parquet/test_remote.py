@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.errors import DataError, StaleIndexError
 from shardwise.sources.tables.parquet.source import ParquetSource
 from shardwise.storage import StorageOptions
 from tests.support.servers import nginx
@@ -64,15 +64,6 @@ def test_a_remote_file_that_changed_is_noticed(web):
         with pytest.raises(StaleIndexError) as caught:
             table[15]
         assert caught.value.url == f"{server.url}/changing.parquet"
-
-
-def test_what_is_no_remote_table_is_refused(web):
-    folder, server = web
-    (folder / "page.parquet").write_bytes(b"<html>a page instead of a table</html>")
-    with pytest.raises(DataError, match="not a Parquet file"):
-        len(sw.parquet(f"{server.url}/page.parquet"))
-    with pytest.raises(MissingShardError):
-        len(sw.parquet(f"{server.url}/missing.parquet"))
 
 
 def test_a_remote_list_names_files_beside_it(web):

@@ -38,6 +38,7 @@ DRIFTS = {
         pa.array([2], pa.timestamp("us")),
     ),
     "not there": (pa.array([1]), None),
+    "there": (None, pa.array([1])),
 }
 TYPES = {
     "int32, int64": ("int64", [1, 2]),
@@ -47,6 +48,7 @@ TYPES = {
     "list, large_list": (pa.list_(pa.int64(), 2), [[1, 2], [3, 4]]),
     "timestamps": ("timestamp[us]", [1000, 2]),
     "not there": ("int64", [1, None]),
+    "there": ("int64", [None, 1]),
 }
 
 
@@ -62,6 +64,19 @@ def test_files_that_differ_are_refused_with_the_way_out(drifted):
     with pytest.raises(DataError, match=r"'x' is .*, in .* schema=\{'x': .*columns=") as caught:
         len(sw.parquet(path))
     assert (caught.value.url, caught.value.field) == (str(path / "1.parquet"), "x")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_bytes_that_only_some_files_have_in_dictionaries_are_bytes_in_one_batch(tmp_path, first):
+    values = [b"x", None, b"yy"]
+    columns = [pa.array(values), pa.array(values).dictionary_encode()]
+    ds = sw.parquet(write(tmp_path / "t", *({"b": columns[i]} for i in (first, 1 - first))))
+    assert [sample.get("b") for sample in ds] == values * 2
+    check_source(ds.source)
+    ids = np.array([5, 0, 1, 4, 2, 3])
+    batch = ds.load(ids)["b"]
+    assert batch == [values[i % 3] for i in ids]
+    assert {type(value) for value in batch} == {bytes, type(None)}
 
 
 def test_files_may_differ_in_columns_that_are_not_read(drifted):
@@ -206,6 +221,7 @@ def test_one_fill_is_for_all_columns_of_its_kind_and_for_those_that_files_lack(t
 def test_a_directory_without_a_value_can_be_filled(tmp_path):
     for name in ("m=3", "m=__HIVE_DEFAULT_PARTITION__"):
         write(tmp_path / name, {"n": [1]})
+    assert [sample.get("m") for sample in sw.parquet(tmp_path)] == [3, None]
     with pytest.raises(DataError, match="fill="):
         list(batches(sw.parquet(tmp_path)))
     (batch,) = batches(sw.parquet(tmp_path, fill={"m": -1}))

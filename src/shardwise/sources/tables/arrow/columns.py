@@ -22,7 +22,7 @@ the sample lacks: None. No row of a number, a string or binary column goes throu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,23 @@ def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     return pc.struct_field(column, path[1:]) if path[1:] else column
 
 
+class BatchColumns:
+    """The fields of a batch, each converted at its first use; two threads may both do it."""
+
+    __slots__ = ("_batch", "_columns")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._columns: dict[str, ArrowColumn] = {}
+
+    def columns(self, names: Sequence[str]) -> Mapping[str, ArrowColumn]:
+        """These fields, and maybe others."""
+        for name in names:
+            if name not in self._columns:
+                self._columns[name] = convert(leaf(self._batch, name))
+        return self._columns
+
+
 def empty_columns(types: Mapping[str, pa.DataType], names: Sequence[str]) -> dict[str, Column]:
     """Columns of these fields without a row."""
     return {name: convert(no_values(types[name])).take(slice(None)) for name in names}
@@ -82,12 +99,6 @@ def gather(
         columns_of: gives a group's columns by its number; called once for each group.
         ids: int64 `[k]`, the sample ids, for messages.
         locate: gives url and key of row i of the result, for messages.
-
-    Returns:
-        A column a field, `k` rows each.
-
-    Raises:
-        DataError: a row has no value, such as a list of numbers with a null in it.
     """
 
     def data_error(name: str, row: int, error: RowError) -> DataError:
@@ -111,24 +122,11 @@ def gather(
     ends = [*starts[1:], len(rows)]
     parts = [(start, sorted_rows[start:end]) for start, end in zip(starts, ends, strict=True)]
     for name in names:
-        own = [group[name] for group in in_groups]
         try:
-            merged = gather_buffers(own, parts, order)
-            columns[name] = _merge(own, parts, order) if merged is None else merged
+            columns[name] = _join([group[name] for group in in_groups], parts, order)
         except RowError as error:
             raise data_error(name, int(order[error.row]), error) from None
     return columns
-
-
-def _merge(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
-    """Rows of columns of any kind, part by part."""
-    columns = []
-    for column, (start, rows) in zip(own, parts, strict=True):
-        try:
-            columns.append((order[start : start + len(rows)], column.take(rows)))
-        except RowError as error:
-            raise RowError(start + error.row, str(error)) from None
-    return merge_columns(columns, len(order))
 
 
 # For each column: where its rows begin among all rows, and the rows to take of it.
@@ -138,35 +136,33 @@ Parts = Sequence[tuple[int, NDArray[np.int64]]]
 _CHUNK_BYTES = 64 << 10
 
 
-def gather_buffers(
-    columns: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]
-) -> Column | None:
-    """Rows of numbers or bytes from several columns, without a column for each.
-
-    Args:
-        columns: one a part.
-        parts: see `Parts`.
-        order: int64 `[rows]`: where each of these rows stands in the result.
-
-    Returns:
-        All rows; None for columns of other kinds, with rows missing, or of different forms.
-    """
-    first = columns[0]
-    if isinstance(first, Numbers):
-        return _gather_numbers([c for c in columns if isinstance(c, Numbers)], parts, order)
-    # Text is bytes too, and has values of its own.
-    if type(first) is Bytes:
-        return ScatteredBytes([c for c in columns if type(c) is Bytes], parts, order)
-    return None
+def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
+    """Rows of several columns; `order` says where each of them stands in the result."""
+    # Bytes of some files may lie in dictionaries.
+    kinds = set(map(type, own))
+    if kinds == {Numbers}:
+        array = _join_numbers(cast("Sequence[Numbers]", own), parts, order)
+        if array is not None:
+            return array
+    if kinds == {Bytes}:
+        return ScatteredBytes(cast("Sequence[Bytes]", own), parts, order)
+    columns = []
+    for column, (start, rows) in zip(own, parts, strict=True):
+        try:
+            columns.append((order[start : start + len(rows)], column.take(rows)))
+        except RowError as error:
+            raise RowError(start + error.row, str(error)) from None
+    return merge_columns(columns, len(order))
 
 
-def _gather_numbers(
+def _join_numbers(
     columns: Sequence[Numbers], parts: Parts, order: NDArray[np.int64]
 ) -> NDArray[Any] | None:
+    """One array, without one for each column; None with rows missing, or of different forms."""
     arrays = [c.values for c in columns if c.valid is None and c.broken is None]
     first = columns[0].values
     form = (first.shape[1:], first.dtype)
-    if len(arrays) < len(parts) or any((a.shape[1:], a.dtype) != form for a in arrays):
+    if len(arrays) < len(columns) or any((a.shape[1:], a.dtype) != form for a in arrays):
         return None
     out = np.empty((len(order), *form[0]), form[1])
     _scatter(arrays, parts, order, out)
@@ -192,8 +188,7 @@ def _scatter(
 class ScatteredBytes(LazyBytesColumn):
     """Payloads in the buffers of several columns, packed into one buffer at the first look.
 
-    Decoders of raw arrays copy whole columns, straight from where the payloads lie. The arguments
-    are those of `gather_buffers`.
+    Decoders of raw arrays copy whole columns, straight from where the payloads lie.
     """
 
     __slots__ = ("_columns", "_order", "_parts")

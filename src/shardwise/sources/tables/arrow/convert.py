@@ -75,21 +75,13 @@ def _fixed_lists(array: pa.Array) -> ArrowColumn:
             lengths[~valid] = -1
         return Lists(items, starts, lengths, None)
     values = items.values.reshape(len(array), size, *items.values.shape[1:])
-    bad = _either(items.broken, None if items.valid is None else ~items.valid)
+    holes = items.holes
     broken: NDArray[np.bool_] | None = None
-    if bad is not None:
-        broken = np.logical_or.reduce(bad.reshape(len(array), size), axis=1)
+    if holes is not None:
+        broken = np.logical_or.reduce(holes.reshape(len(array), size), axis=1)
         if valid is not None:
             broken = broken & valid  # what lies under a null list means nothing
     return Numbers(values, valid, broken)
-
-
-def _either(
-    one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None
-) -> NDArray[np.bool_] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one | other
 
 
 def _tensors(array: pa.Array) -> ArrowColumn:
@@ -109,12 +101,11 @@ def _lists(array: pa.Array) -> ArrowColumn:
     if valid is not None:
         lengths[~valid] = -1
     items = convert(array.values)
+    holes = items.holes if isinstance(items, Numbers) else None
     broken = None
-    if isinstance(items, Numbers):
-        bad = _either(items.broken, None if items.valid is None else ~items.valid)
-        if bad is not None:
-            counts = np.concatenate([[0], np.cumsum(bad)])
-            broken = (counts[offsets[1:]] > counts[starts]) & (lengths >= 0)
+    if holes is not None:
+        counts = np.concatenate([[0], np.cumsum(holes)])
+        broken = (counts[offsets[1:]] > counts[starts]) & (lengths >= 0)
     return Lists(items, starts, lengths, broken)
 
 

@@ -23,9 +23,6 @@ def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataT
 
     A struct of `bytes` and `path`, as Hugging Face datasets keep images and audio, is one field:
     its bytes; with `parts` its two parts are fields, too, "image.bytes" and "image.path".
-
-    Raises:
-        DataError: two fields have one name.
     """
     types: dict[str, pa.DataType] = {}
     for name, kind in _leaves(schema, "", parts=parts):
@@ -69,11 +66,7 @@ def traits_of(
 
 
 def refuse_reserved(names: Collection[str], url: str) -> None:
-    """Refuse a column that is called what a batch calls something of its own.
-
-    Raises:
-        DataError: there is one.
-    """
+    """Refuse a column that is called what a batch calls something of its own."""
     for name in filter(names.__contains__, _RESERVED):
         raise DataError(
             f"the table has a column {name!r}, which is a name of batches: rename it",
@@ -89,11 +82,7 @@ def layouts(schema: pa.Schema) -> dict[str, Layout]:
 
 
 def check_names(names: Collection[str], known: Collection[str], *, url: str | None = None) -> None:
-    """Refuse a field that is not there.
-
-    Raises:
-        DataError: (also a ValueError) it names the fields that are there.
-    """
+    """Refuse a field that is not there, with those that are."""
     for name in names:
         if name not in known:
             there = ", ".join(map(repr, known)) or "none"
@@ -103,11 +92,7 @@ def check_names(names: Collection[str], known: Collection[str], *, url: str | No
 def expand_names(
     names: Collection[str], known: Collection[str], *, url: str | None = None
 ) -> tuple[str, ...]:
-    """Fields by name, each once; a struct's name stands for all its fields.
-
-    Raises:
-        DataError: (also a ValueError) there is no such column; it names those there are.
-    """
+    """Fields by name, each once; a struct's name stands for all its fields."""
     fields: list[str] = []
     for name in names:
         parts = [each for each in known if name not in known and each.startswith(f"{name}.")]

@@ -43,6 +43,13 @@ class Numbers:
     valid: NDArray[np.bool_] | None = None
     broken: NDArray[np.bool_] | None = None
 
+    @property
+    def holes(self) -> NDArray[np.bool_] | None:
+        """Which rows have no number, bool `[rows]`; None if all have one."""
+        if self.valid is None:
+            return self.broken
+        return ~self.valid if self.broken is None else self.broken | ~self.valid
+
     def take(self, rows: Rows) -> Column:
         """An array, or a list where a row is missing."""
         _refuse_broken(self.broken, rows)
@@ -111,10 +118,15 @@ class DictionaryColumn:
         if there.all():
             return self.words.take(codes)
         try:
-            words = iter(values_of(self.words.take(codes[there])))
+            words = self.words.take(codes[there])
         except RowError as error:
             raise RowError(int(np.flatnonzero(there)[error.row]), str(error)) from None
-        return [next(words) if known else None for known in there.tolist()]
+        if isinstance(words, BytesColumn):
+            starts, lengths = np.zeros(len(codes), np.int64), np.full(len(codes), -1, np.int64)
+            starts[there], lengths[there] = words.starts, words.lengths
+            return BytesColumn(words.buffer, starts, lengths)
+        values = iter(values_of(words))
+        return [next(values) if known else None for known in there.tolist()]
 
 
 @dataclass(frozen=True, eq=False)

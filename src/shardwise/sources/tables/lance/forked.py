@@ -14,20 +14,13 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from shardwise.errors import ShardwiseError, StorageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from shardwise.sources.tables.lance.table import Description
 
 _PROGRAM = """\
 import json, sys
@@ -48,24 +41,8 @@ class ForkedTable:
         with self._lock:
             self._start()
 
-    def description(self) -> Description:
-        """What the version holds."""
-        description: Description = self._ask("description")
-        return description
-
-    def select(self, condition: str) -> NDArray[np.int64]:
-        """The places of the live rows for which a condition holds."""
-        places: NDArray[np.int64] = self._ask("select", condition)
-        return places
-
-    def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
-        """Rows by place."""
-        return self._ask("take", places, list(columns))
-
-    def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
-        """Blobs by place."""
-        payloads: list[bytes | None] = self._ask("blobs", places, column)
-        return payloads
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._ask, method)
 
     def _start(self) -> _Reader:
         reader = self._reader = _Reader()

@@ -21,33 +21,22 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Column
 from shardwise.errors import DataError
-from shardwise.sources.tables.arrow.columns import gather, leaf
-from shardwise.sources.tables.arrow.convert import convert
-from shardwise.sources.tables.arrow.views import ArrowColumn
+from shardwise.sources.tables.arrow.columns import BatchColumns, gather
 
 # Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
 _ROW_BYTES = 16
 
 
-class RowBatch:
+class RowBatch(BatchColumns):
     """Rows that were read together; `row_bytes` is a row's mean, `num_bytes` the memory of all."""
 
-    __slots__ = ("_columns", "batch", "num_bytes", "num_rows", "row_bytes")
+    __slots__ = ("num_bytes", "num_rows", "row_bytes")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
+        super().__init__(batch)
         self.num_rows: int = batch.num_rows
         self.row_bytes: float = batch.nbytes / max(1, batch.num_rows)
         self.num_bytes: int = batch.nbytes + _ROW_BYTES * batch.num_rows * batch.num_columns
-        self._columns: dict[tuple[str, ...], dict[str, ArrowColumn]] = {}
-
-    def columns(self, names: tuple[str, ...]) -> Mapping[str, ArrowColumn]:
-        """The fields, converted at their first use; two threads may both do it."""
-        columns = self._columns.get(names)
-        if columns is None:
-            columns = {name: convert(leaf(self.batch, name)) for name in names}
-            self._columns[names] = columns
-        return columns
 
 
 @dataclass(frozen=True)
@@ -71,17 +60,12 @@ class BatchRows:
         return round(float(counts @ np.array([batch.row_bytes for batch in self.batches])))
 
     def columns(self, ids: NDArray[np.int64], names: Sequence[str], url: str) -> dict[str, Column]:
-        """The fields of these rows; their ids and the table's url are for messages.
-
-        Raises:
-            DataError: a row has no value, such as a list of numbers with a null in it.
-        """
-        fields = tuple(names)
+        """The fields of these rows; their ids and the table's url are for messages."""
         return gather(
-            fields,
+            names,
             self.batch_of,
             self.rows,
-            lambda number: self.batches[number].columns(fields),
+            lambda number: self.batches[number].columns(names),
             ids=ids,
             locate=lambda row: (url, str(ids[row])),
         )
@@ -112,12 +96,9 @@ class _Block:
 
 
 class BlockCache:
-    """Reads rows by id, and caches blocks of them.
+    """Reads rows by id, and caches blocks of them, up to `max_bytes` together.
 
-    Args:
-        take: reads rows by ids that ascend without repeats.
-        num_rows: how many ids there are.
-        max_bytes: memory of all blocks together; `num_bytes` is what they take now.
+    `take` reads rows by ids that ascend without repeats; `num_bytes` is what all blocks take now.
     """
 
     def __init__(self, take: Take, *, num_rows: int, max_bytes: int) -> None:
@@ -135,12 +116,7 @@ class BlockCache:
         self._use = 1.0
 
     def read(self, ids: NDArray[np.int64], names: Names) -> BatchRows:
-        """Rows in the order of `ids`, repeats allowed.
-
-        Args:
-            ids: int64 `[rows]`, one or more.
-            names: the columns.
-        """
+        """Rows in the order of `ids`, int64 `[rows]`, one or more, repeats allowed."""
         size = self._block_rows.get(names)
         if size:
             return self._read_blocks(ids, names, size)

@@ -81,18 +81,12 @@ class LanceSource:
 
     @property
     def manifest(self) -> Manifest:
-        """A shard a fragment, with exact counts; the first use opens the table.
-
-        Raises:
-            MissingShardError: there is no table, or no such version.
-            DataError: the filter or a column names what is not there.
-            StorageError: it could not be read.
-        """
+        """A shard a fragment, with exact counts; the first use opens the table."""
         return self.selection.manifest
 
     @property
     def selection(self) -> RowSelection:
-        """Which rows there are; raises as `manifest` does."""
+        """Which rows there are."""
         if self._selection is None:
             self._open()
         assert self._selection is not None
@@ -122,23 +116,13 @@ class LanceSource:
         return fills_of(self._fill, {name: schema.types[name] for name in schema.names})
 
     def expand(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """The fields of columns: a struct stands for all its parts.
-
-        Raises:
-            DataError: (also a ValueError) there is no such column; it names those there are.
-        """
+        """The fields of columns: a struct stands for all its parts."""
         from shardwise.sources.tables.arrow.types import expand_names
 
         return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol. Fields may be `traits.parts`, too.
-
-        Raises:
-            DataError, StorageError: as the protocol says; also where the version is gone.
-            IndexError: an id is out of range.
-            ValueError: a field is not there.
-        """
+        """Read samples; see the protocol. Fields may be `traits.parts`, too."""
         from shardwise.sources.tables.arrow.columns import empty_columns
         from shardwise.sources.tables.arrow.fill import fill_nulls
         from shardwise.sources.tables.arrow.types import KEY, check_names

@@ -71,11 +71,6 @@ class LanceTable:
     """A version of a table, by its number or tag; None for the latest.
 
     The uri is as Lance takes it, and so are the names of the object store's settings.
-
-    Raises:
-        MissingShardError: there is no table, or no such version: the message has those there are.
-        DataError: the table can't be understood.
-        StorageError: it could not be read.
     """
 
     def __init__(self, uri: str, version: int | str | None, settings: Mapping[str, str]) -> None:
@@ -140,11 +135,7 @@ class LanceTable:
             )
 
     def select(self, condition: str) -> NDArray[np.int64]:
-        """The places of the live rows for which a condition in SQL holds: int64, ascending.
-
-        Raises:
-            DataError: the condition can't be parsed, or names a column that is not there.
-        """
+        """The places of the live rows for which a condition in SQL holds: int64, ascending."""
         places = [np.empty(0, dtype=np.int64)]
         try:
             with _as_ours(self.uri):

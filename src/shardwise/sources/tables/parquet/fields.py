@@ -43,12 +43,7 @@ class ColumnOptions:
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, schema: Any, fill: Any) -> ColumnOptions:
-        """From what `sw.parquet` takes.
-
-        Raises:
-            TypeError: `schema` is neither a schema nor a dict of types.
-            ValueError: a type is none.
-        """
+        """From what `sw.parquet` takes."""
         columns = None if columns is None else tuple(columns)
         if schema is None:
             return cls(columns, fill=fill)
@@ -87,11 +82,7 @@ class TableFields:
 def fields_of(
     infos: Sequence[FileInfo], partitions: Mapping[str, pa.DataType], options: ColumnOptions
 ) -> TableFields:
-    """Find the fields of a table's files, one or more, and of their directories.
-
-    Raises:
-        DataError: the files do not agree, or a column is not there.
-    """
+    """Find the fields of a table's files, one or more, and of their directories."""
     schemas = [_FileSchema(info) for info in _different(infos)]
     known = tuple(dict.fromkeys(name for s in schemas for name in s.fields if name != KEY))
     parts = tuple(dict.fromkeys(name for s in schemas for name in s.parts))
@@ -119,9 +110,6 @@ def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str)
     """A column of a file as the table has it: cast to `kind`, unless that is None.
 
     One that the file does not have (None) is nulls.
-
-    Raises:
-        DataError: a value can't be had in that type.
     """
     if column is None:
         return no_values(kind, num_rows)

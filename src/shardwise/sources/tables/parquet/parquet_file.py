@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -65,13 +66,7 @@ class ParquetFile:
         self._metadata: pq.FileMetaData | None = None
 
     def info(self) -> FileInfo:
-        """The facts in the footer.
-
-        Raises:
-            DataError: it is not a Parquet file, or its footer is damaged.
-            MissingShardError: it is not there.
-            StorageError: it could not be read.
-        """
+        """The facts in the footer."""
         footer = self._footer()
         try:
             schema = footer.schema.to_arrow_schema()
@@ -103,18 +98,12 @@ class ParquetFile:
         """A row group with these fields (of structs, "a.b"), and the bytes read for it.
 
         Columns that the file does not have are left out.
-
-        Raises:
-            DataError: it is damaged.
-            StaleIndexError: the file is not the one that was opened.
-            MissingShardError: it is gone.
-            StorageError: it could not be read.
         """
         check_version(self._file, self._stat)
         footer = self._footer()
-        # A read for each column of a local file is quicker than working out which to coalesce.
-        segments = self._fetch(footer, group, names) if self._file.is_remote else []
-        source = _BufferedFile(self._file, self._stat.num_bytes, segments)
+        # A read for each column of a local file is quicker than finding out what will be read.
+        fetched = self._fetch(footer, group, names) if self._file.is_remote else {}
+        source = _BufferedFile(self._file, self._stat.num_bytes, fetched)
         try:
             table = _decode(source, footer, group, names)
         except ShardwiseError:
@@ -143,36 +132,25 @@ class ParquetFile:
 
     def _fetch(
         self, footer: pq.FileMetaData, group: int, names: Sequence[str]
-    ) -> list[tuple[int, memoryview]]:
-        """The bytes of some columns of a row group, as (place in the file, bytes), ascending."""
+    ) -> dict[tuple[int, int], memoryview]:
+        """The bytes that some columns of a row group are decoded from, by their place."""
         recorder = _RangeRecorder(self._stat.num_bytes)
         # pyarrow reads all columns before it decodes the first one, which fails here by design.
         # Other damage is an error when the bytes are decoded.
         with contextlib.suppress(*_BROKEN):
             _decode(recorder, footer, group, names)
-        merged: list[list[int]] = []
-        for begin, end in sorted(recorder.spans):
-            if merged and begin - merged[-1][1] <= self._file.gap_bytes:
-                merged[-1][1] = max(end, merged[-1][1])
-            else:
-                merged.append([begin, end])
-        total = sum(end - begin for begin, end in merged)
-        buffer = np.empty(total, np.uint8).data
-        ends = np.cumsum([end - begin for begin, end in merged]).tolist()
-        self._file.read_spans([begin for begin, _ in merged], ends, buffer, 0)
-        return [
-            (begin, buffer[stop - (end - begin) : stop])
-            for (begin, end), stop in zip(merged, ends, strict=True)
-        ]
+        spans = sorted(recorder.spans)
+        ends = list(accumulate(end - begin for begin, end in spans))
+        buffer = np.empty(ends[-1] if ends else 0, np.uint8).data
+        self._file.read_spans([begin for begin, _ in spans], ends, buffer, 0)
+        return {
+            (begin, end): buffer[stop - (end - begin) : stop]
+            for (begin, end), stop in zip(spans, ends, strict=True)
+        }
 
 
 def check_version(file: File, stat: FileStat) -> None:
-    """Hold a local file to the version that was opened; remote ones are pinned.
-
-    Raises:
-        StaleIndexError: it has changed.
-        MissingShardError: it is gone.
-    """
+    """Hold a local file to the version that was opened; remote ones are pinned."""
     if not file.is_remote:
         require_same(stat, file.stat(), file.url)
 
@@ -213,21 +191,14 @@ def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Se
     return reader.read_row_group(group, columns=list(names), use_threads=False)
 
 
-class _PyarrowFile(io.RawIOBase):
-    """A file for pyarrow; `read_at` gives its bytes."""
+class _PyarrowFile:
+    """What `pa.PythonFile` asks of a file; `read_at` gives its bytes."""
+
+    closed = False
 
     def __init__(self, num_bytes: int) -> None:
-        super().__init__()
         self._num_bytes = num_bytes
         self._at = 0
-
-    def readable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
-        return True
-
-    def seekable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
-        return True
 
     def tell(self) -> int:
         """Where the next read begins."""
@@ -255,13 +226,12 @@ class _PyarrowFile(io.RawIOBase):
 class _RangeRecorder(_PyarrowFile):
     """A file without a column that can be decoded, which records the ranges that pyarrow reads.
 
-    Attributes:
-        spans: (begin, end) in the file, in the order of the reads.
+    `spans` are (begin, end) in the file.
     """
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(num_bytes)
-        self.spans: list[tuple[int, int]] = []
+        self.spans: set[tuple[int, int]] = set()
         self._left = num_bytes
 
     def read_at(self, at: int, size: int) -> Any:
@@ -269,29 +239,30 @@ class _RangeRecorder(_PyarrowFile):
         self._left -= size
         if self._left < 0:  # a damaged footer: columns lie over each other
             return b""
-        self.spans.append((at, at + size))
+        self.spans.add((at, at + size))
         column = np.zeros(size, np.uint8)
         column[: len(_NO_PAGE)] = _NO_PAGE[:size]
         return column.data
 
 
 class _BufferedFile(_PyarrowFile):
-    """A file of which some segments, (place in the file, bytes), are in memory already.
+    """A file of which some ranges are in memory already.
 
-    Attributes:
-        num_read: bytes of the file that were read, those segments among them.
+    `num_read` counts the bytes of the file that were read, those ranges among them.
     """
 
-    def __init__(self, file: File, num_bytes: int, segments: list[tuple[int, memoryview]]) -> None:
+    def __init__(
+        self, file: File, num_bytes: int, fetched: Mapping[tuple[int, int], memoryview]
+    ) -> None:
         super().__init__(num_bytes)
         self._file = file
-        self._segments = segments
-        self.num_read = sum(len(data) for _, data in segments)
+        self._fetched = fetched
+        self.num_read = sum(map(len, fetched.values()))
 
     def read_at(self, at: int, size: int) -> Any:
         """What is in memory is not copied."""
-        for begin, data in self._segments:
-            if begin <= at and at + size <= begin + len(data):
-                return data[at - begin : at - begin + size]
-        self.num_read += size
-        return self._file.read(at, size)
+        data = self._fetched.get((at, at + size))
+        if data is None:
+            self.num_read += size
+            return self._file.read(at, size)
+        return data

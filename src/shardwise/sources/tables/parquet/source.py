@@ -54,11 +54,6 @@ class ParquetSource:
 
     The window shuffle has as many lanes as keep the row groups in use small, and windows of the
     length of a row group, so that each row group is decoded once an epoch.
-
-    Raises:
-        MissingShardError: a pattern finds nothing.
-        DataError: a directory holds more than one table.
-        ValueError: a file is named twice, or nothing was named.
     """
 
     def __init__(
@@ -86,12 +81,7 @@ class ParquetSource:
 
     @property
     def tables(self) -> Tables:
-        """What the footers say; the first use reads them.
-
-        Raises:
-            DataError: a file is no table, or the files are not alike.
-            StorageError: one could not be read.
-        """
+        """What the footers say; the first use reads them."""
         return self._tables.get(lambda: open_tables(self.urls, self._pool, self._options))
 
     @property
@@ -115,21 +105,11 @@ class ParquetSource:
         return self.tables.traits
 
     def expand(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Fields by name; a struct's name stands for all its fields.
-
-        Raises:
-            DataError: (also a ValueError) there is no such column; it names those there are.
-        """
+        """Fields by name; a struct's name stands for all its fields."""
         return expand_names(names, (*self.fields, *self.traits.parts), url=self.urls[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Take rows; see the protocol. Fields may be `traits.parts`, too.
-
-        Raises:
-            DataError: a file is damaged or not the one opened, or a row can't be had.
-            StorageError: bytes could not be read.
-            IndexError: an id is out of range.
-        """
+        """Take rows; see the protocol. Fields may be `traits.parts`, too."""
         tables = self.tables
         known = tables.columns
         ids = np.asarray(ids, dtype=np.int64)

@@ -21,6 +21,7 @@ from shardwise.plan import WindowShape
 from shardwise.shown import base_name
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.row_group_cache import window_within
 from shardwise.sources.tables.arrow.fill import fills_of
 from shardwise.sources.tables.arrow.types import KEY, number_dtype, traits_of
 from shardwise.sources.tables.parquet.fields import ColumnOptions, TableFields, fields_of
@@ -36,9 +37,6 @@ class ArrowFile:
 
     Both of Arrow's layouts, the stream and the file. A record batch is a row group, whose columns
     are views of the mapped file: taking rows reads the pages that they lie on.
-
-    Raises:
-        StorageError: it is not a local file.
     """
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
@@ -54,11 +52,7 @@ class ArrowFile:
         self._schema: pa.Schema | None = None
 
     def info(self) -> FileInfo:
-        """The facts in the batches' headers.
-
-        Raises:
-            DataError: it is not an Arrow file, or is damaged.
-        """
+        """The facts in the batches' headers."""
         batches = self._mapped()
         return FileInfo(
             self._file.url,
@@ -69,22 +63,12 @@ class ArrowFile:
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.RecordBatch, int]:  # noqa: ARG002
-        """A record batch, with all its columns: nothing is read before it is looked at.
-
-        Raises:
-            DataError: the file is damaged.
-            StaleIndexError: it is not the one that was opened.
-        """
+        """A record batch, with all its columns: nothing is read before it is looked at."""
         self.check()
         return self._mapped()[group], 0
 
     def check(self) -> None:
-        """Look at the file, before and after views of the map are read.
-
-        Raises:
-            StaleIndexError: it is not the one that was opened.
-            MissingShardError: it is gone.
-        """
+        """Hold the file to its version, before and after views of the map are read."""
         check_version(self._file, self._stat)
 
     def _mapped(self) -> list[pa.RecordBatch]:
@@ -169,14 +153,7 @@ def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableF
 
 
 def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> Tables:
-    """Read the footers of all files.
-
-    Raises:
-        DataError: a file is no table, or its columns are not those of the first.
-        MissingShardError: a file is not there.
-        StorageError: one could not be read.
-        ValueError: a value of `fill=` does not fit.
-    """
+    """Read the footers of all files, which must have the columns of one table."""
     infos = list(in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS))
     dirs = {p.name: p for p in partitions_of(urls)}
     fields = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
@@ -186,12 +163,13 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         for info in infos
         for rows, size in zip(info.rows.tolist(), info.sizes.tolist(), strict=True)
     ]
+    manifest = Manifest("parquet", shards)
     mapped = {url.endswith(".arrow") for url in urls}
     if len(mapped) > 1:
         raise DataError("Parquet files and Arrow files are not one table", url=urls[0])
     counts = [len(info.rows) for info in infos]
     return Tables(
-        manifest=Manifest("parquet", shards),
+        manifest=manifest,
         urls=tuple(urls),
         stats=tuple(info.stat for info in infos),
         file_of=np.repeat(np.arange(len(infos)), counts),
@@ -200,7 +178,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         columns=fields,
         fills=fills_of(options.fill, {k: v for k, v in fields.types.items() if k != KEY}),
         partitions=tuple(_cast(dirs[name], fields.types[name]) for name in fields.partitions),
-        traits=traits_of(schema, parts=fields.parts, window_shape=_window_shape(shards)),
+        traits=traits_of(schema, parts=fields.parts, window_shape=_window_shape(manifest)),
         mapped=mapped == {True},
     )
 
@@ -217,16 +195,8 @@ def _cast(partition: Partition, kind: pa.DataType) -> Partition:
     return Partition(partition.name, values, number_dtype(kind))
 
 
-def _window_shape(shards: Sequence[Shard]) -> WindowShape:
-    """As many lanes as fit into memory, and windows as long as a row group.
-
-    A window mostly lies in two row groups, so each lane has two in use.
-    """
-    filled = [shard for shard in shards if shard.num_samples]
-    if not filled:
-        return WindowShape()
-    mean_bytes = sum(shard.num_bytes for shard in filled) / len(filled)
-    most = max(1, min(_MAX_LANES, int(_WINDOW_BYTES / (2 * max(1.0, mean_bytes)))))
-    lanes = 1 << (most.bit_length() - 1)  # so that many numbers of ranks divide them
-    mean_rows = sum(shard.num_samples for shard in filled) // len(filled)
-    return WindowShape(lanes, max(WindowShape().window, mean_rows))
+def _window_shape(manifest: Manifest) -> WindowShape:
+    """Windows as long as a row group: one mostly lies in two, so each lane has two in use."""
+    shape = window_within(_WINDOW_BYTES, manifest, max_lanes=_MAX_LANES)
+    mean_rows = manifest.num_samples // max(1, int((manifest.sizes > 0).sum()))
+    return WindowShape(shape.lanes, max(shape.window, mean_rows))

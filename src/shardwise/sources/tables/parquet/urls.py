@@ -41,12 +41,6 @@ def find_tables(
     and those whose names begin with "_". What `save_to_disk` of Hugging Face datasets wrote is the
     files that it lists, in its order. Everything else is as `shardwise.storage.expand` has it:
     a remote directory stands for the files in it, without those below.
-
-    Raises:
-        MissingShardError: nothing is there under a name.
-        DataError: a directory holds the splits of a dataset, which are tables of their own.
-        ValueError: nothing was named, or one file twice.
-        TypeError: it is a table in memory.
     """
     if hasattr(urls, "columns"):
         package = type(urls).__module__.partition(".")[0]
@@ -163,16 +157,12 @@ class Partition:
 
 
 def partitions_of(urls: Sequence[str]) -> list[Partition]:
-    """The columns in the directories of some files.
+    """The columns in the directories of some files, which must have the same ones.
 
     Values that are all whole numbers, written as Python writes them, are ints; "01" is not.
 
-    Raises:
-        DataError: the files lie under different columns.
-
-    Examples:
-        >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
-        [Partition(name='year', values=(2024, 2025), dtype=None)]
+    >>> partitions_of(["a/year=2024/x.parquet", "a/year=2025/x.parquet"])
+    [Partition(name='year', values=(2024, 2025), dtype=None)]
     """
     columns = [
         {
