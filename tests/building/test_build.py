@@ -13,6 +13,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.building.place import Place
+from shardwise.storage.stores.upload import upload
 from tests.building.program import run
 from tests.building.test_kills import shards_of
 from tests.support.tars import make_shards
@@ -289,6 +290,20 @@ def test_parquet_shards_hold_values_and_keep_their_types(tmp_path):
     assert (sample["n"], sample["x"], sample["name"], sample["b"]) == (7, 3.5, "é7", b"\0")
     assert list(sample["v"]) == [0, 1, 2]
     assert sorted(os.listdir(tmp_path)) == [*(f"{n}.parquet" for n in range(4)), "build.json"]
+
+
+def test_a_table_for_a_store_has_no_name_here_so_that_a_kill_leaves_nothing(tmp_path, monkeypatch):
+    names = []
+
+    def uploaded(url, source, *, options):
+        names.append(os.listdir(tmp_path))
+        upload(url, source, options=options)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("shardwise.building.shard.upload", uploaded)
+    report = sw.build(items(9), "memory://tables/{shard}.parquet", num_workers=0)
+    assert (names, report["shards"]) == ([[]], 1)
+    assert len(sw.parquet("memory://tables/0.parquet")) == 9
 
 
 def test_the_report_is_kept_in_build_json(tmp_path):
