@@ -9,6 +9,7 @@ import json
 import pytest
 
 from shardwise.cli import output
+from shardwise.progress_bar import progress
 
 
 def test_control_characters_of_names_are_shown_as_escapes():
@@ -80,7 +81,7 @@ def test_a_document_is_json_of_ascii(capsys):
 
 
 def test_progress_is_silent_where_there_is_no_terminal(capsys):
-    with output.progress("reading", 3) as report:
+    with progress("reading", 3) as report:
         report(1)
         report(3)
     assert capsys.readouterr() == ("", "")
