@@ -28,10 +28,10 @@ from shardwise.cli.options import (
 from shardwise.cli.output import (
     bar,
     bar_width,
+    finish,
     format_bytes,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
@@ -124,7 +124,6 @@ def bench(
     plot: Path | None,
     index: str | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Measure how fast samples can be loaded here, and name what limits it.
 
@@ -168,10 +167,7 @@ def bench(
     }
     if plot is not None:
         draw(plot, document, run.marks, run.ready)
-    if as_json:
-        write_document(document)
-    else:
-        _show(document)
+    finish(document, _show)
 
 
 def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:

@@ -10,7 +10,7 @@ import click
 
 from shardwise.cli.data import open_data, require_tar
 from shardwise.cli.options import common_options, usage_errors
-from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
+from shardwise.cli.output import clean, finish, format_bytes, format_count, write_table
 from shardwise.cli.python_names import is_python, python_value
 
 
@@ -81,25 +81,23 @@ def _destination(path: str) -> str:
     return f"{path.rstrip('/')}/{{shard:06d}}.tar"
 
 
-def _show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Write a report; exit code 1 if inputs failed."""
-    if as_json:
-        write_document(report)
-    else:
-        rate = report["bytes"] / max(1e-9, report["seconds"])
-        rows = [
-            ["in", format_count(report["in"])],
-            ["filtered", format_count(report["filtered"])],
-            ["failed", json.dumps(report["failed"]) if report["failed"] else "0"],
-            ["bytes", format_bytes(report["bytes"])],
-            ["speed", f"{report['seconds']:.2f} s, {format_bytes(rate)}/s"],
-            ["shards", format_count(report["shards"])],
-        ]
-        there = [name for name in ("manifest", "errors") if report[name] is not None]
-        rows += [[name, clean(report[name])] for name in there]
-        write_table(["samples", format_count(report["out"])], rows)
-    if report["failed"]:
-        click.get_current_context().exit(1)
+def _finish(report: Mapping[str, Any]) -> None:
+    finish(report, _show, is_well=not report["failed"])
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    rate = report["bytes"] / max(1e-9, report["seconds"])
+    rows = [
+        ["in", format_count(report["in"])],
+        ["filtered", format_count(report["filtered"])],
+        ["failed", json.dumps(report["failed"]) if report["failed"] else "0"],
+        ["bytes", format_bytes(report["bytes"])],
+        ["speed", f"{report['seconds']:.2f} s, {format_bytes(rate)}/s"],
+        ["shards", format_count(report["shards"])],
+    ]
+    there = [name for name in ("manifest", "errors") if report[name] is not None]
+    rows += [[name, clean(report[name])] for name in there]
+    write_table(["samples", format_count(report["out"])], rows)
 
 
 @click.command()
@@ -108,9 +106,7 @@ def _show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
 @click.option("--retry-errors", is_flag=True, help="Build the inputs that failed again.")
 @_ray_option
 @common_options
-def build(
-    function: str, jobs: int | None, retry_errors: bool, ray: bool | str, as_json: bool
-) -> None:
+def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) -> None:
     """Build the dataset that a function describes.
 
     MODULE:FUNCTION, or FILE.py:FUNCTION, returns the arguments of `sw.build` as a dict: "source"
@@ -140,14 +136,14 @@ def build(
             report = sw.build(source, pattern, **arguments)
         except TypeError as error:
             raise click.UsageError(f"{function}: {error}") from error
-    _show_report(report, as_json=as_json)
+    _finish(report)
 
 
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @_build_options
-def convert(source: str, target: str, jobs: int | None, as_json: bool, **options: Any) -> None:
+def convert(source: str, target: str, jobs: int | None, **options: Any) -> None:
     """Convert SRC to shards with indexes and a manifest.
 
     SRC is what `shardwise info` opens: a table, a folder of files, tar shards, or module:name. DST
@@ -162,14 +158,14 @@ def convert(source: str, target: str, jobs: int | None, as_json: bool, **options
         pattern = _destination(target)
         mapped = as_tar_sample if pattern.endswith(".tar") else None
         report = sw.build(open_data([source]), pattern, map=mapped, num_workers=jobs, **options)
-    _show_report(report, as_json=as_json)
+    _finish(report)
 
 
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @_build_options
-def reshard(source: str, target: str, jobs: int | None, as_json: bool, **options: Any) -> None:
+def reshard(source: str, target: str, jobs: int | None, **options: Any) -> None:
     """Copy the samples of the tar shards SRC into shards of another size or order.
 
     Stored bytes are copied as they are. SRC is a directory, a pattern or a manifest; DST is a
@@ -183,4 +179,4 @@ def reshard(source: str, target: str, jobs: int | None, as_json: bool, **options
         raise click.UsageError("reshard writes tar shards: `shardwise convert` makes Parquet")
     with usage_errors():
         report = sw.build(open_data([source]), _destination(target), num_workers=jobs, **options)
-    _show_report(report, as_json=as_json)
+    _finish(report)

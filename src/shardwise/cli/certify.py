@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,9 +24,9 @@ from shardwise.cli.lineage import lineage_of, without_undone
 from shardwise.cli.options import common_options, shard_options
 from shardwise.cli.output import (
     clean,
+    finish,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
@@ -45,20 +46,18 @@ def certify(
     urls: tuple[str, ...],
     index: str | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Add up what all ranks of all runs handed out, and hold it against the plan.
 
     DIR is what the loaders had as coverage=DIR. With the data's URLS, samples of a fault are named.
     Exit code 1 if a sample was not handed out exactly once, or nothing tells.
     """
-    found = read_coverage(Path(directory))
-    faults, notes = found.faults, found.notes
+    all_lines, faults, notes = read_coverage(Path(directory))
     data = None
     if urls:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
     orders = []
-    by_order = _by_order(found.lines)
+    by_order = _by_order(all_lines)
     kept, joined = without_undone(by_order)
     for lines, counting in zip(by_order, kept, strict=True):
         some = lines[0].line
@@ -76,28 +75,21 @@ def certify(
         faults += runs_at_once(lines)
         num_undone = len(lines) - sum(len(verdict.used) for verdict in verdicts)
         orders.append((some, verdicts, num_undone))
-    faults += mixed_lines(found.lines)
+    faults += mixed_lines(all_lines)
     is_ok = not faults and not any(v.faults for _, verdicts, _ in orders for v in verdicts)
-    if as_json:
-        described = [
-            {
-                "fingerprint": some.fingerprint,
-                "order": some.order,
-                "num_samples": some.num_samples,
-                "epochs": [verdict.to_dict() for verdict in verdicts],
-                "epochs_without_lines": _without_lines(verdicts),
-                "num_undone_lines": num_undone,
-            }
-            for some, verdicts, num_undone in orders
-        ]
-        write_document({"ok": is_ok, "orders": described, "faults": faults, "notes": notes})
-    else:
-        for some, verdicts, num_undone in orders:
-            _show_order(some, verdicts, num_undone)
-        _show("fault", faults)
-        _show("note", notes)
-    if not is_ok:
-        click.get_current_context().exit(1)
+    described = [
+        {
+            "fingerprint": some.fingerprint,
+            "order": some.order,
+            "num_samples": some.num_samples,
+            "epochs": [verdict.to_dict() for verdict in verdicts],
+            "epochs_without_lines": _without_lines(verdicts),
+            "num_undone_lines": num_undone,
+        }
+        for some, verdicts, num_undone in orders
+    ]
+    document = {"ok": is_ok, "orders": described, "faults": faults, "notes": notes}
+    finish(document, _show, orders, is_well=is_ok)
 
 
 def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
@@ -108,6 +100,15 @@ def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
         order = json.dumps(line.order, sort_keys=True)
         orders[(line.fingerprint, line.num_samples, order)].append(placed)
     return sorted(orders.values(), key=len, reverse=True)
+
+
+def _show(
+    document: dict[str, Any], orders: list[tuple[CoverageLine, list[EpochVerdict], int]]
+) -> None:
+    for order in orders:
+        _show_order(*order)
+    _show_texts("fault", document["faults"])
+    _show_texts("note", document["notes"])
 
 
 def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: int) -> None:
@@ -133,8 +134,8 @@ def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: in
     write_line()
     for verdict in verdicts:
         write_line(verdict.text)
-        _show("fault", verdict.faults)
-        _show("note", verdict.notes)
+        _show_texts("fault", verdict.faults)
+        _show_texts("note", verdict.notes)
     for first, last in _without_lines(verdicts):
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
         write_line(f"{epochs}: no line of this data and order, so nothing is known")
@@ -152,8 +153,7 @@ def _without_lines(verdicts: list[EpochVerdict]) -> list[tuple[int, int]]:
     return [(one + 1, other - 1) for one, other in pairwise(epochs) if other - one > 1]
 
 
-def _show(kind: str, texts: list[str]) -> None:
-    """Write faults or notes, a line each."""
+def _show_texts(kind: str, texts: list[str]) -> None:
     for text in texts[:MAX_SHOWN]:
         write_line(clean(text) if text.startswith("    ") else f"  {kind}: {clean(text)}")
     if len(texts) > MAX_SHOWN:

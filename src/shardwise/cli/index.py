@@ -13,16 +13,16 @@ from shardwise.cli.data import describe_problem, list_shards, require_tar, write
 from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
 from shardwise.cli.output import (
     clean,
+    finish,
     format_bytes,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
 from shardwise.errors import DataError
 from shardwise.progress_bar import progress
-from shardwise.sources.tar.check.problems import problem_of
+from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
@@ -51,7 +51,6 @@ def index(
     merge: str | None,
     jobs: int | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Build the index of each shard, or refresh those that do not fit their shard any more.
 
@@ -84,6 +83,7 @@ def index(
     seconds = time.perf_counter() - begin
     documents = [_describe(result) for result in results]
     totals = _sum_up(documents, seconds)
+    problems = [problem_of(each, each.url or "") for each in bad]
     if media:
         totals["num_sidecars"] = num_sidecars
     if merge is not None and not totals["num_failed"]:
@@ -91,16 +91,10 @@ def index(
         with usage_errors():
             manifest = merge_indexes(merge, shards, store=store)
         totals["manifest"] = {"path": merge, "fingerprint": manifest.fingerprint}
-    problems = [problem_of(each, each.url or "") for each in bad]
-    if as_json:
-        listed = {"bad_media": [describe_problem(each) for each in problems]} if media else {}
-        write_document({**totals, **listed, "shards": documents})
-    else:
-        for problem in problems:
-            write_problem(problem)
-        _show(totals, results)
-    if totals["num_failed"] or bad:
-        click.get_current_context().exit(1)
+    if media:
+        totals["bad_media"] = [describe_problem(each) for each in problems]
+    totals["shards"] = documents
+    finish(totals, _show, results, problems, is_well=not (totals["num_failed"] or bad))
 
 
 def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int, list[DataError]]:
@@ -163,8 +157,12 @@ def _sum_up(documents: Sequence[dict[str, Any]], seconds: float) -> dict[str, An
     }
 
 
-def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
-    """Write the summary, and a line for each shard that failed."""
+def _show(
+    totals: dict[str, Any], results: Sequence[BuildResult], bad_media: Sequence[Problem]
+) -> None:
+    """Write the media that can't be used, the summary, and a line for each shard that failed."""
+    for problem in bad_media:
+        write_problem(problem)
     rate = format_count(round(totals["members_per_s"]))
     shards = f"{totals['num_built']} built, {totals['num_fresh']} fresh"
     if totals["num_failed"]:

@@ -75,9 +75,9 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
     num_samples = of_epoch[0].line.num_samples
     # Where the training went on with the next epoch, this one was ended.
     whole = [leg for leg in of_epoch if not leg.lacking(num_samples)]
-    begun = [leg for leg in of_epoch if leg.reached() > leg.line.begin or leg.is_torn()]
+    begun = [leg for leg in of_epoch if leg.reached > leg.line.begin or leg.is_torn()]
     leg = (whole if later is not None and whole else begun or of_epoch)[0]
-    reached, furthest = leg.reached(), leg.furthest()
+    reached, furthest = leg.reached, leg.furthest
     stretch = Stretch(leg, leg.line.begin, reached)
     if later is not None and furthest < num_samples:
         stretch.faults.append(
@@ -116,7 +116,7 @@ def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> 
     if child.leg.line.begin_past in joined:
         return Stretch(None, 0, position)
     goes_on = f"run {child.leg.run} goes on from position {position}"
-    candidates = [leg for leg in candidates if leg.furthest() >= position]
+    candidates = [leg for leg in candidates if leg.furthest >= position]
     if not candidates:
         fault = f"positions 0 to {position}: no line says who read them, and {goes_on}"
         return Stretch(None, 0, position, [fault])
@@ -124,7 +124,7 @@ def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> 
     leg = min(candidates, key=lambda each: len(each.lacking(position)))
     lacking = leg.lacking(position)
     faults = _lacks(leg, lacking, position)
-    if not all(leg.ends(rank) for rank in lacking):
+    if not all(leg.ends[rank] for rank in lacking):
         faults[-1] += f", where {goes_on}"
     else:
         faults[-1] += f", where {goes_on}: call state_dict() on every rank at a checkpoint"
@@ -135,15 +135,13 @@ def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
     """For each rank what it has in place of lines up to a position."""
     faults = []
     for rank in ranks[:8]:
-        ends = leg.ends(rank)
+        ends = leg.ends[rank]
+        before = max((end for end in ends if end < position), default=leg.line.begin)
         if rank not in leg.passes:
             text = "has no line at all"
         elif not ends:
-            text = (
-                f"has no line from position {leg.line.begin} on{_next(leg, rank, leg.line.begin)}"
-            )
+            text = f"has no line from position {before} on{_next(leg, rank, before)}"
         else:
-            before = max((end for end in ends if end < position), default=leg.line.begin)
             text = f"has lines up to position {before}{_next(leg, rank, before)}"
             text += f", and none that ends at {position}"
         faults.append(f"run {leg.run}, rank {rank} of {leg.line.world_size} {text}")
@@ -154,7 +152,7 @@ def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
 
 def _next(leg: Leg, rank: int, position: int) -> str:
     """Where a rank's lines go on behind a position."""
-    lines = [p.line for each in leg.passes[rank] for p in each.lines if p.line.last > position]
+    lines = [p.line for each in leg.passes[rank] for p in each if p.line.last > position]
     if not lines:
         return ""
     line = min(lines, key=lambda each: (each.first, each.last))

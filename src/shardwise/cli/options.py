@@ -57,7 +57,7 @@ def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json`, given to the command as `as_json`, and `--traceback`."""
+    """Add `--json`, which `output.finish` looks for, and `--traceback`."""
     function = click.option(
         "--traceback",
         is_flag=True,
@@ -70,6 +70,7 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--json",
         "as_json",
         is_flag=True,
+        expose_value=False,
         is_eager=True,
         callback=_keep,
         help="Print one JSON document on standard output.",

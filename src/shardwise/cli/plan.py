@@ -18,9 +18,10 @@ from shardwise.cli.output import (
     bar,
     bar_legend,
     bar_width,
+    finish,
     format_count,
     plural,
-    write_document,
+    wants_json,
     write_line,
     write_table,
 )
@@ -89,7 +90,6 @@ def plan(
     max_proof: int,
     index: str | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Show which rank reads which shards, and prove that each sample is read once.
 
@@ -149,24 +149,10 @@ def plan(
     sources = _sources(planned, epoch)
     if sources is not None:
         document["sources"] = sources
-    if as_json:
+    if wants_json():
         document["coverage"] = None if coverage is None else _describe(coverage, faults)
         document["ranks"] = None if coverage is None else _describe_ranks(coverage, len(sizes))
-        write_document(document)
-    else:
-        _show_numbers(document)
-        if sources is not None:
-            _show_sources(sources)
-        if coverage is None:
-            write_line(
-                f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
-                "to look at some of them proves nothing. Raise --max-proof to count them all."
-            )
-        else:
-            _show_ranks(coverage, group_ends, len(sizes))
-            _show_proof(document, coverage, faults)
-    if faults:
-        click.get_current_context().exit(1)
+    finish(document, _show, coverage, group_ends, faults, max_proof, is_well=not faults)
 
 
 def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
@@ -235,8 +221,14 @@ def _describe_ranks(coverage: Coverage, num_shards: int) -> list[dict[str, Any]]
 MAX_ROWS = 32
 
 
-def _show_numbers(document: dict[str, Any]) -> None:
-    """Write the plan's own numbers."""
+def _show(
+    document: dict[str, Any],
+    coverage: Coverage | None,
+    group_ends: NDArray[np.int64],
+    faults: list[str],
+    max_proof: int,
+) -> None:
+    """Write the plan's own numbers, and what was counted."""
     d = document
     write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
     if d["epoch_size"] is not None or "sources" in d:
@@ -250,6 +242,16 @@ def _show_numbers(document: dict[str, Any]) -> None:
         f"{plural(d['num_steps'], 'step')} on every rank, remainder {d['remainder']}: "
         f"{format_count(d['num_dropped'])} dropped, {format_count(d['num_padded'])} padded"
     )
+    if "sources" in d:
+        _show_sources(d["sources"])
+    if coverage is None:
+        write_line(
+            f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
+            "to look at some of them proves nothing. Raise --max-proof to count them all."
+        )
+        return
+    _show_ranks(coverage, group_ends, d["num_shards"])
+    _show_proof(d, coverage, faults)
 
 
 def _show_sources(sources: dict[str, dict[str, float]]) -> None:

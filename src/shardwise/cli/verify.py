@@ -23,7 +23,7 @@ from shardwise.cli.data import (
     wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
-from shardwise.cli.output import format_bytes, plural, write_document, write_line
+from shardwise.cli.output import finish, format_bytes, plural, write_line
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Shard
@@ -46,9 +46,7 @@ _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
 @shard_options
 @click.option("--media", is_flag=True, help="Decode videos and sound, too.")
 @common_options
-def verify(
-    urls: tuple[str, ...], index: str | None, media: bool, accept_unfinished: bool, as_json: bool
-) -> None:
+def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinished: bool) -> None:
     """Read every byte of the shards and check all that can be checked.
 
     The chain of headers, their checksums and the end of each shard; the index against the shard;
@@ -62,7 +60,7 @@ def verify(
         if media:
             raise click.UsageError("--media is for tar shards")
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        _verify_samples(urls, data, as_json=as_json)
+        _verify_samples(urls, data)
         return
     shards = list_shards(urls)
     begin = time.perf_counter()
@@ -96,10 +94,10 @@ def verify(
         "num_with_digests": num_with_digests,
         **_found(num_bytes, time.perf_counter() - begin, problems, num_bad),
     }
-    _finish(document, problems, as_json=as_json)
+    finish(document, _show, problems, is_well=not problems)
 
 
-def _verify_samples(urls: Sequence[str], data: Dataset, *, as_json: bool) -> None:
+def _verify_samples(urls: Sequence[str], data: Dataset) -> None:
     begin = time.perf_counter()
     report = _read_all(urls, data)
     seconds = time.perf_counter() - begin
@@ -109,7 +107,7 @@ def _verify_samples(urls: Sequence[str], data: Dataset, *, as_json: bool) -> Non
         "num_bytes": report.num_bytes,
         **_found(report.num_bytes, seconds, report.problems, len(report.problems)),
     }
-    _finish(document, report.problems, as_json=as_json)
+    finish(document, _show, report.problems, is_well=not report.problems)
 
 
 @dataclass
@@ -198,18 +196,6 @@ def _found(
     }
 
 
-def _finish(document: dict[str, Any], problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Write the result; exit code 1 if there are problems."""
-    if as_json:
-        write_document(document)
-    else:
-        for problem in problems:
-            write_problem(problem)
-        _show_summary(document)
-    if problems:
-        click.get_current_context().exit(1)
-
-
 def _sizes_of(shards: Sequence[str], store: IndexStore) -> list[int]:
     """The shards' sizes for the progress bar; 0 for a shard that can't be opened."""
     sizes = []
@@ -244,15 +230,17 @@ def _wrong_counts(urls: Sequence[str], counts: dict[str, Shard]) -> Iterator[Pro
                 yield problem_of(error, listed.url)
 
 
-def _show_summary(document: dict[str, Any]) -> None:
-    """Write the totals, and which payloads could not be checked for lack of digests."""
+def _show(document: dict[str, Any], problems: Sequence[Problem]) -> None:
+    """Write problems and totals, and which payloads could not be checked for lack of digests."""
+    for problem in problems:
+        write_problem(problem)
     shards = plural(document["num_shards"], "shard")
     read = f"{format_bytes(document['num_bytes'])} in {document['seconds']:.2f} s"
     speed = f"{format_bytes(document['bytes_per_s'])}/s"
     if document["num_problems"]:
-        problems = plural(document["num_problems"], "problem")
+        count = plural(document["num_problems"], "problem")
         write_line(
-            f"{problems} in {document['num_shards_with_problems']} of {shards} ({read}, {speed})"
+            f"{count} in {document['num_shards_with_problems']} of {shards} ({read}, {speed})"
         )
     else:
         write_line(f"{shards} without a problem ({read}, {speed})")
