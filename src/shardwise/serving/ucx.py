@@ -29,6 +29,7 @@ from shardwise.serving import tcp
 from shardwise.serving.addresses import with_scheme
 from shardwise.serving.frames import SEGMENT_MAGIC, FrameError, ended_early, other_protocol
 from shardwise.serving.tcp import TcpConnection, TcpListener
+from shardwise.serving.transport import Connection
 from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
 
 _TAG = struct.Struct("<Q")
@@ -44,7 +45,7 @@ _MIN_ADDRESS, _MAX_ADDRESS = 16, 16 << 10
 _READY_S = 25.0
 
 
-class _Segments:
+class _Segments(Connection):
     """The bytes of a TCP connection in segments, between which messages by UCX have their place."""
 
     def __init__(self, tcp: TcpConnection) -> None:
@@ -52,16 +53,6 @@ class _Segments:
         self._writing = threading.Lock()
         self._num_left = 0
         self._timeout_s: float | None = None
-
-    @property
-    def local_endpoint(self) -> bytes:
-        """Empty: a server needs none."""
-        return b""
-
-    def set_remote_endpoint(self, endpoint: bytes) -> None:
-        """A client takes none."""
-        del endpoint
-        raise OSError("an endpoint from a server")
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other."""
