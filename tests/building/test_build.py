@@ -14,7 +14,6 @@ import pytest
 import shardwise as sw
 from shardwise.building.place import Place
 from shardwise.storage.stores.upload import upload
-from tests.building.program import run
 from tests.building.test_kills import shards_of
 from tests.support.tars import make_shards
 
@@ -358,9 +357,3 @@ def test_a_function_that_no_process_can_get_is_refused_by_name(tmp_path):
     file = (tmp_path / "x").open("wb")
     with file, pytest.raises(TypeError, match="can't be sent to worker processes"):
         build(tmp_path / "out", map=lambda sample: file, num_workers=1)
-
-
-def test_the_program_of_the_kills_reports_what_it_made(tmp_path):
-    report = run(f"{tmp_path}/{{shard:03d}}.tar", 0)
-    assert report["in"] == 400
-    assert report["out"] == len(sw.tar(f"{tmp_path}/manifest.swm"))

@@ -62,14 +62,6 @@ def test_indexes_elsewhere_are_found_where_they_are(tmp_path):
     assert f"in {tmp_path / 'made'}: 1 fresh, 1 with digests" in result.stdout
 
 
-def test_each_shard_is_listed_when_asked_for(tmp_path):
-    paths = make_shards(tmp_path, [3, 2])
-    assert paths[1] not in run("info", tmp_path).stdout
-    listed = run("info", tmp_path, "--shards").stdout
-    assert paths[0] in listed
-    assert paths[1] in listed
-
-
 def test_members_that_are_no_fields_are_counted(tmp_path):
     write_tar(tmp_path / "a.tar", [("README", b"x"), ("1.txt", b"x")])
     found = document("info", tmp_path)

@@ -56,9 +56,9 @@ def test_no_command_imports_torch_or_cv2(tmp_path):
     script = (
         "import sys\n"
         "from shardwise.cli import cli\n"
-        "for name in ('index', 'info', 'plan', 'verify', 'doctor'):\n"
-        "    cli([name, sys.argv[1]], standalone_mode=False)\n"
-        "print(sorted({'torch', 'cv2', 'PIL'} & set(sys.modules)))\n"
+        "for name in ('index', 'info', 'plan', 'verify', 'doctor', 'bench --batches 2'):\n"
+        "    cli([*name.split(), sys.argv[1]], standalone_mode=False)\n"
+        "print(sorted({'torch', 'cv2', 'PIL', 'matplotlib'} & set(sys.modules)))\n"
     )
     path = tmp_path / "script.py"
     # Spawned builders import the script again: it must not run twice.

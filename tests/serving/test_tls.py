@@ -20,11 +20,11 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.serving.executor import ServiceExecutor
-from shardwise.serving.server import BatchServer
 from shardwise.serving.tls import TlsFiles, TlsListener, connect
-from shardwise.serving.transports import connect_to, listen
+from shardwise.serving.transports import connect_to
 from shardwise.testing import assert_batches_equal, check_executor
-from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support import batch_servers
+from tests.support.batch_servers import BatchServers, loader, module_of, wait_for, write_dataset
 from tests.support.certificates import Authority
 from tests.support.commands import run
 from tests.support.tcp_proxy import TcpProxy
@@ -49,29 +49,19 @@ def dataset() -> sw.Dataset:
 @contextmanager
 def serving(cert: Path | None, ca: Path | None = None) -> Iterator[str]:
     """A server of `dataset()`; its address."""
-    tls = None if cert is None else TlsFiles(str(cert), ca=ca and str(ca))
-    server = BatchServer(listen("tcp", "127.0.0.1", 0, files=tls), dataset=dataset())
-    server.start()
-    try:
+    files = None if cert is None else TlsFiles(str(cert), ca=ca and str(ca))
+    with batch_servers.serving(dataset(), files=files) as [server]:
         yield server.address
-    finally:
-        server.close()
-
-
-def loader(service: Any, **options: Any) -> sw.DataLoader:
-    base: dict[str, Any] = {"batch_size": 8, "rank": 0, "world_size": 1, "output": "numpy"}
-    return sw.DataLoader(dataset(), executor=service, **(base | options))
 
 
 def check_epoch(service: Any, **options: Any) -> None:
-    with loader(service, **options) as found:
-        for one, other in zip(found, loader("inline", **options), strict=True):
-            assert_batches_equal(other, one)
+    batch_servers.check_epoch(dataset(), service, **options)
 
 
 def refused(service: Any) -> str:
     """The error that a trainer gets at its first batch."""
-    with loader(service, timeout=60) as found, pytest.raises(sw.ServiceError) as caught:
+    waiting = loader(dataset(), service, timeout=60)
+    with waiting as found, pytest.raises(sw.ServiceError) as caught:
         next(iter(found))
     return str(caught.value)
 
@@ -166,9 +156,8 @@ def test_a_killed_server_of_the_command_loses_and_doubles_nothing(
     with BatchServers(path, 2, *options) as servers:
         assert servers.addresses[0].startswith("tls://")
         service = sw.service(servers.addresses, tls_ca=authority.ca, tls_cert=mine)
-        shape: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "output": "numpy"}
-        with sw.DataLoader(data, executor=service, shuffle=True, **shape) as found:
-            truth = sw.DataLoader(data, shuffle=True, **shape)
+        with loader(data, service, batch_size=4, shuffle=True) as found:
+            truth = loader(data, "inline", batch_size=4, shuffle=True)
             for step, (batch, wanted) in enumerate(zip(found, truth, strict=True)):
                 assert_batches_equal(wanted, batch)
                 if step == 10:
@@ -181,7 +170,7 @@ def test_broken_connections_lose_and_double_nothing(authority: Authority) -> Non
         proxy.breaks, proxy.most_bytes = 4, 2_000_000
         way = f"tls://127.0.0.1:{proxy.port}"
         for seed in range(2):
-            check_epoch(sw.service(way, tls_ca=authority.ca), seed=seed, shuffle=True)
+            check_epoch(sw.service(way, tls_ca=authority.ca), seed=seed)
         assert proxy.num_broken > 0
 
 
@@ -320,11 +309,9 @@ def test_the_commands_of_the_page_make_certificates(
     for command in commands:
         subprocess.run(command, check=True, capture_output=True)
     files = TlsFiles("server.pem", "server.key")
-    server = BatchServer(listen("tcp", "127.0.0.1", 0, files=files), dataset=dataset())
-    server.start()
-    for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
-        check_epoch(sw.service(address, tls_ca="ca.pem"))
-    server.close()
+    with batch_servers.serving(dataset(), files=files) as [server]:
+        for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
+            check_epoch(sw.service(address, tls_ca="ca.pem"))
 
 
 def test_files_that_can_not_be_used_are_named(tmp_path: Path, authority: Authority) -> None:
@@ -337,7 +324,7 @@ def test_files_that_can_not_be_used_are_named(tmp_path: Path, authority: Authori
         with pytest.raises(sw.ServiceError, match=r"TLS can't use '.*(bad|server|locked|none)"):
             files.context(is_server=True)
     with pytest.raises(sw.ServiceError, match=r"bad\.pem"):
-        loader(sw.service("tls://a:1", tls_ca=bad))
+        loader(dataset(), sw.service("tls://a:1", tls_ca=bad))
     result = run("serve", "a:b", "--port", "0", "--tls-ca", str(bad), exit_code=2)
     assert "go with --tls-cert" in result.stderr
     data = write_dataset(tmp_path, size=3)
