@@ -41,7 +41,7 @@ from tests.support.batch_servers import (
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.transports import TRANSPORTS, token_for, use_transport
+from tests.support.transports import TRANSPORTS, Transport, token_for, use_transport
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 120
@@ -73,12 +73,9 @@ def dataset(**options: Any) -> sw.Dataset:
     return sw.Dataset(MemorySource(numbered_samples(SIZE), [40, 30, 50], **options))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_it_conforms_over_every_transport(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+def test_it_conforms_over_every_transport(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = dataset().map(large)
     with serving(data, data, num_threads=2, scheme=scheme, token_file=token) as servers:
         assert servers[0].address.startswith(f"{scheme}://127.0.0.1:")
@@ -291,12 +288,9 @@ def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
         next(iter(loader(data, sw.service("tcp://127.0.0.1:9", token_file=tmp_path / "none"))))
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ucx"])
-def test_garbage_on_the_port_changes_nothing(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
+def test_garbage_on_the_port_changes_nothing(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = dataset().map(large)
     segment = struct.Struct("<4sIQ")
     prefix = struct.Struct("<4sB3xQIIQ")
@@ -360,12 +354,9 @@ def test_a_peer_that_sends_a_byte_now_and_then_is_hung_up_on(
         check_epoch(dataset(), sw.service(servers[0].address))
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ucx"])
-def test_a_port_that_is_no_batch_server_is_named(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
+def test_a_port_that_is_no_batch_server_is_named(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stop = threading.Event()
 
@@ -422,12 +413,9 @@ def test_a_server_that_is_named_as_one_of_another_transport_is_refused_at_both_e
         wait_for(lambda: f"a client was refused: it speaks {named.upper()}" in caplog.text)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_broken_connections_lose_and_double_nothing(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+def test_broken_connections_lose_and_double_nothing(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = dataset().map(noisy if scheme == "tcp" else large)
     with (
         serving(data, data, scheme=scheme, token_file=token) as servers,
@@ -624,12 +612,9 @@ def test_a_shard_is_read_by_one_server_while_it_has_credits() -> None:
     assert not shards[0] & shards[1]
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ucx"])
-def test_a_batch_that_is_kept_is_not_overwritten(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
+def test_a_batch_that_is_kept_is_not_overwritten(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = sw.wrap([np.full((300, 300), i) for i in range(40)])
     with serving(data, scheme=scheme, token_file=token) as servers:
         service = sw.service(addresses(servers), token_file=token)
