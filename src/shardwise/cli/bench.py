@@ -20,6 +20,7 @@ from shardwise.cli.data import open_data
 from shardwise.cli.options import (
     PathType,
     common_options,
+    number_option,
     shard_options,
     shuffle_option,
     urls_argument,
@@ -76,19 +77,13 @@ class Run:
     show_default=True,
     help="auto: by the fields' names; those without a default decoder stay bytes.",
 )
-@click.option(
-    "--image-size", type=click.IntRange(min=1), help="Decode images to squares of N x N pixels."
-)
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option(
-    "--num-workers",
-    type=click.IntRange(min=0),
-    help="Worker processes; 0 for threads.  [default: chosen]",
-)
-@click.option(
+@number_option("--image-size", text="Decode images to squares of N x N pixels.")
+@number_option("--batch-size", default=64)
+@number_option("--num-workers", least=0, text="Worker processes; 0 for threads.  [default: chosen]")
+@number_option(
     "--num-threads",
-    type=click.IntRange(min=0),
-    help="Threads of each process; 0 for the caller's.  [default: chosen]",
+    least=0,
+    text="Threads of each process; 0 for the caller's.  [default: chosen]",
 )
 @click.option(
     "--executor",
@@ -96,7 +91,7 @@ class Run:
     help="Who makes the batches.  [default: chosen]",
 )
 @shuffle_option
-@click.option("--batches", type=click.IntRange(min=1), help="Stop after N batches.")
+@number_option("--batches", text="Stop after N batches.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shardwise.cli.data import open_data, require_tar
-from shardwise.cli.options import common_options, usage_errors
+from shardwise.cli.options import common_options, number_option, usage_errors
 from shardwise.cli.output import clean, finish, format_bytes, format_count, write_table
 from shardwise.cli.python_names import is_python, python_value
 
@@ -39,10 +39,8 @@ def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None
     return value
 
 
-_jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(min=0),
-    help="Worker processes; 0 for this process.  [default: one a core]",
+_jobs_option = number_option(
+    "--jobs", least=0, text="Worker processes; 0 for this process.  [default: one a core]"
 )
 
 
@@ -50,20 +48,17 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a build from SRC to DST, which are the first of the command's help."""
     function = _ray_option(common_options(function))
     options = (
-        click.option("--samples-per-shard", type=click.IntRange(min=1), help="Samples a shard."),
-        click.option(
+        number_option("--samples-per-shard", text="Samples a shard."),
+        number_option(
             "--bytes-per-shard",
-            type=click.IntRange(min=1),
-            help="Bytes a shard, at the mean of the samples.  [default: 256 MiB]",
+            text="Bytes a shard, at the mean of the samples.  [default: 256 MiB]",
         ),
         click.option(
             "--order",
             type=click.Choice(["full", "window"]),
             help="Shuffle: sample by sample, or runs of 128 neighbours.  [default: SRC's order]",
         ),
-        click.option(
-            "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of --order."
-        ),
+        number_option("--seed", least=0, default=0, text="Of --order."),
         _jobs_option,
         click.option(
             "--media", is_flag=True, help="Write a media index of videos and sounds, too; tar only."

@@ -10,7 +10,13 @@ import click
 import numpy as np
 
 from shardwise.cli.data import describe_problem, list_shards, require_tar, write_problem
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.options import (
+    common_options,
+    number_option,
+    shard_options,
+    urls_argument,
+    usage_errors,
+)
 from shardwise.cli.output import (
     clean,
     finish,
@@ -40,7 +46,7 @@ from shardwise.sources.tar.media.build import build_sidecar
     metavar="FILE",
     help="Write a manifest file (.swm) of all shards, too: a path or a URL.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: chosen]")
+@number_option("--jobs", text="Processes.  [default: chosen]")
 @common_options
 def index(
     urls: tuple[str, ...],

@@ -41,6 +41,19 @@ shuffle_option = click.option(
 )
 
 
+def number_option(
+    *names: str, text: str | None = None, least: int = 1, default: int | None = None
+) -> Callable[..., Any]:
+    """An option that takes a whole number; `text` is its help, and says the default if any."""
+    return click.option(
+        *names,
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
+
+
 def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--index` and `--accept-unfinished`: how tar shards are read."""
     function = click.option(

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options, shuffle_option, usage_errors
+from shardwise.cli.options import (
+    common_options,
+    number_option,
+    shard_options,
+    shuffle_option,
+    usage_errors,
+)
 from shardwise.cli.output import (
     bar,
     bar_legend,
@@ -34,23 +40,12 @@ MAX_CELLS = 4_000_000
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URLS]...")
-@click.option("--num-samples", type=click.IntRange(min=1), help="Plan without data: the samples.")
-@click.option(
-    "--shards",
-    "num_shards",
-    type=click.IntRange(min=1),
-    help="With --num-samples: shards of equal size.  [default: 1]",
+@number_option("--num-samples", text="Plan without data: the samples.")
+@number_option(
+    "--shards", "num_shards", text="With --num-samples: shards of equal size.  [default: 1]"
 )
-@click.option(
-    "--world-size", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks."
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    help="Samples a rank and step.",
-)
+@number_option("--world-size", default=1, text="Ranks.")
+@number_option("--batch-size", default=64, text="Samples a rank and step.")
 @shuffle_option
 @click.option(
     "--remainder",
@@ -59,20 +54,13 @@ MAX_CELLS = 4_000_000
     "else drop]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
-@click.option(
-    "--epoch",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Which order is shown.",
-)
-@click.option("--epoch-size", type=click.IntRange(min=1), help="Samples a virtual epoch.")
-@click.option(
+@number_option("--epoch", least=0, default=0, text="Which order is shown.")
+@number_option("--epoch-size", text="Samples a virtual epoch.")
+@number_option(
     "--max-proof",
-    type=click.IntRange(min=0),
+    least=0,
     default=200_000_000,
-    show_default=True,
-    help="Prove nothing above this number of samples: a byte of memory and 0.3 us each.",
+    text="Prove nothing above this number of samples: a byte of memory and 0.3 us each.",
 )
 @shard_options
 @common_options
