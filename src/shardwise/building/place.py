@@ -96,11 +96,7 @@ class Place:
         """Whether a build ended before its first shard. Never in a store, which nothing locks."""
         if not self.is_local or self.notes():
             return False
-        return self.names() <= {STATE_NAME, _WORK}
-
-    def names(self) -> set[str]:
-        """All names in a local directory."""
-        return set(os.listdir(self.root))  # noqa: PTH208 - 100,000 names
+        return self.sizes().keys() <= {STATE_NAME, _WORK}
 
     def sizes(self) -> dict[str, int]:
         """All names in a local directory, with the bytes of files; 0 for what is none."""

@@ -31,12 +31,15 @@ from shardwise.storage import is_local, local_path, read_whole
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
-_TABLES = (".parquet", ".parq", ".pq", ".arrow")
-_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_SUFFIXES = {
+    "lance": (".lance",),
+    "parquet": (".parquet", ".parq", ".pq", ".arrow"),
+    "files": (".csv", ".tsv", ".jsonl", ".ndjson"),
+    "tfrecord": (".tfrecord", ".tfrecords", ".tfrec"),
+}
 _MAGIC = frozenset("*[{")
 # Kinds of which several URLS are one dataset.
 _SEVERAL = ("parquet", "mds", "tfrecord")
-_TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
 def kind_of(urls: Sequence[str]) -> str:
@@ -50,14 +53,9 @@ def kind_of(urls: Sequence[str]) -> str:
         return "python"
     named = url.partition("?")[0] if "://" in url else url
     first = named.rstrip("/").lower()
-    if first.endswith(".lance"):
-        return "lance"
-    if first.endswith(_TABLES):
-        return "parquet"
-    if first.endswith(_LISTS):
-        return "files"
-    if first.endswith(_TFRECORDS):
-        return "tfrecord"
+    for kind, suffixes in _SUFFIXES.items():
+        if first.endswith(suffixes):
+            return kind
     if is_local(url) and Path(local_path(url)).is_dir():
         return _kind_of_directory(Path(local_path(url)))
     may_be_directory = "://" in url and not _MAGIC.intersection(named)
@@ -92,10 +90,9 @@ def _kind_of_directory(path: Path) -> str:
         return "lance"
     if (kind := _kind_of_index(str(path))) is not None:
         return kind
-    if suffixes.intersection(_TFRECORDS):
-        return "tfrecord"
-    if suffixes.intersection(_TABLES):
-        return "parquet"
+    for named in ("tfrecord", "parquet"):
+        if suffixes.intersection(_SUFFIXES[named]):
+            return named
     is_folder = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     holds_tars = any(below.suffix == ".tar" for entry in is_folder for below in entry.iterdir())
     return "files" if is_folder and not holds_tars else "tar"

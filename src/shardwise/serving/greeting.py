@@ -70,13 +70,10 @@ class ClientSide:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a client asks of a server, once both know each other.
+    """What a client asks of a server, once both know each other; see also `ClientSide`.
 
     Attributes:
-        word: the client's version word.
-        options: of its batches.
         digest: of its pickled builder; None without a token.
-        needs_pickle: see `ClientSide`.
         python: the minor version that it runs, such as "3.12".
         ask_pickle: gets the pickle from the client.
     """

@@ -37,12 +37,7 @@ _MAX_IDLE = 16
 class Links:
     """The links of one process: opened for servers that come, closed for those that go.
 
-    Any thread may call it.
-
-    Args:
-        dispatcher: gives the servers work, and gets their answers.
-        connect: opens connections.
-        side: what this client brings.
+    Any thread may call it. The dispatcher gives the servers work, and gets their answers.
     """
 
     def __init__(self, dispatcher: Dispatcher, *, connect: Connect, side: ClientSide) -> None:
