@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -357,30 +358,23 @@ def test_a_peer_that_sends_a_byte_now_and_then_is_hung_up_on(
 @pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
 def test_a_port_that_is_no_batch_server_is_named(transport: Transport) -> None:
     scheme, token = transport.scheme, transport.token_file
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        stop = threading.Event()
-
-        def answer() -> None:
-            listener.settimeout(0.1)
-            while not stop.is_set():
-                try:
-                    sock, _ = listener.accept()
-                except TimeoutError:
-                    continue
-                with sock, suppress(OSError):
-                    sock.settimeout(60)
-                    sock.recv(4_096)  # what is unread would reset the connection
-                    sock.sendall(b"SSH-2.0-OpenSSH\r\n")
-
-        thread = threading.Thread(target=answer)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Ssh) as other:
+        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+        address = f"{scheme}://127.0.0.1:{other.server_address[1]}"
         try:
             with pytest.raises(sw.ServiceError, match=f"{address}.*another program's port"):
                 next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=60)))
         finally:
-            stop.set()
+            other.shutdown()
             thread.join()
+
+
+class _Ssh(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        with suppress(OSError):
+            self.request.recv(4_096)  # what is unread would reset the connection
+            self.request.sendall(b"SSH-2.0-OpenSSH\r\n")
 
 
 @pytest.mark.parametrize(
