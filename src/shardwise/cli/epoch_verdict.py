@@ -108,15 +108,12 @@ class EpochVerdict:
 
 def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> EpochVerdict:
     """Add up the lines of an epoch's stretches; with the data, samples of a fault are named."""
-    verdict = EpochVerdict(epoch, reached=stretches[-1].last)
+    verdict = EpochVerdict(epoch, begin=stretches[0].first, reached=stretches[-1].last)
     ends: list[CoverageLine] = []
     for stretch in stretches:
         verdict.faults += stretch.faults
         verdict.notes += stretch.notes
         leg = stretch.leg
-        if leg is None:
-            verdict.begin = stretch.last
-            continue
         verdict.num_samples = leg.line.num_samples
         verdict.is_once = leg.line.is_whole
         verdict.runs.append(leg.run)
