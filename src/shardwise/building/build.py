@@ -189,7 +189,12 @@ def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
             _replace_lost(job, state, crew)
             return state.report
         place.clear_notes()
-        state = state.of_retry(job.recipe.functions())
+        state = replace(
+            state,
+            generation=state.generation + 1,
+            is_complete=False,
+            functions_of_retry=job.recipe.functions(),
+        )
         save_state(place, state)
     if state.generation:
         job = replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardwise.building.place import STATE_NAME, Place
@@ -64,12 +64,6 @@ class BuildState:
                 + "\n".join(lines)
                 + "\ngive another directory, or remove this one"
             )
-
-    def of_retry(self, functions: str) -> BuildState:
-        """The state at the begin of a retry."""
-        return replace(
-            self, generation=self.generation + 1, is_complete=False, functions_of_retry=functions
-        )
 
 
 def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:

@@ -143,8 +143,6 @@ def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
 
 
 class _ThisProcess:
-    """Makes each shard where it is handed out."""
-
     limit = 1
     advice = ""
 
@@ -203,20 +201,19 @@ class _Pool:
             # All others are told, too.
             done |= wait(others).done
             self.close()
-        results = {self._running.pop(future): future.exception() for future in done}
-        return {number: _as_death(error) for number, error in results.items()}
+        results: dict[int, BaseException | None] = {}
+        for future in done:
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                error = WorkerDiedError("a process of this machine ended abruptly")
+            results[self._running.pop(future)] = error
+        return results
 
     def close(self) -> None:
         """End the pool, after the shards that it is making."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
-
-
-def _as_death(error: BaseException | None) -> BaseException | None:
-    if isinstance(error, BrokenProcessPool):
-        return WorkerDiedError("a process of this machine ended abruptly")
-    return error
 
 
 class _State:

@@ -225,7 +225,6 @@ def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None
 
 
 def _describe(run: Run) -> dict[str, Any]:
-    """The run as JSON."""
     stats = run.stats
     stages = {name: stats["seconds"][name] for name in _STAGES if name in stats["seconds"]}
     busy = sum(stages.values()) or 1.0
@@ -251,7 +250,6 @@ _MAX_BAR = 30
 
 
 def _show(document: dict[str, Any]) -> None:
-    """Write the result for people."""
     concurrency = Concurrency(
         document["executor"], document["num_workers"], document["num_threads"]
     )

@@ -67,7 +67,6 @@ def cache(directory: Path, is_clean: bool, older_than: float | None) -> None:
 
 
 def _describe(directory: Path) -> dict[str, Any]:
-    """What the cache holds, as JSON."""
     contents = inspect(directory)
     files = [asdict(file) for file in contents.files]
     for file in files:

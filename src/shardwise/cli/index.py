@@ -117,7 +117,6 @@ def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int
 
 
 def _describe(result: BuildResult) -> dict[str, Any]:
-    """One shard's result as JSON."""
     document: dict[str, Any] = {
         "url": result.url,
         "index": result.path,

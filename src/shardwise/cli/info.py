@@ -93,7 +93,6 @@ def info(
 
 
 def _describe_data(data: Dataset) -> dict[str, Any]:
-    """Counts and fields of data that are no tar shards, as JSON."""
     manifest = data.source.manifest
     return {
         "num_shards": len(manifest.shards),
@@ -147,7 +146,6 @@ def _describe_shard(
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
-    """The size of a kept index."""
     if is_local(path):
         return Path(path).stat().st_size
     return None if index is None else len(index.to_bytes())

@@ -156,7 +156,6 @@ def bar(shares: Sequence[float]) -> str:
 
 
 def _block(share: float, blocks: str) -> str:
-    """The character of one share."""
     if share <= 0:
         return " "
     if share >= 1:

@@ -180,7 +180,6 @@ def _group_ends(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
 
 
 def _describe(coverage: Coverage, faults: list[str]) -> dict[str, Any]:
-    """The proof as JSON."""
     counts = ("read", "distinct", "repeats", "never", "padded", "short_batches")
     return {
         "proved": not faults,
@@ -290,7 +289,6 @@ def _show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: i
 
 
 def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str]) -> None:
-    """Write what was counted, in a line."""
     d = document
     ran = f"counted over {plural(d['world_size'], 'rank')} x {plural(d['num_steps'], 'step')}"
     if faults:

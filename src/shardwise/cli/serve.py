@@ -20,7 +20,6 @@ _LOOK_S = 0.1
 
 
 def _file_option(name: str, text: str) -> Callable[..., Any]:
-    """An option that names a file which is there."""
     path = click.Path(exists=True, dir_okay=False)
     return click.option(name, metavar="FILE", type=path, help=text)
 

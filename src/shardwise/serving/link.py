@@ -147,7 +147,6 @@ class _Link:
         return True
 
     def _receive(self, connection: Connection) -> None:
-        """Receive answers until the connection ends."""
         while True:
             frame = read_frame(connection, _ANSWER, self._memory.take)
             if frame.kind == Kind.BATCH:
@@ -163,7 +162,6 @@ class _Link:
 
 
 def _send(connection: Connection, outbox: SimpleQueue[Work | None]) -> None:
-    """Send requests until the connection ends."""
     while (work := outbox.get()) is not None:
         try:
             write(connection, Kind.REQUEST, work.number, encode_request(work.request))

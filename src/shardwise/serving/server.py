@@ -157,7 +157,6 @@ class BatchServer:
             ).start()
 
     def _serve(self, connection: Connection) -> None:
-        """Serve one connection to its end."""
         outbox: SimpleQueue[tuple[int, Answer] | None] = SimpleQueue()
         is_client = False
         too_late = threading.Timer(_GREETINGS_END_S, connection.close)
@@ -300,7 +299,6 @@ def _refuse_other(word: VersionWord, admission: Admission) -> None:
 
 
 def _send(connection: Connection, outbox: SimpleQueue[tuple[int, Answer] | None]) -> None:
-    """Send answers until the connection ends."""
     while (item := outbox.get()) is not None:
         number, (kind, answer) = item
         try:

@@ -157,7 +157,6 @@ class TlsConnection(TcpConnection):
             raise TimeoutError("timed out")
 
     def _explained(self, error: OSError) -> Exception:
-        """An error in words."""
         if self._sock.server_side and not self._is_greeted:
             with suppress(OSError):
                 # With bytes unread the kernel would send a reset, which overtakes an alert.
