@@ -60,12 +60,19 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
         if media:
             raise click.UsageError("--media is for tar shards")
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        _verify_samples(urls, data)
+        begin = time.perf_counter()
+        read = _read_all(urls, data)
+        counts = {
+            "num_shards": read.num_shards,
+            "num_samples": read.num_samples,
+            "num_bytes": read.num_bytes,
+        }
+        _finish(counts, read.problems, num_bad=len(read.problems), begin=begin)
         return
     shards = list_shards(urls)
     begin = time.perf_counter()
     problems: list[Problem] = []
-    counts: dict[str, Shard] = {}
+    sound: dict[str, Shard] = {}
     num_bytes = num_with_digests = num_bad = 0
     sizes = _sizes_of(shards, IndexStore(index))
     # In bytes: a shard may take minutes.
@@ -85,29 +92,15 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
             show_done(end_bytes)
             used = report.index
             if used is not None and (used.header.has_end or accept_unfinished):
-                counts[url] = Shard(url, used.num_samples, used.num_bytes)
-        problems += _wrong_counts(urls, counts)
+                sound[url] = Shard(url, used.num_samples, used.num_bytes)
+        problems += _wrong_counts(urls, sound)
         problems += wrong_entries(urls, index, {problem.url for problem in problems})
-    document = {
+    counts = {
         "num_shards": len(shards),
         "num_bytes": num_bytes,
         "num_with_digests": num_with_digests,
-        **_found(num_bytes, time.perf_counter() - begin, problems, num_bad),
     }
-    finish(document, _show, problems, is_well=not problems)
-
-
-def _verify_samples(urls: Sequence[str], data: Dataset) -> None:
-    begin = time.perf_counter()
-    report = _read_all(urls, data)
-    seconds = time.perf_counter() - begin
-    document = {
-        "num_shards": report.num_shards,
-        "num_samples": report.num_samples,
-        "num_bytes": report.num_bytes,
-        **_found(report.num_bytes, seconds, report.problems, len(report.problems)),
-    }
-    finish(document, _show, report.problems, is_well=not report.problems)
+    _finish(counts, problems, num_bad=num_bad, begin=begin)
 
 
 @dataclass
@@ -184,16 +177,20 @@ def _parts(shard: Shard, begin: int, end: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + step, end))
 
 
-def _found(
-    num_bytes: int, seconds: float, problems: Sequence[Problem], num_bad: int
-) -> dict[str, Any]:
-    return {
+def _finish(
+    counts: dict[str, int], problems: Sequence[Problem], *, num_bad: int, begin: float
+) -> None:
+    """End the command with what was read since `begin`, and the shards that have problems."""
+    seconds = time.perf_counter() - begin
+    document = {
+        **counts,
         "seconds": round(seconds, 6),
-        "bytes_per_s": round(num_bytes / seconds),
+        "bytes_per_s": round(counts["num_bytes"] / seconds),
         "num_problems": len(problems),
         "num_shards_with_problems": num_bad,
         "problems": [describe_problem(problem) for problem in problems],
     }
+    finish(document, _show, problems, is_well=not problems)
 
 
 def _sizes_of(shards: Sequence[str], store: IndexStore) -> list[int]:
