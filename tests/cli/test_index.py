@@ -57,6 +57,7 @@ def test_an_index_that_can_t_be_written_is_named(tmp_path):
     result = run("index", tmp_path, "--index", tmp_path / "a-file" / "indexes", exit_code=1)
     assert "shardwise: the index" in result.stderr
     assert "can't be written: Not a directory" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_digests_and_force_make_fresh_ones_again(tmp_path):

@@ -204,14 +204,6 @@ def test_an_interrupt_in_this_process_is_130_and_one_line(monkeypatch):
     assert result.output == "shardwise: interrupted\n"
 
 
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
-    make_shards(tmp_path / "data", [2])
-    (tmp_path / "file").write_bytes(b"")
-    result = run("index", tmp_path / "data", "--index", tmp_path / "file" / "x", exit_code=1)
-    assert "Not a directory" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 def test_a_terminal_gets_progress_and_folded_tables_at_any_width(tmp_path):
     (path,) = make_shards(tmp_path, [3])
     wide = _on_a_terminal("info", tmp_path, "--shards", columns=500)

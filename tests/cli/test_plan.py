@@ -132,16 +132,6 @@ def test_a_virtual_epoch_over_the_border_of_two_permutations_says_so():
     assert "reads of the next permutation" in result.stdout
 
 
-def test_the_shards_of_data_are_planned_with_their_own_sizes(tmp_path):
-    make_shards(tmp_path, [3, 0, 7, 5])
-    found = document("plan", tmp_path, "--world-size", 3, "--batch-size", 2)
-    assert found["num_samples"] == 15
-    assert found["num_shards"] == 4
-    assert found["coverage"]["proved"]
-    read = {shard for rank in found["ranks"] for shard in rank["shards"]}
-    assert read == {"0", "2", "3"}
-
-
 def test_an_unshuffled_plan_shows_ranks_as_rows_and_shards_as_columns():
     result = run("plan", "--num-samples", 40, "--shards", 4, "--world-size", 2, "--batch-size", 5)
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith("   ")]
