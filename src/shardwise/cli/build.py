@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+import shardwise as sw
 from shardwise.cli.data import open_data, require_tar
 from shardwise.cli.options import common_options, number_option, usage_errors
 from shardwise.cli.output import clean, finish, format_bytes, format_count, write_table
@@ -108,8 +109,6 @@ def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) 
     and "pattern", and what else there is. A build that was stopped goes on. Exit code 1 if inputs
     failed.
     """
-    import shardwise as sw
-
     if not is_python(function):
         raise click.UsageError(f"{function!r}: name a function, such as module:function")
     described = python_value(function)
@@ -146,7 +145,6 @@ def convert(source: str, target: str, jobs: int | None, **options: Any) -> None:
     not decoded; in tar, arrays become fields `.npy` and documents `.json`. A conversion that was
     stopped goes on. Exit code 1 if it failed.
     """
-    import shardwise as sw
     from shardwise.building.conversion import as_tar_sample
 
     with usage_errors():
@@ -167,8 +165,6 @@ def reshard(source: str, target: str, jobs: int | None, **options: Any) -> None:
     directory or a pattern such as 'out/{shard:06d}.tar'. What was stopped goes on. Exit code 1 if
     it failed.
     """
-    import shardwise as sw
-
     require_tar([source], "reshard")
     if target.endswith(".parquet"):
         raise click.UsageError("reshard writes tar shards: `shardwise convert` makes Parquet")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -27,9 +27,6 @@ from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path, read_whole
-
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
 
 _SUFFIXES = {
     "lance": (".lance",),
@@ -113,7 +110,7 @@ def require_tar(urls: Sequence[str], command: str) -> None:
 @usage_errors()
 def open_data(
     urls: Sequence[str], *, index: str | None = None, accept_unfinished: bool = False
-) -> Dataset:
+) -> sw.Dataset:
     """The dataset that the URLS name.
 
     Raises:
@@ -137,7 +134,7 @@ def open_data(
             f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
             "module:function, that returns sw.tokens(path, block=...)"
         )
-    opener: Callable[..., Dataset] = getattr(sw, kind)
+    opener: Callable[..., sw.Dataset] = getattr(sw, kind)
     return opener(urls if kind in _SEVERAL else urls[0])
 
 

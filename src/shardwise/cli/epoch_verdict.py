@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import shardwise as sw
 from shardwise.cli.legs import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
@@ -20,9 +21,6 @@ from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import IdWord, rank_ids
 from shardwise.plan.sampler import sampler_from_spec
 from shardwise.plan.tallied import MODULUS, Counted, Tallied
-
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
 
 # A microsecond a sample is spent on finding it: 4 s of a line, and of all data.
 _MAX_IDS = 4_000_000
@@ -106,7 +104,7 @@ class EpochVerdict:
         }
 
 
-def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> EpochVerdict:
+def verdict_of(epoch: int, stretches: list[Stretch], data: sw.Dataset | None) -> EpochVerdict:
     """Add up the lines of an epoch's stretches; with the data, samples of a fault are named."""
     verdict = EpochVerdict(epoch, begin=stretches[0].first, reached=stretches[-1].last)
     ends: list[CoverageLine] = []
@@ -142,7 +140,7 @@ def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> Ep
     return verdict
 
 
-def _line_faults(placed: PlacedLine, data: Dataset | None) -> list[str]:
+def _line_faults(placed: PlacedLine, data: sw.Dataset | None) -> list[str]:
     """What differs between a line and its part of the plan, in words."""
     line = placed.line
     got = line.counted.planned
@@ -187,7 +185,7 @@ def _range(line: CoverageLine) -> str:
     return f"epoch {line.epoch}, positions {line.first} to {line.last}"
 
 
-def _lost_samples(line: CoverageLine, data: Dataset) -> list[str]:
+def _lost_samples(line: CoverageLine, data: sw.Dataset) -> list[str]:
     """What can be said of the lost and double samples of a line that does not fit, in words."""
     try:
         ids, word = _planned_ids(line, data)
@@ -199,7 +197,7 @@ def _lost_samples(line: CoverageLine, data: Dataset) -> list[str]:
     return [f"among the {len(ids)} samples of the plan, which begin with {shown}"]
 
 
-def _planned_ids(line: CoverageLine, data: Dataset) -> tuple[NDArray[np.int64], IdWord]:
+def _planned_ids(line: CoverageLine, data: sw.Dataset) -> tuple[NDArray[np.int64], IdWord]:
     """The samples that the plan gives to a line, and the key of their words.
 
     Raises:
@@ -231,7 +229,7 @@ def _planned_ids(line: CoverageLine, data: Dataset) -> tuple[NDArray[np.int64], 
 
 
 def _named(
-    line: CoverageLine, ids: NDArray[np.int64], word: IdWord, data: Dataset
+    line: CoverageLine, ids: NDArray[np.int64], word: IdWord, data: sw.Dataset
 ) -> Iterator[str]:
     """The one sample that is lost, double or foreign, or the two of which one is each."""
     lacking = line.planned - line.counted.planned
@@ -256,7 +254,7 @@ def _named(
                     return
 
 
-def _everywhere(word: IdWord, data: Dataset) -> dict[int, int]:
+def _everywhere(word: IdWord, data: sw.Dataset) -> dict[int, int]:
     """All samples of the data by their words, if they are not too many."""
     if len(data) > _MAX_IDS:
         return {}

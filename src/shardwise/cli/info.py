@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+import shardwise as sw
 from shardwise.cli.data import kind_of, list_shards, open_data
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import (
@@ -30,9 +31,6 @@ from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import is_local
 from shardwise.storage.user_dirs import user_cache_dir
-
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
 
 
 @click.command()
@@ -92,7 +90,7 @@ def info(
     finish(document, _show, list_all, is_well=not _num_unfit(states))
 
 
-def _describe_data(data: Dataset) -> dict[str, Any]:
+def _describe_data(data: sw.Dataset) -> dict[str, Any]:
     manifest = data.source.manifest
     return {
         "num_shards": len(manifest.shards),

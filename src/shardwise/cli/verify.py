@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
+import shardwise as sw
 from shardwise.cli.data import (
     describe_problem,
     kind_of,
@@ -33,9 +34,6 @@ from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
 from shardwise.sources.tar.media.check import media_problems
-
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
 
 # A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
 _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
@@ -120,7 +118,7 @@ class _Read:
     problems: list[Problem] = field(default_factory=list)
 
 
-def _read_all(urls: Sequence[str], data: Dataset) -> _Read:
+def _read_all(urls: Sequence[str], data: sw.Dataset) -> _Read:
     source = data.source
     try:
         num_samples = source.manifest.num_samples
