@@ -7,7 +7,7 @@ well. Problems of shards are found in manifests, and shown, here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +183,14 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
-    """Write a problem on a line from `mark` to `more`, and what to do about it on a second one."""
+def write_problem(problem: Mapping[str, Any], *, mark: str = "", more: str = "") -> None:
+    """Write a problem, as JSON has it, from `mark` to `more`; on a second line what to do."""
     where = [
-        f"{name} {value!r}"
+        f"{name} {problem[name]!r}"
         for name in ("key", "field", "offset")
-        if (value := getattr(problem, name)) is not None
+        if problem[name] is not None
     ]
     location = f" ({', '.join(where)})" if where else ""
-    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{location}{more}"))
-    if problem.hint:
-        write_line(clean(f"    {problem.hint}"))
+    write_line(clean(f"{mark}{shown(problem['url'])}: {problem['message']}{location}{more}"))
+    if problem["hint"]:
+        write_line(clean(f"    {problem['hint']}"))

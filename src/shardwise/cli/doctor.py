@@ -72,7 +72,7 @@ def doctor(urls: tuple[str, ...], index: str | None, accept_unfinished: bool) ->
             for problem in problems
         ],
     }
-    finish(document, _show, errors, odd, is_well=not errors)
+    finish(document, _show, is_well=not errors)
 
 
 def _oddities(report: ShardReport, refusal: Problem | None) -> Iterator[Problem]:
@@ -125,20 +125,15 @@ def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:
         )
 
 
-def _show_kinds(mark: str, found: Sequence[Problem]) -> None:
-    """Write each kind of problem once, with the first shard that has it."""
-    kinds: dict[str, list[Problem]] = {}
-    for problem in found:
-        kinds.setdefault(problem.hint or problem.message, []).append(problem)
-    for problems in kinds.values():
-        num_more = len({problem.url for problem in problems[1:]} - {problems[0].url})
+def _show(document: dict[str, Any]) -> None:
+    """Write each kind of problem once, with the first shard that has it, and the counts."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for found in document["findings"]:
+        kinds.setdefault((found["level"], found["hint"] or found["message"]), []).append(found)
+    for (level, _), problems in kinds.items():
+        num_more = len({problem["url"] for problem in problems} - {problems[0]["url"]})
         more = f" (and {plural(num_more, 'more shard')})" if num_more else ""
-        write_problem(problems[0], mark=mark, more=more)
-
-
-def _show(document: dict[str, Any], errors: Sequence[Problem], odd: Sequence[Problem]) -> None:
-    _show_kinds("error: ", errors)
-    _show_kinds("odd: ", odd)
+        write_problem(problems[0], mark=f"{level}: ", more=more)
     num_errors = plural(document["num_errors"], "error")
     num_oddities = plural(document["num_oddities"], "oddity", "oddities")
     samples = plural(document["num_samples"], "sample")

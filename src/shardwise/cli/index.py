@@ -28,7 +28,7 @@ from shardwise.cli.output import (
 )
 from shardwise.errors import DataError
 from shardwise.progress_bar import progress
-from shardwise.sources.tar.check.problems import Problem, problem_of
+from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
@@ -89,7 +89,6 @@ def index(
     seconds = time.perf_counter() - begin
     documents = [_describe(result) for result in results]
     totals = _sum_up(documents, seconds)
-    problems = [problem_of(each, each.url or "") for each in bad]
     if media:
         totals["num_sidecars"] = num_sidecars
     if merge is not None and not totals["num_failed"]:
@@ -98,9 +97,10 @@ def index(
             manifest = merge_indexes(merge, shards, store=store)
         totals["manifest"] = {"path": merge, "fingerprint": manifest.fingerprint}
     if media:
+        problems = [problem_of(each, each.url or "") for each in bad]
         totals["bad_media"] = [describe_problem(each) for each in problems]
     totals["shards"] = documents
-    finish(totals, _show, results, problems, is_well=not (totals["num_failed"] or bad))
+    finish(totals, _show, is_well=not (totals["num_failed"] or bad))
 
 
 def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int, list[DataError]]:
@@ -162,11 +162,9 @@ def _sum_up(documents: Sequence[dict[str, Any]], seconds: float) -> dict[str, An
     }
 
 
-def _show(
-    totals: dict[str, Any], results: Sequence[BuildResult], bad_media: Sequence[Problem]
-) -> None:
+def _show(totals: dict[str, Any]) -> None:
     """Write the media that can't be used, the summary, and a line for each shard that failed."""
-    for problem in bad_media:
+    for problem in totals.get("bad_media", ()):
         write_problem(problem)
     rate = format_count(round(totals["members_per_s"]))
     shards = f"{totals['num_built']} built, {totals['num_fresh']} fresh"
@@ -190,6 +188,6 @@ def _show(
         rows.append(["manifest", clean(totals["manifest"]["path"])])
         rows.append(["fingerprint", totals["manifest"]["fingerprint"]])
     write_table(["shards", shards], rows)
-    for result in results:
-        if result.error is not None or result.note:
-            write_line(f"shardwise: {clean(str(result.error or result.note))}", error=True)
+    for shard in totals["shards"]:
+        if text := shard.get("error") or shard.get("note"):
+            write_line(f"shardwise: {clean(text)}", error=True)

@@ -188,7 +188,7 @@ def _finish(
         "num_shards_with_problems": num_bad,
         "problems": [describe_problem(problem) for problem in problems],
     }
-    finish(document, _show, problems, is_well=not problems)
+    finish(document, _show, is_well=not problems)
 
 
 def _sizes_of(shards: Sequence[str], store: IndexStore) -> list[int]:
@@ -225,9 +225,9 @@ def _wrong_counts(urls: Sequence[str], counts: dict[str, Shard]) -> Iterator[Pro
                 yield problem_of(error, listed.url)
 
 
-def _show(document: dict[str, Any], problems: Sequence[Problem]) -> None:
+def _show(document: dict[str, Any]) -> None:
     """Write problems and totals, and which payloads could not be checked for lack of digests."""
-    for problem in problems:
+    for problem in document["problems"]:
         write_problem(problem)
     shards = plural(document["num_shards"], "shard")
     read = f"{format_bytes(document['num_bytes'])} in {document['seconds']:.2f} s"
