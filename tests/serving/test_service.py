@@ -27,6 +27,7 @@ from shardwise.serving import greeting, server, tcp
 from shardwise.serving.addresses import host_and_port
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.frames import _PREFIX
+from shardwise.serving.token import make_token
 from shardwise.serving.version import VersionWord
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support.batch_servers import (
@@ -239,8 +240,7 @@ def test_other_code_of_a_module_at_a_server_is_refused(
         helper = f"def scale(x):\n    return x * {factor}\n"
         (tmp_path / place / "helpers_of_test.py").write_text(helper)
     token = tmp_path / "token"
-    token.write_text(os.urandom(32).hex())
-    token.chmod(0o600)
+    make_token(token)
     for name in ("module_of_test", "helpers_of_test"):
         monkeypatch.setitem(sys.modules, name, sys)  # undone at the end
         del sys.modules[name]
@@ -263,9 +263,8 @@ def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     data = dataset().map(lambda sample: {**sample, "twice": 2 * int(sample["cls"])})
     for path in (right, wrong):
-        path.write_text(os.urandom(32).hex())
-        path.chmod(0o600)
-    with serving(None, token=right.read_bytes()) as servers:
+        make_token(path)
+    with serving(None, token_file=right) as servers:
         service = sw.service(addresses(servers), token_file=right)
         check_epoch(data, service)
         # A collate of the user's goes with the dataset.
