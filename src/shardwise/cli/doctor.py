@@ -128,8 +128,9 @@ def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:
 def _show(document: dict[str, Any]) -> None:
     """Write each kind of problem once, with the first shard that has it, and the counts."""
     kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for found in document["findings"]:
-        kinds.setdefault((found["level"], found["hint"] or found["message"]), []).append(found)
+    for finding in document["findings"]:
+        kind = (finding["level"], finding["hint"] or finding["message"])
+        kinds.setdefault(kind, []).append(finding)
     for (level, _), problems in kinds.items():
         num_more = len({problem["url"] for problem in problems} - {problems[0]["url"]})
         more = f" (and {plural(num_more, 'more shard')})" if num_more else ""
