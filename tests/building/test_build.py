@@ -13,7 +13,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.building.place import Place
-from tests.building.program import run
+from shardwise.storage.stores.upload import upload
 from tests.building.test_kills import shards_of
 from tests.support.tars import make_shards
 
@@ -291,6 +291,20 @@ def test_parquet_shards_hold_values_and_keep_their_types(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [*(f"{n}.parquet" for n in range(4)), "build.json"]
 
 
+def test_a_table_for_a_store_has_no_name_here_so_that_a_kill_leaves_nothing(tmp_path, monkeypatch):
+    names = []
+
+    def uploaded(url, source, *, options):
+        names.append(os.listdir(tmp_path))
+        upload(url, source, options=options)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("shardwise.building.shard.upload", uploaded)
+    report = sw.build(items(9), "memory://tables/{shard}.parquet", num_workers=0)
+    assert (names, report["shards"]) == ([[]], 1)
+    assert len(sw.parquet("memory://tables/0.parquet")) == 9
+
+
 def test_the_report_is_kept_in_build_json(tmp_path):
     report = build(tmp_path)
     kept = json.loads((tmp_path / "build.json").read_text())
@@ -343,9 +357,3 @@ def test_a_function_that_no_process_can_get_is_refused_by_name(tmp_path):
     file = (tmp_path / "x").open("wb")
     with file, pytest.raises(TypeError, match="can't be sent to worker processes"):
         build(tmp_path / "out", map=lambda sample: file, num_workers=1)
-
-
-def test_the_program_of_the_kills_reports_what_it_made(tmp_path):
-    report = run(f"{tmp_path}/{{shard:03d}}.tar", 0)
-    assert report["in"] == 400
-    assert report["out"] == len(sw.tar(f"{tmp_path}/manifest.swm"))

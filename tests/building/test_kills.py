@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,22 @@ def start(directory: Path, num_workers: int) -> subprocess.Popen[bytes]:
     )
 
 
+def wait_until(
+    condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Wait for a condition, and for a process not to end before it."""
+    deadline = time.monotonic() + GUARD_S
+    while not condition():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def let_it_make(goal: int, directory: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a builder has made so many shards, or has ended."""
+    wait_until(lambda: process.poll() is not None or len(list(directory.glob("*.tar"))) >= goal)
+
+
 def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     """The processes of a builder that make shards; others belong to multiprocessing."""
     found = []
@@ -51,10 +68,7 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
 def kill_at_random(directory: Path, rng: random.Random) -> None:
     """Let a builder make some shards, then kill it, or a worker of it."""
     process, goal = start(directory, 2), len(shards_of(directory)) + rng.randint(0, 12)
-    deadline = time.monotonic() + GUARD_S
-    while process.poll() is None and len(list(directory.glob("*.tar"))) < goal:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    let_it_make(goal, directory, process)
     time.sleep(rng.uniform(0, 0.02))
     workers = workers_of(process)
     if workers and rng.random() < 0.5:
@@ -101,26 +115,17 @@ def test_twenty_more_builds_that_were_killed_end_in_the_same_bytes(tmp_path, und
 
 def test_the_workers_end_with_a_builder_that_is_killed(tmp_path):
     process = start(tmp_path, 2)
-    deadline = time.monotonic() + GUARD_S
-    while len(workers := workers_of(process)) < 2 or not list(tmp_path.glob("*.tar")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: len(workers_of(process)) == 2 and list(tmp_path.glob("*.tar")), process)
+    workers = workers_of(process)
     process.kill()
     process.wait(GUARD_S)
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 def test_a_second_builder_of_a_directory_is_refused_while_the_first_one_runs(tmp_path, undisturbed):
     process = start(tmp_path, 1)
     try:
-        deadline = time.monotonic() + GUARD_S
-        while not list(tmp_path.glob("*.tar")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: list(tmp_path.glob("*.tar")), process)
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(sw.StateError, match="another build writes to"):
             run(f"{tmp_path}/{PATTERN}", 0)

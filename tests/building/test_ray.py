@@ -19,7 +19,14 @@ import pytest
 
 import shardwise as sw
 from tests.building.program import run
-from tests.building.test_kills import GUARD_S, PATTERN, check_equal, shards_of
+from tests.building.test_kills import (
+    GUARD_S,
+    PATTERN,
+    check_equal,
+    let_it_make,
+    shards_of,
+    wait_until,
+)
 from tests.support.ray_cluster import RAY_ENVIRONMENT, RayCluster, ray_cluster
 from tests.support.torchrun import ROOT, run_program
 from tests.support.trainers import needs
@@ -164,25 +171,14 @@ def gated_driver(
     return driver(directory, PROGRAM, "gate", str(directory), cluster.address, cluster=cluster)
 
 
-def wait_until(condition: Any, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert process.poll() is None, process.returncode
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def kill_at_random(directory: Path, out: Path, cluster: RayCluster, rng: random.Random) -> None:
     """Let a builder make some shards, then kill up to three of Ray's workers, or itself."""
-    goal, deadline = len(shards_of(out)), time.monotonic() + GUARD_S
-    kills = rng.randint(1, 3)
+    goal, kills = len(shards_of(out)), rng.randint(1, 3)
     arguments = (f"{out}/{PATTERN}", cluster.address)
     with driver(directory, "tests.building.program", *arguments, cluster=cluster) as process:
         for _ in range(kills):
             goal += rng.randint(0, 12)
-            while process.poll() is None and len(list(out.glob("*.tar"))) < goal:
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
+            let_it_make(goal, out, process)
             # One that makes a shard, if there is one just now.
             workers = cluster.workers(running="build") or cluster.workers()
             for each in rng.sample(workers, min(1, len(workers))):

@@ -15,7 +15,6 @@ from shardwise import image
 from shardwise.cli.bench_plot import _rates
 from tests.support.commands import document, run, spawn
 from tests.support.pages import write_shards
-from tests.support.python_code import printed_by
 from tests.support.tars import make_shards, write_tar
 
 GUARD_S = 120
@@ -70,19 +69,6 @@ def test_time_ends_it_where_no_batches_are_given(data):
 def test_who_makes_the_batches_is_told(data, options, chosen):
     found = document("bench", data, "--batches", 2, *options)
     assert (found["executor"], found["num_workers"], found["num_threads"]) == chosen
-
-
-def test_people_get_the_same_in_words(data):
-    written = run("bench", data, "--batches", 3, "--num-threads", 1, "--shuffle", "full").stdout
-    lines = written.splitlines()
-    assert lines[0].split("  ")[-1].strip() == "105, 4 shards, shuffle full"
-    assert any(line.split() == ["made", "by", "1", "thread", "(executor", "threads)"]
-               for line in lines)  # fmt: skip
-    assert "3 batches of 64, " in written
-    for word in ("samples/s", "read", "decode", "collate", "hand over", "slowest shards"):
-        assert word in written
-    assert lines[-1] == "" or "bound" in lines[-1]
-    assert "\x1b" not in written
 
 
 def test_images_are_decoded_to_the_size_that_is_asked_for(tmp_path, monkeypatch):
@@ -158,16 +144,6 @@ def test_the_batches_that_were_ready_are_followed_over_the_run(data, monkeypatch
     assert set(times) <= {when for when, _ in marks}
     assert all(0 <= depth < 1000 for _, depth in ready)
     assert min(d for _, d in ready) - 2 <= document["queue_depth"] <= max(d for _, d in ready) + 2
-
-
-def test_torch_is_not_imported(data):
-    script = (
-        "import sys\n"
-        "from shardwise.cli import cli\n"
-        f"cli(['bench', {str(data)!r}, '--batches', '2'], standalone_mode=False)\n"
-        "print(sorted({'torch', 'cv2', 'PIL', 'matplotlib'} & set(sys.modules)))\n"
-    )
-    assert printed_by(script).splitlines()[-1] == "[]"
 
 
 def test_an_interrupt_ends_it_and_its_processes(data):

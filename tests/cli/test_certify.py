@@ -105,10 +105,7 @@ def test_epochs_that_no_line_is_about_are_listed(tmp_path: Path) -> None:
 
 def test_a_rest_that_fills_no_global_batch_of_more_ranks_is_left_out(tmp_path: Path) -> None:
     first = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=1, batch_size=1, remainder="drop")
-    passes = first.begin()
-    for _ in range(NUM - 5):
-        first.step(passes)
-    first.note(passes)
+    first.epoch(num_steps=NUM - 5)
     second = Ranks(tmp_path, DATA, SAMPLERS[1], world_size=2, batch_size=4, remainder="drop")
     second.epoch(0, NUM - 5)
     output = run("certify", tmp_path).stdout
@@ -135,10 +132,7 @@ def test_a_mixture_that_changed_at_a_resume_goes_on_from_the_order_before(
     tmp_path: Path, later: Sampler, text: str
 ) -> None:
     first = Ranks(tmp_path, DATA, mixed(), world_size=2, batch_size=12, shared="one")
-    passes = first.begin()
-    for _ in range(3):
-        first.step(passes)
-        first.note(passes)  # two of the three are kept
+    first.epoch(num_steps=3, every=1)  # two of the three are kept
     epoch, start = divmod(48, later.num_samples)
     Ranks(tmp_path, DATA, later, world_size=3, batch_size=8, shared="two").epoch(epoch, start)
     output = run("certify", tmp_path).stdout
@@ -149,9 +143,7 @@ def test_a_mixture_that_changed_at_a_resume_goes_on_from_the_order_before(
 
 def test_a_rank_without_a_line_where_another_order_goes_on_is_a_fault(tmp_path: Path) -> None:
     first = Ranks(tmp_path, DATA, mixed(), world_size=2, batch_size=12, shared="one")
-    passes = first.begin()
-    first.step(passes)
-    first.note(passes)
+    passes = first.epoch(num_steps=1)
     first.step(passes)
     first.note(passes, [0])
     Ranks(tmp_path, DATA, mixed({96: {"b": 1}}), shared="two").epoch(0, 48)

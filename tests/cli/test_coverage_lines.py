@@ -22,14 +22,8 @@ FULL = FullSampler(NUM, seed=1)
 
 def written(directory: Path) -> list[Path]:
     """Two runs of two ranks: an epoch with a resume in its middle, and the next one."""
-    sampler = FULL
-    ranks = Ranks(directory, DATA, sampler, world_size=2, shared="one")
-    passes = ranks.begin()
-    for step in range(8):
-        ranks.step(passes)
-        if step % 2:
-            ranks.note(passes)
-    again = Ranks(directory, DATA, sampler, world_size=2, shared="two")
+    Ranks(directory, DATA, FULL, world_size=2, shared="one").epoch(num_steps=8)
+    again = Ranks(directory, DATA, FULL, world_size=2, shared="two")
     again.epoch(0, 8 * 6, every=5)
     again.epoch(1, every=10)
     assert document("certify", directory)["ok"]
@@ -105,11 +99,7 @@ def test_two_trainings_in_one_directory_have_a_table_each(tmp_path: Path) -> Non
 
 
 def test_a_last_line_without_its_end_counts_for_nothing(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, DATA, FULL)
-    passes = ranks.begin()
-    for _ in range(4):
-        ranks.step(passes)
-        ranks.note(passes)
+    Ranks(tmp_path, DATA, FULL).epoch(num_steps=4, every=1)
     [path] = tmp_path.glob("*.jsonl")
     text = path.read_text()
     for cut in range(len(text.splitlines()[-1]) + 1):
@@ -192,9 +182,7 @@ def test_coverage_that_begins_in_mid_epoch_proves_nothing_of_what_was_before(
 
 def test_an_epoch_that_was_left_in_its_middle_is_a_fault(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, DATA, FULL, world_size=2, shared="one")
-    passes = ranks.begin()
-    ranks.step(passes)
-    ranks.note(passes)
+    ranks.epoch(num_steps=1)
     ranks.epoch(1)
     output = run("certify", tmp_path, exit_code=1).stdout
     assert f"left at position 6 of {NUM}, and the training went on with epoch 1" in output

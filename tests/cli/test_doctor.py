@@ -34,14 +34,8 @@ def test_a_shard_that_reading_refuses_is_an_error_and_comes_first(tmp_path):
     assert found["num_errors"] == 2
     assert [entry["level"] for entry in found["findings"][:2]] == ["error", "error"]
     assert "cut short" in found["findings"][0]["message"]
+    assert [entry["url"] for entry in found["findings"]].count(path) == 1
     assert run("doctor", tmp_path, exit_code=1).stdout.startswith("error: ")
-
-
-def test_damage_is_told_once(tmp_path):
-    (path,) = make_shards(tmp_path, [3])
-    os.truncate(path, 900)
-    found = document("doctor", path, exit_code=1)
-    assert len(found["findings"]) == 1
 
 
 def test_an_index_that_does_not_fit_is_an_error_and_a_missing_one_is_odd(tmp_path):

@@ -1,4 +1,4 @@
-"""`shardwise index`: builds what is missing, refreshes what is stale, reports what fails."""
+"""`shardwise index`: builds what is missing, refreshes what is stale, names what fails; merges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import shardwise as sw
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from tests.support.commands import document, run, spawn
 from tests.support.tars import make_shards
@@ -57,6 +58,7 @@ def test_an_index_that_can_t_be_written_is_named(tmp_path):
     result = run("index", tmp_path, "--index", tmp_path / "a-file" / "indexes", exit_code=1)
     assert "shardwise: the index" in result.stderr
     assert "can't be written: Not a directory" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_digests_and_force_make_fresh_ones_again(tmp_path):
@@ -79,13 +81,8 @@ def test_processes_make_the_same_indexes(tmp_path):
 def test_a_damaged_shard_is_named_and_the_others_are_indexed(tmp_path):
     paths = make_shards(tmp_path, [3, 2])
     Path(paths[0]).write_bytes(Path(paths[0]).read_bytes()[:700])
-    result = run("index", tmp_path, exit_code=1)
-    assert "1 built, 0 fresh, 1 failed" in result.stdout
-    assert result.stderr.startswith("shardwise: the shard is cut short")
-    assert paths[0] in result.stderr
-    assert result.stderr.count("\n") == 1
     found = document("index", tmp_path, exit_code=1)
-    assert [shard["status"] for shard in found["shards"]] == ["failed", "fresh"]
+    assert [shard["status"] for shard in found["shards"]] == ["failed", "built"]
     assert "cut short" in found["shards"][0]["error"]
 
 
@@ -93,12 +90,6 @@ def test_a_shard_that_is_not_there_is_named(tmp_path):
     (path,) = make_shards(tmp_path, [2])
     found = document("index", path, tmp_path / "gone.tar", exit_code=1)
     assert [shard["status"] for shard in found["shards"]] == ["built", "failed"]
-
-
-def test_a_summary_for_people_has_a_speed_only_where_something_was_built(tmp_path):
-    make_shards(tmp_path, [3])
-    assert "9 members in " in run("index", tmp_path).stdout
-    assert "members/s" not in run("index", tmp_path).stdout
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -119,3 +110,68 @@ def test_an_interrupt_leaves_whole_indexes_and_one_line(tmp_path, jobs):
     assert (process.returncode, out, err) == (130, b"", b"shardwise: interrupted\n")
     assert ShardIndex.load(first + ".swi").num_samples == 2
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".swi", ".tar", ".tar"]
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    make_shards(tmp_path / "data", [3, 0, 2])
+    path = tmp_path / "train.swm"
+    made = document("index", tmp_path / "data", "--merge", path)
+    assert made["manifest"] == {"path": str(path), "fingerprint": sw.tar(path).fingerprint}
+    return path
+
+
+def test_the_manifest_is_of_the_shards_that_were_indexed(manifest, tmp_path):
+    assert list(sw.tar(manifest)) == list(sw.tar(tmp_path / "data"))
+    shown = run("index", tmp_path / "data", "--merge", manifest).stdout
+    assert str(manifest) in shown.replace("\n", "")
+    assert sw.tar(manifest).fingerprint in shown
+
+
+def test_manifests_are_merged_into_one(manifest, tmp_path):
+    make_shards(tmp_path / "more", [4], start=5)
+    run("index", manifest, tmp_path / "more", "--merge", tmp_path / "all.swm")
+    assert len(sw.tar(tmp_path / "all.swm")) == 9
+
+
+def test_no_manifest_is_written_where_a_shard_failed(tmp_path):
+    paths = make_shards(tmp_path, [3, 2])
+    Path(paths[1]).write_bytes(b"x" * 1024)
+    run("index", tmp_path, "--merge", tmp_path / "a.swm", exit_code=1)
+    assert not (tmp_path / "a.swm").exists()
+
+
+def test_a_name_that_no_manifest_may_have_is_a_usage_error(tmp_path):
+    make_shards(tmp_path, [3])
+    result = run("index", tmp_path, "--merge", tmp_path / "a.json", exit_code=2)
+    assert "must end in '.swm'" in result.stderr.replace("\n", " ")
+
+
+def test_the_commands_take_a_manifest(manifest):
+    assert document("info", manifest)["num_samples"] == 5
+    assert document("info", manifest)["fingerprint"] == sw.tar(manifest).fingerprint
+    assert document("verify", manifest)["num_problems"] == 0
+    assert document("doctor", manifest)["num_errors"] == 0
+    assert document("plan", manifest, "--world-size", 2, "--batch-size", 1)["num_samples"] == 5
+
+
+def replace_shard(path: Path) -> None:
+    make_shards(path.parent / "new", [3], start=70)
+    (path.parent / "new" / path.name).replace(path)
+    run("index", path, "--force")
+
+
+@pytest.mark.parametrize("damage", [replace_shard, Path.unlink])
+def test_a_shard_that_is_not_the_one_in_the_manifest_is_a_problem(manifest, damage):
+    damage(manifest.parent / "data" / "part-000.tar")
+    problems = document("verify", manifest, exit_code=1)["problems"]
+    assert [Path(problem["url"]).name for problem in problems] == ["part-000.tar"]
+    assert document("doctor", manifest, exit_code=1)["num_errors"] == 1
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "doctor", "plan"])
+def test_a_damaged_manifest_is_an_error(manifest, command):
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    assert "the manifest can't be used" in run(command, manifest, exit_code=1).stderr.replace(
+        "\n", " "
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import shardwise as sw
 from tests.support.commands import document, run
 from tests.support.tars import make_shards, write_tar
 
@@ -21,12 +20,6 @@ def test_counts_and_sizes_are_those_of_the_data(tmp_path):
         {"name": "cls", "num_samples": 1, "min_bytes": 2, "median_bytes": 2.0, "max_bytes": 2,
          "num_bytes": 2},
     ]  # fmt: skip
-
-
-def test_the_fingerprint_is_the_datasets(tmp_path):
-    make_shards(tmp_path, [3, 2])
-    before = document("info", tmp_path)["fingerprint"]
-    assert before == sw.tar(tmp_path).fingerprint == document("info", tmp_path)["fingerprint"]
 
 
 def test_a_look_writes_nothing(tmp_path):
@@ -62,14 +55,6 @@ def test_indexes_elsewhere_are_found_where_they_are(tmp_path):
     assert f"in {tmp_path / 'made'}: 1 fresh, 1 with digests" in result.stdout
 
 
-def test_each_shard_is_listed_when_asked_for(tmp_path):
-    paths = make_shards(tmp_path, [3, 2])
-    assert paths[1] not in run("info", tmp_path).stdout
-    listed = run("info", tmp_path, "--shards").stdout
-    assert paths[0] in listed
-    assert paths[1] in listed
-
-
 def test_members_that_are_no_fields_are_counted(tmp_path):
     write_tar(tmp_path / "a.tar", [("README", b"x"), ("1.txt", b"x")])
     found = document("info", tmp_path)
@@ -83,12 +68,6 @@ def test_shards_without_samples_have_no_fields_and_are_no_error(tmp_path):
     assert found["num_samples"] == 0
     assert found["fields"] == []
     assert "0" in run("info", tmp_path).stdout
-
-
-def test_a_list_of_shards_in_json_names_its_shards(tmp_path):
-    make_shards(tmp_path, [3, 2])
-    (tmp_path / "sizes.json").write_text('{"part-000.tar": 3, "part-001.tar": 2}')
-    assert document("info", tmp_path / "sizes.json")["num_samples"] == 5
 
 
 def test_a_missing_shard_is_an_error_that_names_it(tmp_path):

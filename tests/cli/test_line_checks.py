@@ -83,10 +83,7 @@ def test_a_line_that_contradicts_the_others_of_its_pass_is_a_fault(
 def test_a_rank_without_a_line_where_others_ended_the_last_epoch_is_a_fault(
     tmp_path: Path, missing: str
 ) -> None:
-    first = Ranks(tmp_path, DATA, FULL, world_size=2, shared="one")
-    passes = first.begin()
-    first.step(passes)
-    first.note(passes)
+    Ranks(tmp_path, DATA, FULL, world_size=2, shared="one").epoch(num_steps=1)
     Ranks(tmp_path, DATA, FULL, world_size=2, shared="two").epoch(0, 6, every=5)
     path = tmp_path / "two-00001.jsonl"
     lines = path.read_text().splitlines(keepends=True)

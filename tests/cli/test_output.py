@@ -77,10 +77,3 @@ def test_a_document_is_json_of_ascii(capsys):
     assert written.isascii()
     assert "\x1b" not in written
     assert json.loads(written) == {"url": "写真\x1b"}
-
-
-def test_progress_is_silent_where_there_is_no_terminal(capsys):
-    with output.progress("reading", 3) as report:
-        report(1)
-        report(3)
-    assert capsys.readouterr() == ("", "")

@@ -54,12 +54,6 @@ class Pipe:
         buffer[:] = bytes(self.data[: buffer.nbytes])
         del self.data[: buffer.nbytes]
 
-    def limit(self, timeout_s: float | None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 def passed(kind: Kind, encoded: Any) -> Frame:
     pipe = Pipe()

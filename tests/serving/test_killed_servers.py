@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.testing import assert_batches_equal
-from tests.support.batch_servers import BatchServers, module_of, write_dataset
-from tests.support.transports import TRANSPORTS, token_for, use_transport
+from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support.transports import TRANSPORTS, Transport
 
 SIZE, BATCH = 1_440, 6
 # Large enough that batches go by UCX where that is the transport: 200 kB in rows of 33 kB.
@@ -83,6 +85,16 @@ def _busiest(ranks: list[sw.DataLoader], servers: BatchServers) -> int | None:
     return under_way.index(max(under_way)) if max(under_way) else None
 
 
+@contextmanager
+def _servers(folder: Path, transport: Transport) -> Iterator[tuple[sw.Dataset, BatchServers]]:
+    """Two servers, and the data as their clients have it."""
+    scheme, token = transport.scheme, transport.token_file
+    path = write_dataset(folder, size=SIZE, side=SIDES[scheme])
+    options = ("--num-threads", 1, "--transport", scheme)
+    with BatchServers(path, 2, *options, token_file=token) as servers:
+        yield module_of(path).dataset(), servers
+
+
 @pytest.mark.parametrize(
     ("world_size", "transport"),
     [
@@ -92,17 +104,12 @@ def _busiest(ranks: list[sw.DataLoader], servers: BatchServers) -> int | None:
         pytest.param(2, "ucx", marks=pytest.mark.long),
         pytest.param(1, "ucx-between-machines", marks=pytest.mark.long),
     ],
+    indirect=["transport"],
 )
 def test_servers_that_are_killed_lose_and_double_nothing(
-    tmp_path: Path, world_size: int, transport: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, world_size: int, transport: Transport
 ) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
-    path = write_dataset(tmp_path, size=SIZE, side=SIDES[scheme])
-    data = module_of(path).dataset()
-    with BatchServers(
-        path, 2, "--num-threads", 1, "--transport", scheme, token_file=token
-    ) as servers:
+    with _servers(tmp_path, transport) as (data, servers):
         kills, resent = _run_with_kills(
             data, servers, world_sizes=[world_size], num_kills=3, every=25
         )
@@ -112,18 +119,12 @@ def test_servers_that_are_killed_lose_and_double_nothing(
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
 def test_a_hundred_kills_over_elastic_resumes_lose_and_double_nothing(
-    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, transport: Transport
 ) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
-    path = write_dataset(tmp_path, size=SIZE, side=SIDES[scheme])
-    data = module_of(path).dataset()
     kills = resent = 0
-    with BatchServers(
-        path, 2, "--num-threads", 1, "--transport", scheme, token_file=token
-    ) as servers:
+    with _servers(tmp_path, transport) as (data, servers):
         while kills < 100:
             more, again = _run_with_kills(
                 data, servers, world_sizes=[1, 2, 3, 1], num_kills=25, every=6
@@ -148,12 +149,15 @@ def test_a_server_that_is_added_and_one_that_is_removed(tmp_path: Path) -> None:
             def answers_of(address: str) -> int:
                 return loader.stats()["service"]["servers"][address]["answers"]
 
+            def is_connected(address: str) -> bool:
+                return bool(loader.stats()["service"]["servers"][address]["is_connected"])
+
             for step, (found, wanted) in enumerate(pairs):
                 assert_batches_equal(wanted, found)
                 if step == 20:
                     servers.start(1, wait=True)
                     # It takes part once its client, which asks each second, has found it.
-                    _wait_until_connected(loader, other)
+                    wait_for(lambda: is_connected(other))
                 # Batches that the first one had made ahead come before the other one's.
                 if step >= 20 and not was_removed and answers_of(other) > 0:
                     servers.kill(0)
@@ -163,12 +167,3 @@ def test_a_server_that_is_added_and_one_that_is_removed(tmp_path: Path) -> None:
         assert was_removed
         assert stats[other]["answers"] > 0
         assert loader.stats()["service"]["made_here"] == 0
-
-
-def _wait_until_connected(loader: sw.DataLoader, address: str) -> None:
-    import time
-
-    end = time.monotonic() + 60
-    while not loader.stats()["service"]["servers"][address]["is_connected"]:
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,23 @@ from shardwise.serving import greeting, server, tcp
 from shardwise.serving.addresses import host_and_port
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.frames import _PREFIX
-from shardwise.serving.server import BatchServer
-from shardwise.serving.token import read_token
-from shardwise.serving.transports import listen
+from shardwise.serving.token import make_token
 from shardwise.serving.version import VersionWord
 from shardwise.testing import assert_batches_equal, check_executor
-from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support.batch_servers import (
+    BatchServers,
+    addresses,
+    check_epoch,
+    loader,
+    module_of,
+    serving,
+    wait_for,
+    write_dataset,
+)
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.transports import TRANSPORTS, token_for, use_transport
+from tests.support.transports import TRANSPORTS, Transport, token_for, use_transport
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 120
@@ -68,51 +75,9 @@ def dataset(**options: Any) -> sw.Dataset:
     return sw.Dataset(MemorySource(numbered_samples(SIZE), [40, 30, 50], **options))
 
 
-@contextmanager
-def serving(
-    *datasets: Any,
-    port: int = 0,
-    scheme: str = "tcp",
-    token_file: Path | None = None,
-    **options: Any,
-) -> Iterator[list[BatchServer]]:
-    if token_file is not None:
-        options["token"] = read_token(token_file)
-    with ExitStack() as stack:
-        servers = []
-        for data in datasets:
-            server = BatchServer(listen(scheme, "127.0.0.1", port), dataset=data, **options)
-            server.start()
-            stack.callback(server.close)
-            servers.append(server)
-        yield servers
-
-
-def addresses(servers: list[BatchServer]) -> list[str]:
-    return [server.address for server in servers]
-
-
-def loader(data: sw.Dataset, executor: Any, **options: Any) -> sw.DataLoader:
-    base: dict[str, Any] = {"batch_size": 8, "rank": 0, "world_size": 1, "output": "numpy"}
-    return sw.DataLoader(data, executor=executor, **(base | options))
-
-
-def check_epoch(data: sw.Dataset, service: Any, **options: Any) -> dict[str, Any]:
-    """An epoch is the inline executor's; returns the service's counts."""
-    options = {"shuffle": True, **options}
-    with loader(data, service, **options) as found:
-        for one, other in zip(found, loader(data, "inline", **options), strict=True):
-            assert_batches_equal(other, one)
-        counts: dict[str, Any] = found.stats()["service"]
-    return counts
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_it_conforms_over_every_transport(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+def test_it_conforms_over_every_transport(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = dataset().map(large)
     with serving(data, data, num_threads=2, scheme=scheme, token_file=token) as servers:
         assert servers[0].address.startswith(f"{scheme}://127.0.0.1:")
@@ -124,18 +89,10 @@ def test_it_conforms_over_every_transport(
         )
 
 
-@pytest.mark.parametrize("ragged", ["list", "pad"])
-def test_it_conforms_to_the_executors(ragged: Any) -> None:
-    data = dataset().map(noisy)
-    with serving(data, data, num_threads=2) as servers:
-        check_executor(
-            lambda builder: ServiceExecutor(builder, tuple(addresses(servers))),
-            BatchBuilder(data, seed=3, ragged="list"),
-        )
-        if ragged == "pad":
-            plain = dataset().select("bin").decode(bin=sw.array("<i8"))
-            with serving(plain) as others:
-                check_epoch(plain, sw.service(addresses(others)), ragged="pad")
+def test_padded_batches_are_those_of_the_inline_executor() -> None:
+    data = dataset().select("bin").decode(bin=sw.array("<i8"))
+    with serving(data) as servers:
+        check_epoch(data, sw.service(addresses(servers)), ragged="pad")
 
 
 def test_all_options_of_a_loader_reach_the_server() -> None:
@@ -283,8 +240,7 @@ def test_other_code_of_a_module_at_a_server_is_refused(
         helper = f"def scale(x):\n    return x * {factor}\n"
         (tmp_path / place / "helpers_of_test.py").write_text(helper)
     token = tmp_path / "token"
-    token.write_text(os.urandom(32).hex())
-    token.chmod(0o600)
+    make_token(token)
     for name in ("module_of_test", "helpers_of_test"):
         monkeypatch.setitem(sys.modules, name, sys)  # undone at the end
         del sys.modules[name]
@@ -307,9 +263,8 @@ def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     data = dataset().map(lambda sample: {**sample, "twice": 2 * int(sample["cls"])})
     for path in (right, wrong):
-        path.write_text(os.urandom(32).hex())
-        path.chmod(0o600)
-    with serving(None, token=right.read_bytes()) as servers:
+        make_token(path)
+    with serving(None, token_file=right) as servers:
         service = sw.service(addresses(servers), token_file=right)
         check_epoch(data, service)
         # A collate of the user's goes with the dataset.
@@ -333,12 +288,9 @@ def test_datasets_travel_under_the_jobs_token_only(tmp_path: Path) -> None:
         next(iter(loader(data, sw.service("tcp://127.0.0.1:9", token_file=tmp_path / "none"))))
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ucx"])
-def test_garbage_on_the_port_changes_nothing(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
+def test_garbage_on_the_port_changes_nothing(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = dataset().map(large)
     segment = struct.Struct("<4sIQ")
     prefix = struct.Struct("<4sB3xQIIQ")
@@ -402,36 +354,26 @@ def test_a_peer_that_sends_a_byte_now_and_then_is_hung_up_on(
         check_epoch(dataset(), sw.service(servers[0].address))
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ucx"])
-def test_a_port_that_is_no_batch_server_is_named(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        stop = threading.Event()
-
-        def answer() -> None:
-            listener.settimeout(0.1)
-            while not stop.is_set():
-                try:
-                    sock, _ = listener.accept()
-                except TimeoutError:
-                    continue
-                with sock, suppress(OSError):
-                    sock.settimeout(60)
-                    sock.recv(4_096)  # what is unread would reset the connection
-                    sock.sendall(b"SSH-2.0-OpenSSH\r\n")
-
-        thread = threading.Thread(target=answer)
+@pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
+def test_a_port_that_is_no_batch_server_is_named(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Ssh) as other:
+        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+        address = f"{scheme}://127.0.0.1:{other.server_address[1]}"
         try:
             with pytest.raises(sw.ServiceError, match=f"{address}.*another program's port"):
                 next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=60)))
         finally:
-            stop.set()
+            other.shutdown()
             thread.join()
+
+
+class _Ssh(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        with suppress(OSError):
+            self.request.recv(4_096)  # what is unread would reset the connection
+            self.request.sendall(b"SSH-2.0-OpenSSH\r\n")
 
 
 @pytest.mark.parametrize(
@@ -464,12 +406,9 @@ def test_a_server_that_is_named_as_one_of_another_transport_is_refused_at_both_e
         wait_for(lambda: f"a client was refused: it speaks {named.upper()}" in caplog.text)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_broken_connections_lose_and_double_nothing(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+def test_broken_connections_lose_and_double_nothing(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = dataset().map(noisy if scheme == "tcp" else large)
     with (
         serving(data, data, scheme=scheme, token_file=token) as servers,
@@ -666,12 +605,9 @@ def test_a_shard_is_read_by_one_server_while_it_has_credits() -> None:
     assert not shards[0] & shards[1]
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ucx"])
-def test_a_batch_that_is_kept_is_not_overwritten(
-    transport: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scheme = use_transport(transport, monkeypatch)
-    token = token_for(scheme, tmp_path)
+@pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
+def test_a_batch_that_is_kept_is_not_overwritten(transport: Transport) -> None:
+    scheme, token = transport.scheme, transport.token_file
     data = sw.wrap([np.full((300, 300), i) for i in range(40)])
     with serving(data, scheme=scheme, token_file=token) as servers:
         service = sw.service(addresses(servers), token_file=token)

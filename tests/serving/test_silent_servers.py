@@ -16,7 +16,7 @@ from shardwise.engine.request import BatchRequest
 from shardwise.serving import dispatcher as dispatcher_module
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.testing import assert_batches_equal
-from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support.batch_servers import BatchServers, loader, module_of, wait_for, write_dataset
 
 pytestmark = pytest.mark.usefixtures("_short_waits")
 
@@ -28,7 +28,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _loader(data: Any, executor: Any) -> sw.DataLoader:
-    return sw.DataLoader(data, batch_size=2, executor=executor, output="numpy", timeout=60)
+    return loader(data, executor, batch_size=2, timeout=60)
 
 
 def _dispatcher(num_servers: int) -> Dispatcher:

@@ -8,9 +8,9 @@ import shlex
 import socket
 import struct
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.serving.executor import ServiceExecutor
-from shardwise.serving.server import BatchServer
-from shardwise.serving.tls import TlsFiles, TlsListener, connect
-from shardwise.serving.transports import connect_to, listen
+from shardwise.serving.tls import TlsConnection, TlsFiles, TlsListener, connect
+from shardwise.serving.transports import connect_to
 from shardwise.testing import assert_batches_equal, check_executor
-from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support import batch_servers
+from tests.support.batch_servers import BatchServers, loader, module_of, wait_for, write_dataset
 from tests.support.certificates import Authority
 from tests.support.commands import run
 from tests.support.tcp_proxy import TcpProxy
@@ -35,6 +35,12 @@ SIZE = 60
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
+
+
+@pytest.fixture
+def listener(authority: Authority) -> Iterator[TlsListener]:
+    with closing(TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))) as it:
+        yield it
 
 
 def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -49,29 +55,19 @@ def dataset() -> sw.Dataset:
 @contextmanager
 def serving(cert: Path | None, ca: Path | None = None) -> Iterator[str]:
     """A server of `dataset()`; its address."""
-    tls = None if cert is None else TlsFiles(str(cert), ca=ca and str(ca))
-    server = BatchServer(listen("tcp", "127.0.0.1", 0, files=tls), dataset=dataset())
-    server.start()
-    try:
+    files = None if cert is None else TlsFiles(str(cert), ca=ca and str(ca))
+    with batch_servers.serving(dataset(), files=files) as [server]:
         yield server.address
-    finally:
-        server.close()
-
-
-def loader(service: Any, **options: Any) -> sw.DataLoader:
-    base: dict[str, Any] = {"batch_size": 8, "rank": 0, "world_size": 1, "output": "numpy"}
-    return sw.DataLoader(dataset(), executor=service, **(base | options))
 
 
 def check_epoch(service: Any, **options: Any) -> None:
-    with loader(service, **options) as found:
-        for one, other in zip(found, loader("inline", **options), strict=True):
-            assert_batches_equal(other, one)
+    batch_servers.check_epoch(dataset(), service, **options)
 
 
 def refused(service: Any) -> str:
     """The error that a trainer gets at its first batch."""
-    with loader(service, timeout=60) as found, pytest.raises(sw.ServiceError) as caught:
+    waiting = loader(dataset(), service, timeout=60)
+    with waiting as found, pytest.raises(sw.ServiceError) as caught:
         next(iter(found))
     return str(caught.value)
 
@@ -81,10 +77,9 @@ def port_of(address: str) -> int:
 
 
 def test_a_record_that_was_changed_on_the_way_ends_the_connection_as_a_network_error(
-    authority: Authority,
+    authority: Authority, listener: TlsListener
 ) -> None:
     """Also at a client, which gets the server's alert: after the greeting that is no refusal."""
-    listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
 
     def serve() -> None:
         connection = listener.accept()
@@ -94,22 +89,21 @@ def test_a_record_that_was_changed_on_the_way_ends_the_connection_as_a_network_e
             connection.receive_into(memoryview(bytearray(1)))
         connection.close()
 
-    server = threading.Thread(target=serve)
-    server.start()
-    files = TlsFiles(ca=str(authority.ca))
-    client = connect(listener.address, files, timeout_s=60)
-    client.receive_into(memoryview(bytearray(2)))
-    record = b"\x17\x03\x03\x00\x20" + bytes(32)
-    assert socket.socket.send(client._sock, record) == len(record)
-    with pytest.raises(OSError, match=r"ALERT|alert"):
-        client.receive_into(memoryview(bytearray(1)))
-    client.close()
-    server.join(60)
-    listener.close()
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve)
+        client = connect(listener.address, TlsFiles(ca=str(authority.ca)), timeout_s=60)
+        client.receive_into(memoryview(bytearray(2)))
+        record = b"\x17\x03\x03\x00\x20" + bytes(32)
+        assert socket.socket.send(client._sock, record) == len(record)
+        with pytest.raises(OSError, match=r"ALERT|alert"):
+            client.receive_into(memoryview(bytearray(1)))
+        client.close()
+        served.result(60)
 
 
-def test_a_client_that_resets_its_connection_at_once_is_passed_over(authority: Authority) -> None:
-    listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
+def test_a_client_that_resets_its_connection_at_once_is_passed_over(
+    authority: Authority, listener: TlsListener
+) -> None:
     where = ("127.0.0.1", port_of(listener.address))
     for data in (b"", b"x"):
         with socket.create_connection(where) as reset:
@@ -125,9 +119,8 @@ def test_a_client_that_resets_its_connection_at_once_is_passed_over(authority: A
             connection.send([b"ok"])
             connection.close()
 
-    client = threading.Thread(target=send)
-    client.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(send)
         while not any(received):
             connection = listener.accept()
             connection.limit(60)
@@ -135,9 +128,6 @@ def test_a_client_that_resets_its_connection_at_once_is_passed_over(authority: A
             with suppress(OSError, EOFError):
                 connection.receive_into(memoryview(received))
             connection.close()
-    finally:
-        listener.close()
-        client.join(60)
     assert received == b"ok"
 
 
@@ -166,9 +156,8 @@ def test_a_killed_server_of_the_command_loses_and_doubles_nothing(
     with BatchServers(path, 2, *options) as servers:
         assert servers.addresses[0].startswith("tls://")
         service = sw.service(servers.addresses, tls_ca=authority.ca, tls_cert=mine)
-        shape: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "output": "numpy"}
-        with sw.DataLoader(data, executor=service, shuffle=True, **shape) as found:
-            truth = sw.DataLoader(data, shuffle=True, **shape)
+        with loader(data, service, batch_size=4, shuffle=True) as found:
+            truth = loader(data, "inline", batch_size=4, shuffle=True)
             for step, (batch, wanted) in enumerate(zip(found, truth, strict=True)):
                 assert_batches_equal(wanted, batch)
                 if step == 10:
@@ -181,7 +170,7 @@ def test_broken_connections_lose_and_double_nothing(authority: Authority) -> Non
         proxy.breaks, proxy.most_bytes = 4, 2_000_000
         way = f"tls://127.0.0.1:{proxy.port}"
         for seed in range(2):
-            check_epoch(sw.service(way, tls_ca=authority.ca), seed=seed, shuffle=True)
+            check_epoch(sw.service(way, tls_ca=authority.ca), seed=seed)
         assert proxy.num_broken > 0
 
 
@@ -257,56 +246,38 @@ def test_garbage_on_the_port_changes_nothing(authority: Authority) -> None:
         check_epoch(sw.service(address, tls_ca=authority.ca))
 
 
-def test_both_directions_at_once_and_an_end_that_wakes_who_waits(authority: Authority) -> None:
-    listener = TlsListener("127.0.0.1", 0, TlsFiles(str(authority.certificate("server"))))
-    accepted: list[Any] = []
+def test_both_directions_at_once_and_an_end_that_wakes_who_waits(
+    authority: Authority, listener: TlsListener
+) -> None:
+    def accept() -> TlsConnection:
+        accepted = listener.accept()
+        accepted.shake_hands()
+        return accepted
 
-    def accept() -> None:
-        accepted.append(listener.accept())
-        accepted[0].shake_hands()
-
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    client = connect(listener.address, TlsFiles(ca=str(authority.ca)), timeout_s=60)
-    acceptor.join()
-    rng = np.random.default_rng(0)
-    sent = [rng.integers(0, 256, size, dtype=np.uint8) for size in (1, 0, 70_000, 9_000_000)]
-    ends = (client, accepted[0])
-    places = [np.zeros(sum(map(len, sent)), dtype=np.uint8) for _ in ends]
-    threads = [
-        threading.Thread(target=end.send, args=([part.data for part in sent],)) for end in ends
-    ]
-    threads += [
-        threading.Thread(target=end.receive_into, args=(place.data,))
-        for end, place in zip(ends, places, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    assert all(place.tobytes() == np.concatenate(sent).tobytes() for place in places)
-    client.limit(0.05)
-    with pytest.raises(TimeoutError):
-        client.receive_into(memoryview(bytearray(1)))
-    client.limit(None)
-    errors: list[Exception] = []
-
-    def receive() -> None:
-        try:
+    with ThreadPoolExecutor(4) as pool:
+        accepting = pool.submit(accept)
+        client = connect(listener.address, TlsFiles(ca=str(authority.ca)), timeout_s=60)
+        server = accepting.result(60)
+        rng = np.random.default_rng(0)
+        sent = [rng.integers(0, 256, size, dtype=np.uint8) for size in (1, 0, 70_000, 9_000_000)]
+        places = [np.zeros(sum(map(len, sent)), dtype=np.uint8) for _ in range(2)]
+        moves = [pool.submit(each.send, [part.data for part in sent]) for each in (client, server)]
+        for end, place in zip((client, server), places, strict=True):
+            moves.append(pool.submit(end.receive_into, place.data))
+        for move in moves:
+            move.result(120)
+        assert all(place.tobytes() == np.concatenate(sent).tobytes() for place in places)
+        client.limit(0.05)
+        with pytest.raises(TimeoutError):
             client.receive_into(memoryview(bytearray(1)))
-        except (OSError, EOFError) as error:
-            errors.append(error)
-
-    waiting = threading.Thread(target=receive)
-    waiting.start()
-    client.close()
-    waiting.join(60)
-    assert len(errors) == 1
-    with pytest.raises(EOFError):
-        accepted[0].receive_into(memoryview(bytearray(1)))
-    accepted[0].close()
-    listener.close()
+        client.limit(None)
+        waiting = pool.submit(client.receive_into, memoryview(bytearray(1)))
+        client.close()
+        with pytest.raises((OSError, EOFError)):
+            waiting.result(60)
+        with pytest.raises(EOFError):
+            server.receive_into(memoryview(bytearray(1)))
+        server.close()
 
 
 def test_the_commands_of_the_page_make_certificates(
@@ -320,11 +291,9 @@ def test_the_commands_of_the_page_make_certificates(
     for command in commands:
         subprocess.run(command, check=True, capture_output=True)
     files = TlsFiles("server.pem", "server.key")
-    server = BatchServer(listen("tcp", "127.0.0.1", 0, files=files), dataset=dataset())
-    server.start()
-    for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
-        check_epoch(sw.service(address, tls_ca="ca.pem"))
-    server.close()
+    with batch_servers.serving(dataset(), files=files) as [server]:
+        for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
+            check_epoch(sw.service(address, tls_ca="ca.pem"))
 
 
 def test_files_that_can_not_be_used_are_named(tmp_path: Path, authority: Authority) -> None:
@@ -337,7 +306,7 @@ def test_files_that_can_not_be_used_are_named(tmp_path: Path, authority: Authori
         with pytest.raises(sw.ServiceError, match=r"TLS can't use '.*(bad|server|locked|none)"):
             files.context(is_server=True)
     with pytest.raises(sw.ServiceError, match=r"bad\.pem"):
-        loader(sw.service("tls://a:1", tls_ca=bad))
+        loader(dataset(), sw.service("tls://a:1", tls_ca=bad))
     result = run("serve", "a:b", "--port", "0", "--tls-ca", str(bad), exit_code=2)
     assert "go with --tls-cert" in result.stderr
     data = write_dataset(tmp_path, size=3)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,76 +77,53 @@ def test_bytes_arrive_as_they_were_sent_and_large_ones_by_ucx(
     monkeypatch.setattr(UcxWorker, "receive", counted)
     rng = np.random.default_rng(0)
     sizes = [[1], [0, 7, 65_535], [65_536], [10, 65_537, 0, 64, 2_500_000, 1], [200_000, 200_000]]
-    with connected() as pair:
+    with connected() as pair, ThreadPoolExecutor(1) as pool:
         for group in sizes:
             buffers = [rng.integers(0, 256, size, dtype=np.uint8) for size in group]
             for each in buffers:
                 each.flags.writeable = False
             place = np.zeros(sum(group), dtype=np.uint8)
-            sender = threading.Thread(target=pair.server.send, args=([b.data for b in buffers],))
-            sender.start()
+            sent = pool.submit(pair.server.send, [b.data for b in buffers])
             pair.client.receive_into(place.data)
-            sender.join()
+            sent.result(60)
             assert place.tobytes() == b"".join(each.tobytes() for each in buffers)
     assert lengths == [65_536, 65_537, 1_000_000, 1_000_000, 500_000, 200_000, 200_000]
 
 
-def test_a_closed_connection_wakes_who_sends_and_who_receives() -> None:
-    for close in ("client", "server"):
-        with connected() as pair:
-            began = threading.Event()
-            errors: list[BaseException] = []
-
-            def send(pair: Pair = pair, errors: list[BaseException] = errors) -> None:
-                try:
-                    while True:
-                        pair.server.send([bytes(300_000)])
-                except (OSError, EOFError) as error:
-                    errors.append(error)
-                    pair.server.close()
-
-            def receive(
-                pair: Pair = pair,
-                errors: list[BaseException] = errors,
-                began: threading.Event = began,
-            ) -> None:
-                place = np.zeros(300_000, dtype=np.uint8)
-                try:
-                    while True:
-                        pair.client.receive_into(place.data)
-                        began.set()
-                except (OSError, EOFError) as error:
-                    errors.append(error)
-
-            threads = [threading.Thread(target=each) for each in (send, receive)]
-            for thread in threads:
-                thread.start()
-            assert began.wait(60)
-            (pair.client if close == "client" else pair.server).close()
-            for thread in threads:
-                thread.join(60)
-                assert not thread.is_alive()
-            assert len(errors) == 2
-
-
-def test_a_message_that_its_client_does_not_wait_for_ends_with_the_connection() -> None:
-    with connected() as pair:
-        errors: list[BaseException] = []
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_a_closed_connection_wakes_who_sends_and_who_receives(end: str) -> None:
+    with connected() as pair, ThreadPoolExecutor(2) as pool:
+        began = threading.Event()
 
         def send() -> None:
             try:
-                pair.server.send([bytes(300_000)])
-            except OSError as error:
-                errors.append(error)
+                while True:
+                    pair.server.send([bytes(300_000)])
+            finally:
+                pair.server.close()
 
-        thread = threading.Thread(target=send)
-        thread.start()
+        def receive() -> None:
+            place = np.zeros(300_000, dtype=np.uint8)
+            while True:
+                pair.client.receive_into(place.data)
+                began.set()
+
+        ends = [pool.submit(send), pool.submit(receive)]
+        assert began.wait(60)
+        (pair.client if end == "client" else pair.server).close()
+        for each in ends:
+            with pytest.raises((OSError, EOFError)):
+                each.result(60)
+
+
+def test_a_message_that_its_client_does_not_wait_for_ends_with_the_connection() -> None:
+    with connected() as pair, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(pair.server.send, [bytes(300_000)])
         # Its first segment is there, so the server waits for the client to be ready.
         assert pair.client._read() == (ucx._MESSAGE, 300_000)
         pair.server.close()
-        thread.join(60)
-        assert not thread.is_alive()
-        assert len(errors) == 1
+        with pytest.raises(OSError, match="closed"):
+            sent.result(60)
 
 
 def test_a_time_limit_ends_a_wait() -> None:

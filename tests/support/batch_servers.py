@@ -1,4 +1,4 @@
-"""Real batch servers, as processes that can be killed and started again on their port."""
+"""Real batch servers: as processes that can be killed, started again on their port, or here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
+import shardwise as sw
+from shardwise.serving.server import BatchServer
+from shardwise.serving.tls import TlsFiles
+from shardwise.serving.token import read_token
+from shardwise.serving.transports import listen
+from shardwise.testing import assert_batches_equal
 from tests.support.server_process import end_with_parent, stop
 
 _DATASET = """
@@ -155,3 +162,47 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen within 60 s"
         time.sleep(0.01)
+
+
+@contextmanager
+def serving(
+    *datasets: Any,
+    port: int = 0,
+    scheme: str = "tcp",
+    files: TlsFiles | None = None,
+    token_file: Path | None = None,
+    **options: Any,
+) -> Iterator[list[BatchServer]]:
+    """A server of each dataset, in this process."""
+    if token_file is not None:
+        options["token"] = read_token(token_file)
+    with ExitStack() as stack:
+        servers = []
+        for data in datasets:
+            listener = listen(scheme, "127.0.0.1", port, files=files)
+            server = BatchServer(listener, dataset=data, **options)
+            server.start()
+            stack.callback(server.close)
+            servers.append(server)
+        yield servers
+
+
+def addresses(servers: list[BatchServer]) -> list[str]:
+    """Where they listen."""
+    return [server.address for server in servers]
+
+
+def loader(data: sw.Dataset, executor: Any, **options: Any) -> sw.DataLoader:
+    """A loader of the only rank, of arrays of numpy."""
+    base: dict[str, Any] = {"batch_size": 8, "rank": 0, "world_size": 1, "output": "numpy"}
+    return sw.DataLoader(data, executor=executor, **(base | options))
+
+
+def check_epoch(data: sw.Dataset, service: Any, **options: Any) -> dict[str, Any]:
+    """An epoch is the inline executor's; returns the service's counts."""
+    options = {"shuffle": True, **options}
+    with loader(data, service, **options) as found:
+        for one, other in zip(found, loader(data, "inline", **options), strict=True):
+            assert_batches_equal(other, one)
+        counts: dict[str, Any] = found.stats()["service"]
+    return counts

@@ -103,14 +103,17 @@ class Ranks:
         for rank in range(len(passes)) if ranks is None else ranks:
             self.accounts[rank].note(passes[rank])
 
-    def epoch(self, epoch: int = 0, start: int = 0, *, every: int = 2) -> None:
-        """Go through an epoch to its end, with a line every so many steps."""
+    def epoch(
+        self, epoch: int = 0, start: int = 0, *, every: int = 2, num_steps: int | None = None
+    ) -> list[Pass]:
+        """Go through an epoch to its end, or for some steps, with a line every so many of them."""
         passes = self.begin(epoch, start)
-        for step in range(passes[0].plan.num_steps):
+        for step in range(passes[0].plan.num_steps if num_steps is None else num_steps):
             self.step(passes)
             if step % every == every - 1:
                 self.note(passes)
         self.note(passes)
+        return passes
 
 
 def random_chain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,23 @@ def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv("UCX_TLS", "tcp")
         monkeypatch.setenv("UCX_NET_DEVICES", "lo")
     return "ucx"
+
+
+@dataclass(frozen=True)
+class Transport:
+    """The scheme of a transport's addresses, and its servers' token, if they need one."""
+
+    scheme: str
+    token_file: Path | None
+
+
+@pytest.fixture
+def transport(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Transport:
+    """A transport by its name: the parameter, given with `indirect`."""
+    scheme = use_transport(request.param, monkeypatch)
+    return Transport(scheme, token_for(scheme, tmp_path))
 
 
 def token_for(scheme: str, folder: Path) -> Path | None:

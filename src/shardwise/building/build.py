@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from shardwise.arguments import path_text
@@ -147,25 +148,24 @@ def build(
         whole("num_workers", num_workers, least=1 if ray else 0)
     with place.locked() as token:
         job = Job(recipe, place, name, token)
-        report = _run(job, _Crew(num_workers, ray), retry_errors=retry_errors)
+        crew = partial(_workers, num_workers=num_workers, ray=ray)
+        report = _run(job, crew, retry_errors=retry_errors)
         place.clear()
     return {**report, "seconds": round(time.perf_counter() - began, 3)}
 
 
-@dataclass(frozen=True)
-class _Crew:
-    """Who makes the shards, as the arguments of `build` say it."""
+# (job, num_shards) -> workers for this many shards of a build.
+_Crew = Callable[[Job, int], AbstractContextManager[Workers]]
 
-    num_workers: int | None
-    ray: bool | str
 
-    def of(self, job: Job, num_shards: int) -> AbstractContextManager[Workers]:
-        """Workers for this many shards of a build."""
-        if self.ray:
-            address = None if self.ray is True else self.ray
-            return ray_workers(job, address=address, num_workers=self.num_workers)
-        num_workers = usable_cores() if self.num_workers is None else self.num_workers
-        return local_workers(job, min(num_workers, num_shards))
+def _workers(
+    job: Job, num_shards: int, *, num_workers: int | None, ray: bool | str
+) -> AbstractContextManager[Workers]:
+    if ray:
+        address = None if ray is True else ray
+        return ray_workers(job, address=address, num_workers=num_workers)
+    num_workers = usable_cores() if num_workers is None else num_workers
+    return local_workers(job, min(num_workers, num_shards))
 
 
 def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
@@ -189,7 +189,12 @@ def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
             _replace_lost(job, state, crew)
             return state.report
         place.clear_notes()
-        state = state.of_retry(job.recipe.functions())
+        state = replace(
+            state,
+            generation=state.generation + 1,
+            is_complete=False,
+            functions_of_retry=job.recipe.functions(),
+        )
         save_state(place, state)
     if state.generation:
         job = replace(
@@ -215,7 +220,7 @@ def _make(job: Job, numbers: Sequence[int], crew: _Crew) -> None:
         report(done)
         if not todo:
             return
-        with crew.of(job, len(todo)) as workers:
+        with crew(job, len(todo)) as workers:
             for _ in hand_out(workers, todo, is_done=is_done):
                 done += 1
                 report(done)
@@ -317,7 +322,7 @@ def _refuse_foreign(job: Job) -> None:
     """Refuse a directory that has such shards, and no state."""
     names = [job.name(number) for number in job.shards()]
     if job.place.is_local:
-        there = job.place.names()
+        there = job.place.sizes()
         found = [name for name in names if name in there]
     else:
         found = [name for name in names[:1] if job.place.has(name)]

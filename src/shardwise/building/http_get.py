@@ -65,39 +65,32 @@ def get(url: str, *, timeout_s: float, max_bytes: int) -> bytes:
         GetError: there is no such reply.
     """
     deadline = time.monotonic() + timeout_s
-    target = _target_of(url)
-    for _ in range(_MAX_REDIRECTS + 1):
-        body, location = _answer(target, deadline, max_bytes)
-        if not location:
-            return body
-        url = _joined(url, location)
-        after = _target_of(url)
-        if target.is_tls and not after.is_tls:
-            raise GetError("redirect from https to http")
-        target = after
+    try:
+        target = _target_of(url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            body, location = _answer(target, deadline, max_bytes)
+            if not location:
+                return body
+            # Headers come as Latin-1, and servers write UTF-8.
+            url = urljoin(url, location.encode("latin-1").decode("utf-8", "replace"))
+            after = _target_of(url)
+            if target.is_tls and not after.is_tls:
+                raise GetError("redirect from https to http")
+            target = after
+    except ValueError:  # of a URL, or of a host that no name can have
+        raise GetError("bad url") from None
     raise GetError("too many redirects")
 
 
-def _joined(url: str, location: str) -> str:
-    try:
-        # Headers come as Latin-1, and servers write UTF-8.
-        return urljoin(url, location.encode("latin-1").decode("utf-8", "replace"))
-    except ValueError:
-        raise GetError("bad url") from None
-
-
 def _target_of(url: str) -> _Target:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https"):
-            raise GetError("not http")
-        host, is_tls = (parts.hostname or ""), parts.scheme == "https"
-        port = parts.port or (443 if is_tls else 80)
-        path = quote(parts.path or "/", safe=_SAFE)
-        path += f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-        host = host.encode("idna").decode() if not host.isascii() else host
-    except ValueError:
-        raise GetError("bad url") from None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise GetError("not http")
+    host, is_tls = (parts.hostname or ""), parts.scheme == "https"
+    port = parts.port or (443 if is_tls else 80)
+    path = quote(parts.path or "/", safe=_SAFE)
+    path += f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+    host = host.encode("idna").decode() if not host.isascii() else host
     # A user in a URL is a password that the list's author should not have written there.
     if not host or "@" in parts.netloc or not host.isprintable() or " " in host:
         raise GetError("bad url")
@@ -156,8 +149,6 @@ def _connected(target: _Target, deadline: float) -> socket.socket:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise GetError("no host", passes=error.errno == socket.EAI_AGAIN) from None
-    except ValueError:
-        raise GetError("bad url") from None
     word = "no host"
     for family, kind, protocol, _, address in found:
         connection = socket.socket(family, kind, protocol)
@@ -182,7 +173,7 @@ def _connected(target: _Target, deadline: float) -> socket.socket:
             word = "refused" if isinstance(error, ConnectionRefusedError) else "no connection"
         except ValueError:
             connection.close()
-            raise GetError("bad url") from None
+            raise
     raise GetError(word, passes=True)
 
 

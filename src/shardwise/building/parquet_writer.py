@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ class ParquetShard:
 
 
 def _value(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if value is None or isinstance(value, bool | int | float | str | bytes | list):
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
@@ -88,7 +87,5 @@ def _value(name: str, value: Any) -> Any:
         return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biuf":
         return value.tolist()
-    if isinstance(value, list) and not isinstance(value, Mapping):
-        return value
-    field = name if "." in name or isinstance(value, np.ndarray) is False else f"{name}.npy"
+    field = f"{name}.npy" if isinstance(value, np.ndarray) and "." not in name else name
     return encode_sample({"__key__": "k", field.lower(): value})[1][0][1]

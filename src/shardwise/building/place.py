@@ -96,11 +96,7 @@ class Place:
         """Whether a build ended before its first shard. Never in a store, which nothing locks."""
         if not self.is_local or self.notes():
             return False
-        return self.names() <= {STATE_NAME, _WORK}
-
-    def names(self) -> set[str]:
-        """All names in a local directory."""
-        return set(os.listdir(self.root))  # noqa: PTH208 - 100,000 names
+        return self.sizes().keys() <= {STATE_NAME, _WORK}
 
     def sizes(self) -> dict[str, int]:
         """All names in a local directory, with the bytes of files; 0 for what is none."""
@@ -188,8 +184,8 @@ class Place:
             raise StorageError(
                 f"can't write to the output directory {self.root!r}: {error.strerror or error}"
             ) from error
-        with _lock_file(Path(self.root), "builder") as builder:
-            if not _lock(builder, fcntl.LOCK_EX):
+        with self._lock_file("builder") as builder:
+            if not _lock(builder):
                 raise StateError(
                     f"another build writes to {shown(self.root)!r} now: wait until it has ended, "
                     "or give another directory"
@@ -207,14 +203,23 @@ class Place:
 
     def _await_orphans(self) -> None:
         deadline = time.monotonic() + _ORPHANS_S
-        with _lock_file(Path(self.root), "workers") as workers:
-            while not _lock(workers, fcntl.LOCK_EX):
+        with self._lock_file("workers") as workers:
+            while not _lock(workers):
                 if time.monotonic() > deadline:
                     raise StateError(
                         f"worker processes of an earlier build of {shown(self.root)!r} are still "
                         f"running after {_ORPHANS_S:.0f} s: end them, then build again"
                     )
                 time.sleep(_POLL_S)
+
+    def _lock_file(self, name: str) -> IO[bytes]:
+        """A file to lock, which is the one that the others see."""
+        path = Path(self.url(_WORK)) / f"{name}.lock"
+        while True:
+            path.parent.mkdir(exist_ok=True)
+            # A build that ends just now removes its directory.
+            with contextlib.suppress(FileNotFoundError):
+                return path.open("ab")
 
     def join(self, token: str) -> AbstractContextManager[object]:
         """Tell later builders that a worker of this one is running: until what it gives is closed.
@@ -247,29 +252,13 @@ class Place:
         )
 
 
-@contextmanager
-def _lock_file(root: Path, name: str) -> Iterator[IO[bytes]]:
-    """A file to lock, which is the one that the others see."""
-    path = root / _WORK / f"{name}.lock"
-    while True:
-        path.parent.mkdir(exist_ok=True)
-        try:
-            file = path.open("ab")
-        except FileNotFoundError:
-            # A build ended just now, and removed its directory.
-            continue
-        with file:
-            yield file
-            return
-
-
-def _lock(file: IO[bytes], kind: int) -> bool:
+def _lock(file: IO[bytes]) -> bool:
     """Lock a file; whether that succeeded. Where the file system has no locks, nothing is locked.
 
     A file whose name is gone belongs to a build that has just ended: it counts as taken.
     """
     try:
-        fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

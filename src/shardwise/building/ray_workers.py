@@ -130,8 +130,6 @@ class _Tasks:
 
 
 class _State:
-    """What a process of Ray keeps: the build of its last task."""
-
     def __init__(self) -> None:
         self.token = ""
         self.job: Job | None = None
@@ -201,7 +199,6 @@ def _connect(ray: Any, address: str | None) -> bool:
 
 
 def _reach(address: str) -> None:
-    """See that somebody listens at an address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()

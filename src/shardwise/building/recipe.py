@@ -37,17 +37,17 @@ class Failure:
     """An input that is in no shard, because of an error.
 
     Attributes:
-        index: its number in the source.
         key: its key; of an item its number as text.
         url: its shard; "" where it has none.
+        index: its number in the source.
         kind: the type of the error, of a URL the reason as a word; by it failures are counted.
         reason: what it says.
         where: the innermost line of the user's code, or of the library's.
     """
 
-    index: int
     key: str
     url: str
+    index: int
     kind: str
     reason: str
     where: str

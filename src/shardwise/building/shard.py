@@ -1,18 +1,10 @@
-"""Making one shard: samples encoded, written under another name, then put in place whole.
-
-Scratch directories are locked while they are in use. What a killed process leaves, the next one of
-this machine removes.
-"""
+"""Making one shard: samples encoded, under another name or without one, then put in place whole."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +17,7 @@ from shardwise.building.place import Place
 from shardwise.building.recipe import Failure, Outcome, Recipe
 from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
+from shardwise.storage.stores.upload import upload
 
 
 @dataclass(frozen=True)
@@ -136,14 +129,12 @@ def _writer_of(job: Job, path: str) -> CopyingWriter | ParquetShard:
 
 
 def _write_remote(job: Job, number: int) -> Outcome:
-    """Write a file of this machine, then upload it."""
-    from shardwise.storage.stores.upload import upload
-
-    with scratch_directory() as directory:
-        path = directory / job.name(number)
-        outcome = _write(job, number, str(path))
+    """Write a file without a name, which the system removes after a kill, then upload it."""
+    with tempfile.TemporaryFile() as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        outcome = _write(job, number, path)
         if outcome.num_out:
-            upload(job.place.url(job.name(number)), path, options=job.place.options)
+            upload(job.place.url(job.name(number)), Path(path), options=job.place.options)
     return outcome
 
 
@@ -168,55 +159,3 @@ def outcome_of(note: bytes) -> Outcome:
     document = json.loads(note)
     failures = [Failure(**each) for each in document.pop("failures")]
     return Outcome(**document, failures=failures)
-
-
-_PREFIX = "shardwise-build-"
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-
-
-@contextmanager
-def scratch_directory() -> Iterator[Path]:
-    """An empty directory for the length of a block; first those of killed processes are removed.
-
-    Raises:
-        OSError: the directory for temporary files can't be written to.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        _sweep(left)
-    path, lock = _locked()
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-
-
-def _locked() -> tuple[Path, int]:
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        try:
-            lock = os.open(path, _OPEN)
-        except FileNotFoundError:
-            continue  # it was swept before it was locked
-        # Where the file system has no locks, nothing is swept.
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return path, lock
-        os.close(lock)
-
-
-def _sweep(path: Path) -> None:
-    """Remove a directory that no process holds."""
-    try:
-        lock = os.open(path, _OPEN)
-    except OSError:
-        return  # another user's, or just removed
-    try:
-        if os.fstat(lock).st_uid == os.getuid():
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-    except OSError:
-        pass  # in use, or without locks
-    finally:
-        os.close(lock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardwise.building.place import STATE_NAME, Place
@@ -16,7 +16,6 @@ from shardwise.shown import shown
 _FORMAT = "shardwise-build"
 _VERSION = 1
 _ERRORS = ("errors.parquet", "errors.jsonl")
-_COLUMNS = ("key", "url", "index", "kind", "reason", "where")
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,6 @@ class BuildState:
                 + "\n".join(lines)
                 + "\ngive another directory, or remove this one"
             )
-
-    def of_retry(self, functions: str) -> BuildState:
-        """The state at the begin of a retry."""
-        return replace(
-            self, generation=self.generation + 1, is_complete=False, functions_of_retry=functions
-        )
 
 
 def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
@@ -138,16 +131,15 @@ def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -
                 place.remove(name)
         return None
     rows = [asdict(failure) for failure in failures]
-    columns = {name: [row[name] for row in rows] for name in _COLUMNS}
-    if as_table and (data := _table(columns)) is not None:
+    if as_table and (data := _table(rows)) is not None:
         place.write(_ERRORS[0], data)
         return _ERRORS[0]
-    lines = [json.dumps({name: row[name] for name in _COLUMNS}) for row in rows]
+    lines = [json.dumps(row) for row in rows]
     place.write(_ERRORS[1], ("\n".join(lines) + "\n").encode())
     return _ERRORS[1]
 
 
-def _table(columns: dict[str, list[Any]]) -> bytes | None:
+def _table(rows: list[dict[str, Any]]) -> bytes | None:
     """The bytes of a Parquet file; None without pyarrow."""
     try:
         import pyarrow as pa
@@ -155,5 +147,5 @@ def _table(columns: dict[str, list[Any]]) -> bytes | None:
     except ImportError:
         return None
     file = io.BytesIO()
-    pq.write_table(pa.table(columns), file)
+    pq.write_table(pa.Table.from_pylist(rows), file)
     return file.getvalue()

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
+    Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
@@ -24,11 +25,11 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol
 
 from shardwise.building.place import Place
-from shardwise.building.recipe import Outcome
 from shardwise.building.shard import Job, make_shard
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.errors import WorkerError
@@ -134,7 +135,7 @@ def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
     if not num_workers:
         yield _ThisProcess(job)
         return
-    workers = (_Threads if job.copies() else _Processes)(job, num_workers)
+    workers = _Pool(job, num_workers)
     try:
         yield workers
     finally:
@@ -142,8 +143,6 @@ def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
 
 
 class _ThisProcess:
-    """Makes each shard where it is handed out."""
-
     limit = 1
     advice = ""
 
@@ -160,52 +159,36 @@ class _ThisProcess:
         return done
 
 
-class _Threads:
-    """Threads of this process."""
-
-    advice = ""
+class _Pool:
+    """A pool of threads or processes. A process that dies takes it down, and a new one follows."""
 
     def __init__(self, job: Job, num_workers: int) -> None:
         self.limit = num_workers + AHEAD
-        self._job = job
-        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="shardwise-build")
-        self._running: dict[Future[Outcome], int] = {}
+        self.advice = ""
+        self._make: Callable[[int], object] = partial(make_shard, job)
+        self._start: Callable[[], Executor] = partial(
+            ThreadPoolExecutor, num_workers, thread_name_prefix="shardwise-build"
+        )
+        if not job.copies():
+            self.advice = (
+                f"use less than num_workers={num_workers}; and if the program is a script, call it "
+                'under `if __name__ == "__main__":`'
+            )
+            self._make = _make
+            self._start = partial(
+                ProcessPoolExecutor,
+                num_workers,
+                mp_context=get_context("spawn"),
+                initializer=_start,
+                initargs=(pickled_by_value(job), job.place, job.token, os.getpid()),
+            )
+        self._pool: Executor | None = None
+        self._running: dict[Future[object], int] = {}
 
     def submit(self, number: int) -> None:
-        self._running[self._pool.submit(make_shard, self._job, number)] = number
-
-    def wait(self) -> dict[int, BaseException | None]:
-        done = wait(self._running, return_when=FIRST_COMPLETED).done
-        return {self._running.pop(future): future.exception() for future in done}
-
-    def close(self) -> None:
-        """End the threads, after the shards that they are making."""
-        self._pool.shutdown(cancel_futures=True)
-
-
-class _Processes:
-    """A pool of processes. One that dies takes the pool down, and a new pool follows."""
-
-    def __init__(self, job: Job, num_workers: int) -> None:
-        self.limit = num_workers + AHEAD
-        self.advice = (
-            f"use less than num_workers={num_workers}; and if the program is a script, call it "
-            'under `if __name__ == "__main__":`'
-        )
-        self._num_workers = num_workers
-        self._start = (pickled_by_value(job), job.place, job.token, os.getpid())
-        self._pool: ProcessPoolExecutor | None = None
-        self._running: dict[Future[None], int] = {}
-
-    def submit(self, number: int) -> None:
-        self._pool = self._pool or ProcessPoolExecutor(
-            self._num_workers,
-            mp_context=get_context("spawn"),
-            initializer=_start,
-            initargs=self._start,
-        )
+        self._pool = self._pool or self._start()
         try:
-            future = self._pool.submit(_make, number)
+            future = self._pool.submit(self._make, number)
         except BrokenProcessPool as error:
             # It has died since the last wait.
             future = Future()
@@ -218,20 +201,19 @@ class _Processes:
             # All others are told, too.
             done |= wait(others).done
             self.close()
-        results = {self._running.pop(future): future.exception() for future in done}
-        return {number: _as_death(error) for number, error in results.items()}
+        results: dict[int, BaseException | None] = {}
+        for future in done:
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                error = WorkerDiedError("a process of this machine ended abruptly")
+            results[self._running.pop(future)] = error
+        return results
 
     def close(self) -> None:
-        """End the processes, after the shards that they are making."""
+        """End the pool, after the shards that it is making."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
-
-
-def _as_death(error: BaseException | None) -> BaseException | None:
-    if isinstance(error, BrokenProcessPool):
-        return WorkerDiedError("a process of this machine ended abruptly")
-    return error
 
 
 class _State:

@@ -20,6 +20,7 @@ from shardwise.cli.data import open_data
 from shardwise.cli.options import (
     PathType,
     common_options,
+    number_option,
     shard_options,
     shuffle_option,
     urls_argument,
@@ -28,10 +29,10 @@ from shardwise.cli.options import (
 from shardwise.cli.output import (
     bar,
     bar_width,
+    finish,
     format_bytes,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
@@ -76,19 +77,13 @@ class Run:
     show_default=True,
     help="auto: by the fields' names; those without a default decoder stay bytes.",
 )
-@click.option(
-    "--image-size", type=click.IntRange(min=1), help="Decode images to squares of N x N pixels."
-)
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option(
-    "--num-workers",
-    type=click.IntRange(min=0),
-    help="Worker processes; 0 for threads.  [default: chosen]",
-)
-@click.option(
+@number_option("--image-size", text="Decode images to squares of N x N pixels.")
+@number_option("--batch-size", default=64)
+@number_option("--num-workers", least=0, text="Worker processes; 0 for threads.  [default: chosen]")
+@number_option(
     "--num-threads",
-    type=click.IntRange(min=0),
-    help="Threads of each process; 0 for the caller's.  [default: chosen]",
+    least=0,
+    text="Threads of each process; 0 for the caller's.  [default: chosen]",
 )
 @click.option(
     "--executor",
@@ -96,7 +91,7 @@ class Run:
     help="Who makes the batches.  [default: chosen]",
 )
 @shuffle_option
-@click.option("--batches", type=click.IntRange(min=1), help="Stop after N batches.")
+@number_option("--batches", text="Stop after N batches.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -124,7 +119,6 @@ def bench(
     plot: Path | None,
     index: str | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Measure how fast samples can be loaded here, and name what limits it.
 
@@ -168,10 +162,7 @@ def bench(
     }
     if plot is not None:
         draw(plot, document, run.marks, run.ready)
-    if as_json:
-        write_document(document)
-    else:
-        _show(document)
+    finish(document, _show)
 
 
 def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:
@@ -234,7 +225,6 @@ def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None
 
 
 def _describe(run: Run) -> dict[str, Any]:
-    """The run as JSON."""
     stats = run.stats
     stages = {name: stats["seconds"][name] for name in _STAGES if name in stats["seconds"]}
     busy = sum(stages.values()) or 1.0
@@ -260,7 +250,6 @@ _MAX_BAR = 30
 
 
 def _show(document: dict[str, Any]) -> None:
-    """Write the result for people."""
     concurrency = Concurrency(
         document["executor"], document["num_workers"], document["num_threads"]
     )

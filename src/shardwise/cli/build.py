@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+import shardwise as sw
 from shardwise.cli.data import open_data, require_tar
-from shardwise.cli.options import common_options, usage_errors
-from shardwise.cli.output import clean, format_bytes, format_count, write_document, write_table
+from shardwise.cli.options import common_options, number_option, usage_errors
+from shardwise.cli.output import clean, finish, format_bytes, format_count, write_table
 from shardwise.cli.python_names import is_python, python_value
 
 
@@ -39,10 +40,8 @@ def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None
     return value
 
 
-_jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(min=0),
-    help="Worker processes; 0 for this process.  [default: one a core]",
+_jobs_option = number_option(
+    "--jobs", least=0, text="Worker processes; 0 for this process.  [default: one a core]"
 )
 
 
@@ -50,20 +49,17 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a build from SRC to DST, which are the first of the command's help."""
     function = _ray_option(common_options(function))
     options = (
-        click.option("--samples-per-shard", type=click.IntRange(min=1), help="Samples a shard."),
-        click.option(
+        number_option("--samples-per-shard", text="Samples a shard."),
+        number_option(
             "--bytes-per-shard",
-            type=click.IntRange(min=1),
-            help="Bytes a shard, at the mean of the samples.  [default: 256 MiB]",
+            text="Bytes a shard, at the mean of the samples.  [default: 256 MiB]",
         ),
         click.option(
             "--order",
             type=click.Choice(["full", "window"]),
             help="Shuffle: sample by sample, or runs of 128 neighbours.  [default: SRC's order]",
         ),
-        click.option(
-            "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of --order."
-        ),
+        number_option("--seed", least=0, default=0, text="Of --order."),
         _jobs_option,
         click.option(
             "--media", is_flag=True, help="Write a media index of videos and sounds, too; tar only."
@@ -81,25 +77,23 @@ def _destination(path: str) -> str:
     return f"{path.rstrip('/')}/{{shard:06d}}.tar"
 
 
-def _show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Write a report; exit code 1 if inputs failed."""
-    if as_json:
-        write_document(report)
-    else:
-        rate = report["bytes"] / max(1e-9, report["seconds"])
-        rows = [
-            ["in", format_count(report["in"])],
-            ["filtered", format_count(report["filtered"])],
-            ["failed", json.dumps(report["failed"]) if report["failed"] else "0"],
-            ["bytes", format_bytes(report["bytes"])],
-            ["speed", f"{report['seconds']:.2f} s, {format_bytes(rate)}/s"],
-            ["shards", format_count(report["shards"])],
-        ]
-        there = [name for name in ("manifest", "errors") if report[name] is not None]
-        rows += [[name, clean(report[name])] for name in there]
-        write_table(["samples", format_count(report["out"])], rows)
-    if report["failed"]:
-        click.get_current_context().exit(1)
+def _finish(report: Mapping[str, Any]) -> None:
+    finish(report, _show, is_well=not report["failed"])
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    rate = report["bytes"] / max(1e-9, report["seconds"])
+    rows = [
+        ["in", format_count(report["in"])],
+        ["filtered", format_count(report["filtered"])],
+        ["failed", json.dumps(report["failed"]) if report["failed"] else "0"],
+        ["bytes", format_bytes(report["bytes"])],
+        ["speed", f"{report['seconds']:.2f} s, {format_bytes(rate)}/s"],
+        ["shards", format_count(report["shards"])],
+    ]
+    there = [name for name in ("manifest", "errors") if report[name] is not None]
+    rows += [[name, clean(report[name])] for name in there]
+    write_table(["samples", format_count(report["out"])], rows)
 
 
 @click.command()
@@ -108,17 +102,13 @@ def _show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
 @click.option("--retry-errors", is_flag=True, help="Build the inputs that failed again.")
 @_ray_option
 @common_options
-def build(
-    function: str, jobs: int | None, retry_errors: bool, ray: bool | str, as_json: bool
-) -> None:
+def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) -> None:
     """Build the dataset that a function describes.
 
     MODULE:FUNCTION, or FILE.py:FUNCTION, returns the arguments of `sw.build` as a dict: "source"
     and "pattern", and what else there is. A build that was stopped goes on. Exit code 1 if inputs
     failed.
     """
-    import shardwise as sw
-
     if not is_python(function):
         raise click.UsageError(f"{function!r}: name a function, such as module:function")
     described = python_value(function)
@@ -140,14 +130,14 @@ def build(
             report = sw.build(source, pattern, **arguments)
         except TypeError as error:
             raise click.UsageError(f"{function}: {error}") from error
-    _show_report(report, as_json=as_json)
+    _finish(report)
 
 
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @_build_options
-def convert(source: str, target: str, jobs: int | None, as_json: bool, **options: Any) -> None:
+def convert(source: str, target: str, jobs: int | None, **options: Any) -> None:
     """Convert SRC to shards with indexes and a manifest.
 
     SRC is what `shardwise info` opens: a table, a folder of files, tar shards, or module:name. DST
@@ -155,32 +145,29 @@ def convert(source: str, target: str, jobs: int | None, as_json: bool, **options
     not decoded; in tar, arrays become fields `.npy` and documents `.json`. A conversion that was
     stopped goes on. Exit code 1 if it failed.
     """
-    import shardwise as sw
     from shardwise.building.conversion import as_tar_sample
 
     with usage_errors():
         pattern = _destination(target)
         mapped = as_tar_sample if pattern.endswith(".tar") else None
         report = sw.build(open_data([source]), pattern, map=mapped, num_workers=jobs, **options)
-    _show_report(report, as_json=as_json)
+    _finish(report)
 
 
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @_build_options
-def reshard(source: str, target: str, jobs: int | None, as_json: bool, **options: Any) -> None:
+def reshard(source: str, target: str, jobs: int | None, **options: Any) -> None:
     """Copy the samples of the tar shards SRC into shards of another size or order.
 
     Stored bytes are copied as they are. SRC is a directory, a pattern or a manifest; DST is a
     directory or a pattern such as 'out/{shard:06d}.tar'. What was stopped goes on. Exit code 1 if
     it failed.
     """
-    import shardwise as sw
-
     require_tar([source], "reshard")
     if target.endswith(".parquet"):
         raise click.UsageError("reshard writes tar shards: `shardwise convert` makes Parquet")
     with usage_errors():
         report = sw.build(open_data([source]), _destination(target), num_workers=jobs, **options)
-    _show_report(report, as_json=as_json)
+    _finish(report)

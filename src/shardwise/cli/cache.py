@@ -14,10 +14,10 @@ import click
 from shardwise.cli.options import PathType, common_options
 from shardwise.cli.output import (
     clean,
+    finish,
     format_bytes,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
@@ -48,7 +48,7 @@ def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> flo
     help="With --clean: only blocks that were not used for this long: 30m, 12h, 7d, 2w.",
 )
 @common_options
-def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bool) -> None:
+def cache(directory: Path, is_clean: bool, older_than: float | None) -> None:
     """Show what is kept of remote files in the cache in DIR, or remove it.
 
     DIR is the loader's `cache=`. Processes may be using the cache: what they are reading
@@ -59,25 +59,14 @@ def cache(directory: Path, is_clean: bool, older_than: float | None, as_json: bo
     if not has_cache(directory):
         raise StorageError(f"there is no cache in {str(directory)!r}")
     if not is_clean:
-        document = _describe(directory)
-        if as_json:
-            write_document(document)
-        else:
-            _show(document)
+        finish(_describe(directory), _show)
         return
     before_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
-    removed = clean_cache(directory, before_ns=before_ns)
-    if as_json:
-        write_document({"directory": str(directory), **asdict(removed)})
-        return
-    blocks, leftovers = plural(removed.num_blocks, "block"), plural(removed.num_parts, "leftover")
-    write_line(f"removed {blocks} and {leftovers}: {format_bytes(removed.num_bytes)}")
-    if removed.num_in_use:
-        write_line(f"{plural(removed.num_in_use, 'block')} stayed: in use")
+    removed = asdict(clean_cache(directory, before_ns=before_ns))
+    finish({"directory": str(directory), **removed}, _show_removed)
 
 
 def _describe(directory: Path) -> dict[str, Any]:
-    """What the cache holds, as JSON."""
     contents = inspect(directory)
     files = [asdict(file) for file in contents.files]
     for file in files:
@@ -92,6 +81,14 @@ def _describe(directory: Path) -> dict[str, Any]:
         "num_parts": contents.num_parts,
         "files": files,
     }
+
+
+def _show_removed(document: dict[str, Any]) -> None:
+    blocks = plural(document["num_blocks"], "block")
+    leftovers = plural(document["num_parts"], "leftover")
+    write_line(f"removed {blocks} and {leftovers}: {format_bytes(document['num_bytes'])}")
+    if document["num_in_use"]:
+        write_line(f"{plural(document['num_in_use'], 'block')} stayed: in use")
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,13 +24,12 @@ from shardwise.cli.lineage import lineage_of, without_undone
 from shardwise.cli.options import common_options, shard_options
 from shardwise.cli.output import (
     clean,
+    finish,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
-from shardwise.plan.coverage_line import CoverageLine
 
 # Lines of one kind that are shown; the JSON document has all.
 MAX_SHOWN = 20
@@ -45,20 +45,18 @@ def certify(
     urls: tuple[str, ...],
     index: str | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Add up what all ranks of all runs handed out, and hold it against the plan.
 
     DIR is what the loaders had as coverage=DIR. With the data's URLS, samples of a fault are named.
     Exit code 1 if a sample was not handed out exactly once, or nothing tells.
     """
-    found = read_coverage(Path(directory))
-    faults, notes = found.faults, found.notes
+    all_lines, faults, notes = read_coverage(Path(directory))
     data = None
     if urls:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-    orders = []
-    by_order = _by_order(found.lines)
+    orders: list[dict[str, Any]] = []
+    by_order = _by_order(all_lines)
     kept, joined = without_undone(by_order)
     for lines, counting in zip(by_order, kept, strict=True):
         some = lines[0].line
@@ -74,30 +72,20 @@ def certify(
         for verdict in verdicts:
             verdict.faults += repeated_positions(counting, verdict.used)
         faults += runs_at_once(lines)
-        num_undone = len(lines) - sum(len(verdict.used) for verdict in verdicts)
-        orders.append((some, verdicts, num_undone))
-    faults += mixed_lines(found.lines)
-    is_ok = not faults and not any(v.faults for _, verdicts, _ in orders for v in verdicts)
-    if as_json:
-        described = [
+        orders.append(
             {
                 "fingerprint": some.fingerprint,
                 "order": some.order,
                 "num_samples": some.num_samples,
                 "epochs": [verdict.to_dict() for verdict in verdicts],
                 "epochs_without_lines": _without_lines(verdicts),
-                "num_undone_lines": num_undone,
+                "num_undone_lines": len(lines) - sum(len(verdict.used) for verdict in verdicts),
             }
-            for some, verdicts, num_undone in orders
-        ]
-        write_document({"ok": is_ok, "orders": described, "faults": faults, "notes": notes})
-    else:
-        for some, verdicts, num_undone in orders:
-            _show_order(some, verdicts, num_undone)
-        _show("fault", faults)
-        _show("note", notes)
-    if not is_ok:
-        click.get_current_context().exit(1)
+        )
+    faults += mixed_lines(all_lines)
+    is_ok = not faults and all(epoch["ok"] for order in orders for epoch in order["epochs"])
+    document = {"ok": is_ok, "orders": orders, "faults": faults, "notes": notes}
+    finish(document, _show, is_well=is_ok)
 
 
 def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
@@ -110,38 +98,43 @@ def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
     return sorted(orders.values(), key=len, reverse=True)
 
 
-def _show_order(some: CoverageLine, verdicts: list[EpochVerdict], num_undone: int) -> None:
+def _show(document: dict[str, Any]) -> None:
+    for order in document["orders"]:
+        _show_order(order)
+    _show_texts("fault", document["faults"])
+    _show_texts("note", document["notes"])
+
+
+def _show_order(order: dict[str, Any]) -> None:
     """Write the table of one data and order, and a line an epoch."""
-    kind = clean(str(some.order.get("sampler", "?")))
-    seed = f", seed {some.order['seed']}" if "seed" in some.order else ""
-    write_line(f"data {some.fingerprint}, order {kind}{seed}")
+    spec = order["order"]
+    kind = clean(str(spec.get("sampler", "?")))
+    seed = f", seed {spec['seed']}" if "seed" in spec else ""
+    write_line(f"data {order['fingerprint']}, order {kind}{seed}")
     write_line()
+    counts = ("handed_out", "skipped", "replaced", "dropped", "padded")
     titles = [">epoch", ">handed out", ">skipped", ">replaced", ">dropped", ">padding", "on ranks"]
     rows = [
         [
-            str(v.epoch),
-            format_count(v.counted.handed_out.count),
-            format_count(v.counted.skipped.count),
-            format_count(v.counted.replaced.count),
-            format_count(v.num_dropped),
-            format_count(v.counted.num_padded),
-            ", then ".join(map(str, v.world_sizes)),
+            str(epoch["epoch"]),
+            *(format_count(epoch[name]) for name in counts),
+            ", then ".join(map(str, epoch["world_sizes"])),
         ]
-        for v in verdicts
+        for epoch in order["epochs"]
     ]
     write_table(titles, rows)
     write_line()
-    for verdict in verdicts:
-        write_line(verdict.text)
-        _show("fault", verdict.faults)
-        _show("note", verdict.notes)
-    for first, last in _without_lines(verdicts):
+    for epoch in order["epochs"]:
+        write_line(epoch["verdict"])
+        _show_texts("fault", epoch["faults"])
+        _show_texts("note", epoch["notes"])
+    for first, last in order["epochs_without_lines"]:
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
         write_line(f"{epochs}: no line of this data and order, so nothing is known")
-    if num_undone:
+    if order["num_undone_lines"]:
         write_line(
-            f"{plural(num_undone, 'line')} of work that was undone: a later run went on from an "
-            "earlier position"
+            f"{plural(order['num_undone_lines'], 'line')} of work that was undone: a later run "
+            "went on from an earlier position"
         )
     write_line()
 
@@ -152,8 +145,7 @@ def _without_lines(verdicts: list[EpochVerdict]) -> list[tuple[int, int]]:
     return [(one + 1, other - 1) for one, other in pairwise(epochs) if other - one > 1]
 
 
-def _show(kind: str, texts: list[str]) -> None:
-    """Write faults or notes, a line each."""
+def _show_texts(kind: str, texts: list[str]) -> None:
     for text in texts[:MAX_SHOWN]:
         write_line(clean(text) if text.startswith("    ") else f"  {kind}: {clean(text)}")
     if len(texts) > MAX_SHOWN:

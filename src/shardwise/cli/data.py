@@ -7,9 +7,9 @@ well. Problems of shards are found in manifests, and shown, here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -28,15 +28,15 @@ from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path, read_whole
 
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
-
-_TABLES = (".parquet", ".parq", ".pq", ".arrow")
-_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_SUFFIXES = {
+    "lance": (".lance",),
+    "parquet": (".parquet", ".parq", ".pq", ".arrow"),
+    "files": (".csv", ".tsv", ".jsonl", ".ndjson"),
+    "tfrecord": (".tfrecord", ".tfrecords", ".tfrec"),
+}
 _MAGIC = frozenset("*[{")
 # Kinds of which several URLS are one dataset.
 _SEVERAL = ("parquet", "mds", "tfrecord")
-_TFRECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 
 
 def kind_of(urls: Sequence[str]) -> str:
@@ -50,14 +50,9 @@ def kind_of(urls: Sequence[str]) -> str:
         return "python"
     named = url.partition("?")[0] if "://" in url else url
     first = named.rstrip("/").lower()
-    if first.endswith(".lance"):
-        return "lance"
-    if first.endswith(_TABLES):
-        return "parquet"
-    if first.endswith(_LISTS):
-        return "files"
-    if first.endswith(_TFRECORDS):
-        return "tfrecord"
+    for kind, suffixes in _SUFFIXES.items():
+        if first.endswith(suffixes):
+            return kind
     if is_local(url) and Path(local_path(url)).is_dir():
         return _kind_of_directory(Path(local_path(url)))
     may_be_directory = "://" in url and not _MAGIC.intersection(named)
@@ -92,10 +87,9 @@ def _kind_of_directory(path: Path) -> str:
         return "lance"
     if (kind := _kind_of_index(str(path))) is not None:
         return kind
-    if suffixes.intersection(_TFRECORDS):
-        return "tfrecord"
-    if suffixes.intersection(_TABLES):
-        return "parquet"
+    for named in ("tfrecord", "parquet"):
+        if suffixes.intersection(_SUFFIXES[named]):
+            return named
     is_folder = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     holds_tars = any(below.suffix == ".tar" for entry in is_folder for below in entry.iterdir())
     return "files" if is_folder and not holds_tars else "tar"
@@ -116,7 +110,7 @@ def require_tar(urls: Sequence[str], command: str) -> None:
 @usage_errors()
 def open_data(
     urls: Sequence[str], *, index: str | None = None, accept_unfinished: bool = False
-) -> Dataset:
+) -> sw.Dataset:
     """The dataset that the URLS name.
 
     Raises:
@@ -140,7 +134,7 @@ def open_data(
             f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
             "module:function, that returns sw.tokens(path, block=...)"
         )
-    opener: Callable[..., Dataset] = getattr(sw, kind)
+    opener: Callable[..., sw.Dataset] = getattr(sw, kind)
     return opener(urls if kind in _SEVERAL else urls[0])
 
 
@@ -189,14 +183,14 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def write_problem(problem: Problem, *, mark: str = "", more: str = "") -> None:
-    """Write a problem on a line from `mark` to `more`, and what to do about it on a second one."""
+def write_problem(problem: Mapping[str, Any], *, mark: str = "", more: str = "") -> None:
+    """Write a problem, as JSON has it, from `mark` to `more`; on a second line what to do."""
     where = [
-        f"{name} {value!r}"
+        f"{name} {problem[name]!r}"
         for name in ("key", "field", "offset")
-        if (value := getattr(problem, name)) is not None
+        if problem[name] is not None
     ]
     location = f" ({', '.join(where)})" if where else ""
-    write_line(clean(f"{mark}{shown(problem.url)}: {problem.message}{location}{more}"))
-    if problem.hint:
-        write_line(clean(f"    {problem.hint}"))
+    write_line(clean(f"{mark}{shown(problem['url'])}: {problem['message']}{location}{more}"))
+    if problem["hint"]:
+        write_line(clean(f"    {problem['hint']}"))

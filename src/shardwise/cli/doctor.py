@@ -16,7 +16,7 @@ from shardwise.cli.data import (
     wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
-from shardwise.cli.output import format_count, plural, write_document, write_line
+from shardwise.cli.output import finish, format_count, plural, write_line
 from shardwise.progress_bar import progress
 from shardwise.sources.tar.check.problems import Oddities, Problem
 from shardwise.sources.tar.check.verify import ShardReport, examine_shard
@@ -37,9 +37,7 @@ _INDEX_HINTS = {
 @urls_argument
 @shard_options
 @common_options
-def doctor(
-    urls: tuple[str, ...], index: str | None, accept_unfinished: bool, as_json: bool
-) -> None:
+def doctor(urls: tuple[str, ...], index: str | None, accept_unfinished: bool) -> None:
     """Tell what is odd about these shards, with hints. Reads headers only, and writes nothing.
 
     Exit code 1 if reading would refuse a shard, else 0, whatever is odd.
@@ -74,14 +72,7 @@ def doctor(
             for problem in problems
         ],
     }
-    if as_json:
-        write_document(document)
-    else:
-        _show("error: ", errors)
-        _show("odd: ", odd)
-        _show_counts(document)
-    if errors:
-        click.get_current_context().exit(1)
+    finish(document, _show, is_well=not errors)
 
 
 def _oddities(report: ShardReport, refusal: Problem | None) -> Iterator[Problem]:
@@ -134,20 +125,18 @@ def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:
         )
 
 
-def _show(mark: str, found: Sequence[Problem]) -> None:
-    """Write each kind of problem once, with the first shard that has it."""
-    kinds: dict[str, list[Problem]] = {}
-    for problem in found:
-        kinds.setdefault(problem.hint or problem.message, []).append(problem)
-    for problems in kinds.values():
-        num_more = len({problem.url for problem in problems[1:]} - {problems[0].url})
+def _show(document: dict[str, Any]) -> None:
+    """Write each kind of problem once, with the first shard that has it, and the counts."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for finding in document["findings"]:
+        kind = (finding["level"], finding["hint"] or finding["message"])
+        kinds.setdefault(kind, []).append(finding)
+    for (level, _), problems in kinds.items():
+        num_more = len({problem["url"] for problem in problems} - {problems[0]["url"]})
         more = f" (and {plural(num_more, 'more shard')})" if num_more else ""
-        write_problem(problems[0], mark=mark, more=more)
-
-
-def _show_counts(document: dict[str, Any]) -> None:
-    errors = plural(document["num_errors"], "error")
-    oddities = plural(document["num_oddities"], "oddity", "oddities")
+        write_problem(problems[0], mark=f"{level}: ", more=more)
+    num_errors = plural(document["num_errors"], "error")
+    num_oddities = plural(document["num_oddities"], "oddity", "oddities")
     samples = plural(document["num_samples"], "sample")
     shards = plural(document["num_shards"], "shard")
-    write_line(f"{errors} and {oddities} in {samples} in {shards}")
+    write_line(f"{num_errors} and {num_oddities} in {samples} in {shards}")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import shardwise as sw
 from shardwise.cli.legs import PlacedLine
 from shardwise.cli.lineage import Stretch
 from shardwise.cli.output import format_count
@@ -20,9 +21,6 @@ from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import IdWord, rank_ids
 from shardwise.plan.sampler import sampler_from_spec
 from shardwise.plan.tallied import MODULUS, Counted, Tallied
-
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
 
 # A microsecond a sample is spent on finding it: 4 s of a line, and of all data.
 _MAX_IDS = 4_000_000
@@ -106,23 +104,20 @@ class EpochVerdict:
         }
 
 
-def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> EpochVerdict:
+def verdict_of(epoch: int, stretches: list[Stretch], data: sw.Dataset | None) -> EpochVerdict:
     """Add up the lines of an epoch's stretches; with the data, samples of a fault are named."""
-    verdict = EpochVerdict(epoch, reached=stretches[-1].last)
+    verdict = EpochVerdict(epoch, begin=stretches[0].first, reached=stretches[-1].last)
     ends: list[CoverageLine] = []
     for stretch in stretches:
         verdict.faults += stretch.faults
         verdict.notes += stretch.notes
         leg = stretch.leg
-        if leg is None:
-            verdict.begin = stretch.last
-            continue
         verdict.num_samples = leg.line.num_samples
         verdict.is_once = leg.line.is_whole
         verdict.runs.append(leg.run)
         verdict.world_sizes.append(leg.line.world_size)
         for rank in range(leg.line.world_size):
-            chain = _counting(stretch, rank)
+            chain = leg.until(rank, stretch.last)
             for placed in chain:
                 line = placed.line
                 verdict.counted += line.counted
@@ -134,30 +129,18 @@ def verdict_of(epoch: int, stretches: list[Stretch], data: Dataset | None) -> Ep
             for placed in [*chain, *leg.copies(chain, stretch.last)]:
                 verdict.used.append(placed)
                 verdict.faults += _line_faults(placed, data)
-        for rank_passes in leg.passes.values():
-            for placed, other in (pair for each in rank_passes for pair in each.twice()):
-                verdict.used.append(other)
-                verdict.faults.append(
-                    f"{other.place} covers positions of rank {other.line.rank} that "
-                    f"{placed.place} covers already ({_range(other.line)})"
-                )
+        for placed, other in leg.doubled():
+            verdict.used.append(other)
+            verdict.faults.append(
+                f"{other.place} covers positions of rank {other.line.rank} that {placed.place} "
+                f"covers already ({_range(other.line)})"
+            )
     if not verdict.faults and ends:
         _check_whole(verdict, ends)
     return verdict
 
 
-def _counting(stretch: Stretch, rank: int) -> list[PlacedLine]:
-    """A rank's lines that count; where it has none that end in the right place, those before."""
-    leg = stretch.leg
-    assert leg is not None
-    chain = leg.until(rank, stretch.last)
-    if chain is not None:
-        return chain
-    passes = leg.passes.get(rank, [])
-    return [p for p in passes[0].chain() if p.line.last <= stretch.last] if passes else []
-
-
-def _line_faults(placed: PlacedLine, data: Dataset | None) -> list[str]:
+def _line_faults(placed: PlacedLine, data: sw.Dataset | None) -> list[str]:
     """What differs between a line and its part of the plan, in words."""
     line = placed.line
     got = line.counted.planned
@@ -169,9 +152,10 @@ def _line_faults(placed: PlacedLine, data: Dataset | None) -> list[str]:
     )
     if got.count == line.planned.count:
         fault += ", but not the same ones"
-    if data is None:
-        return [fault, "    give the data's URLS to see which samples"]
-    return [fault, *_lost_samples(line, data)]
+    told = ["give the data's URLS to see which samples"]
+    if data is not None:
+        told = _lost_samples(line, data)
+    return [fault, *(f"    {each}" for each in told)]
 
 
 def _check_whole(verdict: EpochVerdict, ends: list[CoverageLine]) -> None:
@@ -201,47 +185,51 @@ def _range(line: CoverageLine) -> str:
     return f"epoch {line.epoch}, positions {line.first} to {line.last}"
 
 
-def _lost_samples(line: CoverageLine, data: Dataset) -> list[str]:
+def _lost_samples(line: CoverageLine, data: sw.Dataset) -> list[str]:
     """What can be said of the lost and double samples of a line that does not fit, in words."""
+    try:
+        ids, word = _planned_ids(line, data)
+    except ValueError as error:
+        return [f"which samples can't be told: {error}"]
+    if named := list(_named(line, ids, word, data)):
+        return named
+    shown = "; ".join(data.describe(i) for i in ids[:_NUM_SHOWN].tolist())
+    return [f"among the {len(ids)} samples of the plan, which begin with {shown}"]
+
+
+def _planned_ids(line: CoverageLine, data: sw.Dataset) -> tuple[NDArray[np.int64], IdWord]:
+    """The samples that the plan gives to a line, and the key of their words.
+
+    Raises:
+        ValueError: the line is not of this data, or of no plan that can be made anew.
+    """
     if line.fingerprint != data.fingerprint:
-        return [
-            f"    which samples can't be told: the line is of the fingerprint "
-            f"{line.fingerprint}, this data has {data.fingerprint}"
-        ]
+        raise ValueError(
+            f"the line is of the fingerprint {line.fingerprint}, this data has {data.fingerprint}"
+        )
     sampler = sampler_from_spec(line.order, data.shard_sizes)
     if sampler is None:
-        kind = str(line.order.get("sampler"))
-        return [f"    which samples can't be told: an order {kind!r} can't be made anew"]
-    try:
-        plan = Plan(
-            len(data),
-            batch_size=line.batch_size,
-            world_size=line.world_size,
-            remainder=line.remainder,  # type: ignore[arg-type] # the plan checks it
-            sampler=sampler,
-            start=line.begin,
-        )
-    except ValueError as error:
-        return [f"    which samples can't be told: {error}"]
+        raise ValueError(f"an order {str(line.order.get('sampler'))!r} can't be made anew")
+    plan = Plan(
+        len(data),
+        batch_size=line.batch_size,
+        world_size=line.world_size,
+        remainder=line.remainder,  # type: ignore[arg-type] # the plan checks it
+        sampler=sampler,
+        start=line.begin,
+    )
     size = plan.global_batch_size
     first, last = (line.first - line.begin) // size, -((line.begin - line.last) // size)
     steps = range(first, min(last, plan.num_steps))
     ids = rank_ids(plan, line.epoch, steps, line.rank) if steps else np.empty(0, np.int64)
     word = IdWord(line.fingerprint, line.epoch)
-    if len(ids) > _MAX_IDS or (len(ids), word.of(ids)) != (
-        line.planned.count,
-        line.planned.word,
-    ):
-        return ["    which samples can't be told: the plan gives other ones to this line"]
-    named = list(_named(line, ids, word, data))
-    if named:
-        return [f"    {each}" for each in named]
-    shown = "; ".join(data.describe(i) for i in ids[:_NUM_SHOWN].tolist())
-    return [f"    among the {len(ids)} samples of the plan, which begin with {shown}"]
+    if len(ids) > _MAX_IDS or Tallied(len(ids), word.of(ids)) != line.planned:
+        raise ValueError("the plan gives other ones to this line")
+    return ids, word
 
 
 def _named(
-    line: CoverageLine, ids: NDArray[np.int64], word: IdWord, data: Dataset
+    line: CoverageLine, ids: NDArray[np.int64], word: IdWord, data: sw.Dataset
 ) -> Iterator[str]:
     """The one sample that is lost, double or foreign, or the two of which one is each."""
     lacking = line.planned - line.counted.planned
@@ -266,7 +254,7 @@ def _named(
                     return
 
 
-def _everywhere(word: IdWord, data: Dataset) -> dict[int, int]:
+def _everywhere(word: IdWord, data: sw.Dataset) -> dict[int, int]:
     """All samples of the data by their words, if they are not too many."""
     if len(data) > _MAX_IDS:
         return {}

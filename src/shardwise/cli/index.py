@@ -10,13 +10,19 @@ import click
 import numpy as np
 
 from shardwise.cli.data import describe_problem, list_shards, require_tar, write_problem
-from shardwise.cli.options import common_options, shard_options, urls_argument, usage_errors
+from shardwise.cli.options import (
+    common_options,
+    number_option,
+    shard_options,
+    urls_argument,
+    usage_errors,
+)
 from shardwise.cli.output import (
     clean,
+    finish,
     format_bytes,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
@@ -40,7 +46,7 @@ from shardwise.sources.tar.media.build import build_sidecar
     metavar="FILE",
     help="Write a manifest file (.swm) of all shards, too: a path or a URL.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: chosen]")
+@number_option("--jobs", text="Processes.  [default: chosen]")
 @common_options
 def index(
     urls: tuple[str, ...],
@@ -51,7 +57,6 @@ def index(
     merge: str | None,
     jobs: int | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Build the index of each shard, or refresh those that do not fit their shard any more.
 
@@ -91,16 +96,11 @@ def index(
         with usage_errors():
             manifest = merge_indexes(merge, shards, store=store)
         totals["manifest"] = {"path": merge, "fingerprint": manifest.fingerprint}
-    problems = [problem_of(each, each.url or "") for each in bad]
-    if as_json:
-        listed = {"bad_media": [describe_problem(each) for each in problems]} if media else {}
-        write_document({**totals, **listed, "shards": documents})
-    else:
-        for problem in problems:
-            write_problem(problem)
-        _show(totals, results)
-    if totals["num_failed"] or bad:
-        click.get_current_context().exit(1)
+    if media:
+        problems = [problem_of(each, each.url or "") for each in bad]
+        totals["bad_media"] = [describe_problem(each) for each in problems]
+    totals["shards"] = documents
+    finish(totals, _show, is_well=not (totals["num_failed"] or bad))
 
 
 def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int, list[DataError]]:
@@ -117,7 +117,6 @@ def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int
 
 
 def _describe(result: BuildResult) -> dict[str, Any]:
-    """One shard's result as JSON."""
     document: dict[str, Any] = {
         "url": result.url,
         "index": result.path,
@@ -163,8 +162,10 @@ def _sum_up(documents: Sequence[dict[str, Any]], seconds: float) -> dict[str, An
     }
 
 
-def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
-    """Write the summary, and a line for each shard that failed."""
+def _show(totals: dict[str, Any]) -> None:
+    """Write the media that can't be used, the summary, and a line for each shard that failed."""
+    for problem in totals.get("bad_media", ()):
+        write_problem(problem)
     rate = format_count(round(totals["members_per_s"]))
     shards = f"{totals['num_built']} built, {totals['num_fresh']} fresh"
     if totals["num_failed"]:
@@ -187,6 +188,6 @@ def _show(totals: dict[str, Any], results: Sequence[BuildResult]) -> None:
         rows.append(["manifest", clean(totals["manifest"]["path"])])
         rows.append(["fingerprint", totals["manifest"]["fingerprint"]])
     write_table(["shards", shards], rows)
-    for result in results:
-        if result.error is not None or result.note:
-            write_line(f"shardwise: {clean(str(result.error or result.note))}", error=True)
+    for shard in totals["shards"]:
+        if text := shard.get("error") or shard.get("note"):
+            write_line(f"shardwise: {clean(text)}", error=True)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+import shardwise as sw
 from shardwise.cli.data import kind_of, list_shards, open_data
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import (
     clean,
+    finish,
     format_bytes,
     format_count,
     plural,
-    write_document,
     write_line,
     write_table,
 )
@@ -31,9 +32,6 @@ from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import is_local
 from shardwise.storage.user_dirs import user_cache_dir
 
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
-
 
 @click.command()
 @urls_argument
@@ -45,7 +43,6 @@ def info(
     index: str | None,
     accept_unfinished: bool,
     list_all: bool,
-    as_json: bool,
 ) -> None:
     """Show what is in the shards, without reading payloads and without writing anything.
 
@@ -55,7 +52,7 @@ def info(
     """
     if kind_of(urls) != "tar":
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        _show_data(data, as_json=as_json)
+        finish(_describe_data(data), _show_data)
         return
     names = list_shards(urls)
     shards = []
@@ -90,35 +87,26 @@ def info(
         "ignored_members": dict(ignored),
         "shards": shards,
     }
-    if as_json:
-        write_document(document)
-    else:
-        _show(document)
-        if list_all:
-            write_line()
-            _show_shards(shards)
-    if _num_unfit(states):
-        click.get_current_context().exit(1)
+    finish(document, _show, list_all, is_well=not _num_unfit(states))
 
 
-def _show_data(data: Dataset, *, as_json: bool) -> None:
-    """Write counts and fields of data that are no tar shards."""
+def _describe_data(data: sw.Dataset) -> dict[str, Any]:
     manifest = data.source.manifest
-    document: dict[str, Any] = {
+    return {
         "num_shards": len(manifest.shards),
         "num_samples": manifest.num_samples,
         "num_bytes": manifest.num_bytes,
         "fingerprint": data.fingerprint,
         "fields": list(data.fields),
     }
-    if as_json:
-        write_document(document)
-        return
+
+
+def _show_data(document: dict[str, Any]) -> None:
     rows = [
         ["samples", format_count(document["num_samples"])],
         ["bytes", format_bytes(document["num_bytes"])],
-        ["fields", ", ".join(data.fields) or "none"],
-        ["fingerprint", data.fingerprint],
+        ["fields", ", ".join(document["fields"]) or "none"],
+        ["fingerprint", document["fingerprint"]],
     ]
     write_table(["parts", format_count(document["num_shards"])], rows)
 
@@ -156,7 +144,6 @@ def _describe_shard(
 
 
 def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
-    """The size of a kept index."""
     if is_local(path):
         return Path(path).stat().st_size
     return None if index is None else len(index.to_bytes())
@@ -176,8 +163,8 @@ def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, 
     }
 
 
-def _show(document: dict[str, Any]) -> None:
-    """Write the shards as a whole, and a row a field."""
+def _show(document: dict[str, Any], list_all: bool) -> None:
+    """Write the shards as a whole, a row a field, and if it is asked for a row a shard."""
     index = document["index"]
     states = ", ".join(f"{count} {state}" for state, count in index["states"].items())
     digests = f", {index['num_with_digests']} with digests" if index["num_with_digests"] else ""
@@ -222,6 +209,9 @@ def _show(document: dict[str, Any]) -> None:
         write_line()
         missing = plural(index["states"]["missing"], "index", "indexes")
         write_line(f"{missing} to make: the first use does that, or `shardwise index`")
+    if list_all:
+        write_line()
+        _show_shards(document["shards"])
 
 
 def _num_unfit(states: Mapping[str, int]) -> int:
@@ -230,7 +220,6 @@ def _num_unfit(states: Mapping[str, int]) -> int:
 
 
 def _show_shards(shards: Sequence[dict[str, Any]]) -> None:
-    """Write a row a shard."""
     write_table(
         ["shard", ">samples", ">bytes", "fields", "index"],
         [

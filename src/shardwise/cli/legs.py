@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from shardwise.cli.output import plural
 from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
+
+Lines = list["PlacedLine"]
 
 # What all lines of one pass have in common.
 _OF_A_PASS = (
@@ -44,32 +46,36 @@ class PlacedLine:
         return f"line {self.number} of {self.file}"
 
 
-@dataclass(slots=True)
-class CoverageLines:
-    """What a directory holds.
-
-    Attributes:
-        lines: all lines that could be read.
-        faults: lines that could not, in words.
-        notes: lines that a kill cut short, in words: they count for nothing.
-    """
-
-    lines: list[PlacedLine] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def read_coverage(directory: Path) -> CoverageLines:
+def read_coverage(directory: Path) -> tuple[list[PlacedLine], list[str], list[str]]:
     """Read all `*.jsonl` of a coverage directory.
+
+    Returns:
+        All lines that could be read; faults: those that could not, in words; and notes: lines that
+        a kill cut short, which count for nothing.
 
     Raises:
         StorageError: it can't be read, or holds no such file.
     """
-    found = CoverageLines()
+    lines: list[PlacedLine] = []
+    faults: list[str] = []
+    notes: list[str] = []
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix == ".jsonl")
         for path in paths:
-            _read_file(path, found)
+            for number, data in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+                place = f"line {number} of {path.name}"
+                if not data.endswith(b"\n"):
+                    notes.append(
+                        f"{place} has no end: its process was killed while it wrote, and the line "
+                        "counts for nothing"
+                    )
+                    continue
+                try:
+                    line = CoverageLine.from_text(data.decode())
+                except ValueError as error:  # also of the decoding
+                    faults.append(f"{place} can't be used: {error}")
+                else:
+                    lines.append(PlacedLine(line, path.name, number))
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise StorageError(f"the coverage directory {str(directory)!r}: {error}") from error
     if not paths:
@@ -77,113 +83,63 @@ def read_coverage(directory: Path) -> CoverageLines:
             f"{str(directory)!r} holds no coverage: there is no *.jsonl in it; ranks write such "
             "files with sw.DataLoader(..., coverage=DIR), at state_dict() and at an epoch's end"
         )
-    if not (found.lines or found.faults):
-        found.faults.append(f"{plural(len(paths), 'file')} without a whole line")
-    return found
+    if not (lines or faults):
+        faults.append(f"{plural(len(paths), 'file')} without a whole line")
+    return lines, faults, notes
 
 
-def _read_file(path: Path, found: CoverageLines) -> None:
-    for number, data in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        if not data.endswith(b"\n"):
-            found.notes.append(
-                f"line {number} of {path.name} has no end: its process was killed while it wrote, "
-                "and the line counts for nothing"
-            )
-            continue
-        try:
-            line = CoverageLine.from_text(data.decode())
-        except ValueError as error:  # also of the decoding
-            found.faults.append(f"line {number} of {path.name} can't be used: {error}")
-            continue
-        found.lines.append(PlacedLine(line, path.name, number))
+def _chain(lines: Lines) -> Lines:
+    """Of one pass, the lines that follow one another without a gap, from where it began."""
+    chain: Lines = []
+    position = lines[0].line.begin
+    for placed in lines:
+        if placed.line.first == position:
+            chain.append(placed)
+            position = placed.line.last
+    return chain
 
 
-@dataclass(slots=True)
-class RankPass:
-    """One pass of one rank.
-
-    Attributes:
-        lines: its lines, by their first position.
-    """
-
-    lines: list[PlacedLine] = field(default_factory=list)
-
-    @property
-    def began(self) -> float:
-        """When it began, in seconds since 1970."""
-        return self.lines[0].line.began
-
-    def chain(self) -> list[PlacedLine]:
-        """The lines that follow one another without a gap, from where the pass began."""
-        chain: list[PlacedLine] = []
-        position = self.lines[0].line.begin
-        for placed in self.lines:
-            if placed.line.first == position:
-                chain.append(placed)
-                position = placed.line.last
-        return chain
-
-    def until(self, position: int) -> list[PlacedLine] | None:
-        """The chain's lines up to a position; None where no line of the chain ends there."""
-        chain = [placed for placed in self.chain() if placed.line.last <= position]
-        return chain if chain and chain[-1].line.last == position else None
-
-    def twice(self) -> list[tuple[PlacedLine, PlacedLine]]:
-        """Lines that cover positions which another line of the pass covers too."""
-        found, last = [], self.lines[0]
-        for placed in self.lines[1:]:
-            if placed.line.first < last.line.last:
-                found.append((last, placed))
-            if placed.line.last > last.line.last:
-                last = placed
-        return found
-
-
-@dataclass(slots=True)
 class Leg:
     """The passes of all ranks that began at one position, in one run where that is known.
 
+    Args:
+        passes: for each rank the lines of its passes, the newest pass first, its lines by their
+            first position.
+
     Attributes:
-        passes: each rank's passes, the newest first.
+        line: any line, for what they all have in common: epoch, begin, world size, data.
+        run: the run's name: of rank 0 where each rank has one of its own.
+        began: when the first and the last of the passes began, in seconds since 1970.
+        furthest: the last position that any line reaches.
+        ends: for each rank the positions up to which its lines reach, without gaps.
+        reached: the last position that all ranks reached; the beginning where there is none.
     """
 
-    passes: dict[int, list[RankPass]]
+    def __init__(self, passes: dict[int, list[Lines]]) -> None:
+        self.passes = passes
+        self._chains = {rank: list(map(_chain, of_rank)) for rank, of_rank in passes.items()}
+        lines = [placed.line for of_rank in passes.values() for each in of_rank for placed in each]
+        self.line = lines[0]
+        self.run = passes[min(passes)][0][0].line.run
+        self.began = min(line.began for line in lines), max(line.began for line in lines)
+        self.furthest = max(line.last for line in lines)
+        self.ends: dict[int, set[int]] = defaultdict(set)
+        for rank, chains in self._chains.items():
+            self.ends[rank] = {placed.line.last for chain in chains for placed in chain}
+        common = set.intersection(*(self.ends[rank] for rank in range(self.line.world_size)))
+        self.reached = max(common, default=self.line.begin)
 
-    @property
-    def line(self) -> CoverageLine:
-        """Any line, for what they all have in common: epoch, begin, world size, data."""
-        return self._all()[0].lines[0].line
+    def until(self, rank: int, position: int) -> Lines:
+        """A rank's lines from the beginning up to a position.
 
-    @property
-    def began(self) -> tuple[float, float]:
-        """When the first and the last of the passes began."""
-        times = [each.began for each in self._all()]
-        return min(times), max(times)
+        Of the newest of its passes with a line that ends there; where there is none, of its newest
+        pass those before.
+        """
+        chains = self._chains.get(rank, [[]])
+        ending = (each for each in chains if any(p.line.last == position for p in each))
+        return [p for p in next(ending, chains[0]) if p.line.last <= position]
 
-    @property
-    def run(self) -> str:
-        """The run's name: of rank 0 where each rank has one of its own."""
-        return self.passes[min(self.passes)][0].lines[0].line.run
-
-    def ends(self, rank: int) -> set[int]:
-        """The positions up to which a rank's lines reach, without gaps."""
-        return {p.line.last for each in self.passes.get(rank, []) for p in each.chain()}
-
-    def reached(self) -> int:
-        """The last position that all ranks reached; the beginning where there is none."""
-        common = set.intersection(*(self.ends(rank) for rank in range(self.line.world_size)))
-        return max(common, default=self.line.begin)
-
-    def furthest(self) -> int:
-        """The last position that any line reaches."""
-        return max(p.line.last for each in self._all() for p in each.lines)
-
-    def until(self, rank: int, position: int) -> list[PlacedLine] | None:
-        """A rank's lines from the beginning up to a position: of its newest pass that has them."""
-        chains = (each.until(position) for each in self.passes.get(rank, []))
-        return next((chain for chain in chains if chain is not None), None)
-
-    def copies(self, chain: list[PlacedLine], position: int) -> list[PlacedLine]:
+    def copies(self, chain: Lines, position: int) -> Lines:
         """The lines up to a position of other processes that had a chain's rank in the same pass.
 
         Ranks of a group that holds one model between them (tensor parallel) get equal batches.
@@ -193,52 +149,62 @@ class Leg:
         first = chain[0]
         return [
             placed
-            for each in self.passes[first.line.rank]
-            for placed in each.chain()
+            for each in self._chains[first.line.rank]
+            for placed in each
             if placed.file != first.file
             and placed.line.number == first.line.number
             and placed.line.last <= position
         ]
 
+    def doubled(self) -> list[tuple[PlacedLine, PlacedLine]]:
+        """Lines that cover positions which another line of their pass covers too, behind that."""
+        found = []
+        for lines in (each for of_rank in self.passes.values() for each in of_rank):
+            last = lines[0]
+            for placed in lines[1:]:
+                if placed.line.first < last.line.last:
+                    found.append((last, placed))
+                if placed.line.last > last.line.last:
+                    last = placed
+        return found
+
+    def lacking(self, position: int) -> list[int]:
+        """The ranks without a line that ends at a position."""
+        return [r for r in range(self.line.world_size) if position not in self.ends[r]]
+
     def gaps(self) -> list[int]:
         """The ranks that have lines behind positions of which they have none."""
-        return [rank for rank in sorted(self.passes) if self._has_gap(rank)]
+        return [
+            rank
+            for rank, of_rank in sorted(self.passes.items())
+            if max(placed.line.last for each in of_rank for placed in each)
+            > max(self.ends[rank], default=self.line.begin)
+        ]
 
     def is_torn(self) -> bool:
         """Whether ranks lack lines that no kill explains: others ended the epoch, or have gaps."""
         end = self.line.num_samples
-        return bool(self.gaps()) or (self.furthest() == end and bool(self.lacking(end)))
-
-    def _has_gap(self, rank: int) -> bool:
-        reached = max(self.ends(rank), default=self.line.begin)
-        return any(p.line.last > reached for each in self.passes[rank] for p in each.lines)
-
-    def lacking(self, position: int) -> list[int]:
-        """The ranks without a line that ends at a position."""
-        return [r for r in range(self.line.world_size) if self.until(r, position) is None]
-
-    def _all(self) -> list[RankPass]:
-        return [each for passes in self.passes.values() for each in passes]
+        return bool(self.gaps()) or (self.furthest == end and bool(self.lacking(end)))
 
 
 def legs_of(lines: Iterable[PlacedLine]) -> list[Leg]:
     """The legs of lines of one data and order, those that began last first."""
-    passes: dict[tuple[tuple[object, ...], int, object], RankPass] = defaultdict(RankPass)
+    passes: dict[tuple[object, ...], Lines] = defaultdict(list)
     for placed in lines:
         line = placed.line
         # Without a process group each rank has a run of its own: ranks belong together by where
         # they began, and in how large a world.
         run = line.run if line.is_shared else ""
         leg = (run, line.world_size, line.batch_size, line.remainder, line.epoch, line.begin)
-        passes[leg, line.rank, (line.run, line.number, line.began)].lines.append(placed)
-    legs: dict[object, dict[int, list[RankPass]]] = defaultdict(lambda: defaultdict(list))
-    for (common, rank, _), each in passes.items():
-        each.lines.sort(key=lambda p: (p.line.first, p.line.last, p.file, p.number))
-        legs[common][rank].append(each)
+        passes[leg, line.rank, line.run, line.number, line.began].append(placed)
+    legs: dict[object, dict[int, list[Lines]]] = defaultdict(lambda: defaultdict(list))
+    for (common, *_), each in passes.items():
+        each.sort(key=lambda p: (p.line.first, p.line.last, p.file, p.number))
+        legs[common][each[0].line.rank].append(each)
     for ranks in legs.values():
         for of_rank in ranks.values():
-            of_rank.sort(key=lambda each: each.began, reverse=True)
-    return sorted((Leg(dict(r)) for r in legs.values()), key=lambda x: x.began[1], reverse=True)
+            of_rank.sort(key=lambda each: each[0].line.began, reverse=True)
+    return sorted(map(Leg, legs.values()), key=lambda leg: leg.began[1], reverse=True)
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -23,12 +23,12 @@ class Stretch:
     """The part of a leg that counts.
 
     Attributes:
-        leg: the leg; None where no line says who read these positions.
+        leg: the leg.
         first, last: the positions that it begins at, and counts up to.
         faults, notes: why it is not complete, and facts that explain it, in words.
     """
 
-    leg: Leg | None
+    leg: Leg
     first: int
     last: int
     faults: list[str] = field(default_factory=list)
@@ -38,7 +38,10 @@ class Stretch:
 def lineage_of(
     legs: list[Leg], *, joined: frozenset[str] = frozenset()
 ) -> dict[int, list[Stretch]]:
-    """The stretches that count, by epoch, each epoch's from its beginning on.
+    """The stretches that count, by epoch, each epoch's in order.
+
+    The first one begins later than its epoch where it goes on from another order, or where no line
+    says who read what was before.
 
     Args:
         legs: of one data and order, the newest first.
@@ -48,16 +51,14 @@ def lineage_of(
     rest = list(legs)
     later: Leg | None = None  # the leg that goes on in a later epoch
     while rest:
-        stretch = _last_stretch(rest, later)
-        assert stretch.leg is not None
-        stretches = [stretch]
-        rest = _before(rest, stretch.leg)
-        while stretches[0].first > 0:
-            before = _stretch_before(rest, stretches[0], joined)
-            stretches.insert(0, before)
-            if before.leg is not None:
-                rest = _before(rest, before.leg)
-        epoch, later = stretch.leg.line.epoch, stretch.leg
+        stretch: Stretch | None = _last_stretch(rest, later)
+        stretches: list[Stretch] = []
+        while stretch is not None:
+            stretches.insert(0, stretch)
+            rest = _before(rest, stretch.leg)
+            stretch = _stretch_before(rest, stretch, joined) if stretch.first else None
+        later = stretches[-1].leg
+        epoch = later.line.epoch
         lineage[epoch] = stretches
         rest = [leg for leg in rest if leg.line.epoch < epoch]
     return dict(sorted(lineage.items()))
@@ -75,9 +76,9 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
     num_samples = of_epoch[0].line.num_samples
     # Where the training went on with the next epoch, this one was ended.
     whole = [leg for leg in of_epoch if not leg.lacking(num_samples)]
-    begun = [leg for leg in of_epoch if leg.reached() > leg.line.begin or leg.is_torn()]
+    begun = [leg for leg in of_epoch if leg.reached > leg.line.begin or leg.is_torn()]
     leg = (whole if later is not None and whole else begun or of_epoch)[0]
-    reached, furthest = leg.reached(), leg.furthest()
+    reached, furthest = leg.reached, leg.furthest
     stretch = Stretch(leg, leg.line.begin, reached)
     if later is not None and furthest < num_samples:
         stretch.faults.append(
@@ -105,26 +106,26 @@ def _last_stretch(legs: list[Leg], later: Leg | None) -> Stretch:
     return stretch
 
 
-def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> Stretch:
-    """What counts before a stretch that began in the middle of an epoch."""
-    assert child.leg is not None
+def _stretch_before(legs: list[Leg], child: Stretch, joined: frozenset[str]) -> Stretch | None:
+    """What counts before a stretch that began in the middle of an epoch, if that is known."""
     position, epoch = child.first, child.leg.line.epoch
     candidates = [leg for leg in legs if leg.line.epoch == epoch and leg.line.begin < position]
     for leg in candidates:
         if not leg.lacking(position):
             return Stretch(leg, leg.line.begin, position)
     if child.leg.line.begin_past in joined:
-        return Stretch(None, 0, position)
+        return None
     goes_on = f"run {child.leg.run} goes on from position {position}"
-    candidates = [leg for leg in candidates if leg.furthest() >= position]
+    candidates = [leg for leg in candidates if leg.furthest >= position]
     if not candidates:
         fault = f"positions 0 to {position}: no line says who read them, and {goes_on}"
-        return Stretch(None, 0, position, [fault])
+        child.faults.insert(0, fault)
+        return None
     # The leg with the most ranks that have a line up to there.
     leg = min(candidates, key=lambda each: len(each.lacking(position)))
     lacking = leg.lacking(position)
     faults = _lacks(leg, lacking, position)
-    if not all(leg.ends(rank) for rank in lacking):
+    if not all(leg.ends[rank] for rank in lacking):
         faults[-1] += f", where {goes_on}"
     else:
         faults[-1] += f", where {goes_on}: call state_dict() on every rank at a checkpoint"
@@ -135,15 +136,13 @@ def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
     """For each rank what it has in place of lines up to a position."""
     faults = []
     for rank in ranks[:8]:
-        ends = leg.ends(rank)
+        ends = leg.ends[rank]
+        before = max((end for end in ends if end < position), default=leg.line.begin)
         if rank not in leg.passes:
             text = "has no line at all"
         elif not ends:
-            text = (
-                f"has no line from position {leg.line.begin} on{_next(leg, rank, leg.line.begin)}"
-            )
+            text = f"has no line from position {before} on{_next(leg, rank, before)}"
         else:
-            before = max((end for end in ends if end < position), default=leg.line.begin)
             text = f"has lines up to position {before}{_next(leg, rank, before)}"
             text += f", and none that ends at {position}"
         faults.append(f"run {leg.run}, rank {rank} of {leg.line.world_size} {text}")
@@ -154,7 +153,7 @@ def _lacks(leg: Leg, ranks: list[int], position: int) -> list[str]:
 
 def _next(leg: Leg, rank: int, position: int) -> str:
     """Where a rank's lines go on behind a position."""
-    lines = [p.line for each in leg.passes[rank] for p in each.lines if p.line.last > position]
+    lines = [p.line for each in leg.passes[rank] for p in each if p.line.last > position]
     if not lines:
         return ""
     line = min(lines, key=lambda each: (each.first, each.last))

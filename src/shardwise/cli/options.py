@@ -41,6 +41,19 @@ shuffle_option = click.option(
 )
 
 
+def number_option(
+    *names: str, text: str | None = None, least: int = 1, default: int | None = None
+) -> Callable[..., Any]:
+    """An option that takes a whole number; `text` is its help, and says the default if any."""
+    return click.option(
+        *names,
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
+
+
 def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--index` and `--accept-unfinished`: how tar shards are read."""
     function = click.option(
@@ -57,7 +70,7 @@ def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json`, given to the command as `as_json`, and `--traceback`."""
+    """Add `--json`, which `output.finish` looks for, and `--traceback`."""
     function = click.option(
         "--traceback",
         is_flag=True,
@@ -70,6 +83,7 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--json",
         "as_json",
         is_flag=True,
+        expose_value=False,
         is_eager=True,
         callback=_keep,
         help="Print one JSON document on standard output.",

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any
 
 import click
 
+from shardwise.cli.options import JSON_KEY
 from shardwise.shown import shown, shown_in
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -81,6 +82,30 @@ def write_document(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(_shown(document), indent=2, allow_nan=False))
 
 
+def wants_json() -> bool:
+    """Whether the command that runs was called with `--json`."""
+    return bool(click.get_current_context().meta.get(JSON_KEY))
+
+
+def finish(
+    document: Mapping[str, Any], show: Callable[..., None], *more: Any, is_well: bool = True
+) -> None:
+    """End a command with its result; exit code 1 unless all is well.
+
+    Args:
+        document: the result, for `--json`.
+        show: shows it to people in place of that; called with the document and `more`.
+        more: what `show` needs beside the document.
+        is_well: whether the data are.
+    """
+    if wants_json():
+        write_document(document)
+    else:
+        show(document, *more)
+    if not is_well:
+        click.get_current_context().exit(1)
+
+
 def _shown(value: Any) -> Any:
     """A value of JSON with masked URLs."""
     if isinstance(value, str):
@@ -131,7 +156,6 @@ def bar(shares: Sequence[float]) -> str:
 
 
 def _block(share: float, blocks: str) -> str:
-    """The character of one share."""
     if share <= 0:
         return " "
     if share >= 1:

@@ -13,14 +13,21 @@ from numpy.typing import NDArray
 
 from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options, shuffle_option, usage_errors
+from shardwise.cli.options import (
+    common_options,
+    number_option,
+    shard_options,
+    shuffle_option,
+    usage_errors,
+)
 from shardwise.cli.output import (
     bar,
     bar_legend,
     bar_width,
+    finish,
     format_count,
     plural,
-    write_document,
+    wants_json,
     write_line,
     write_table,
 )
@@ -33,23 +40,12 @@ MAX_CELLS = 4_000_000
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URLS]...")
-@click.option("--num-samples", type=click.IntRange(min=1), help="Plan without data: the samples.")
-@click.option(
-    "--shards",
-    "num_shards",
-    type=click.IntRange(min=1),
-    help="With --num-samples: shards of equal size.  [default: 1]",
+@number_option("--num-samples", text="Plan without data: the samples.")
+@number_option(
+    "--shards", "num_shards", text="With --num-samples: shards of equal size.  [default: 1]"
 )
-@click.option(
-    "--world-size", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks."
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    help="Samples a rank and step.",
-)
+@number_option("--world-size", default=1, text="Ranks.")
+@number_option("--batch-size", default=64, text="Samples a rank and step.")
 @shuffle_option
 @click.option(
     "--remainder",
@@ -58,20 +54,13 @@ MAX_CELLS = 4_000_000
     "else drop]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
-@click.option(
-    "--epoch",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Which order is shown.",
-)
-@click.option("--epoch-size", type=click.IntRange(min=1), help="Samples a virtual epoch.")
-@click.option(
+@number_option("--epoch", least=0, default=0, text="Which order is shown.")
+@number_option("--epoch-size", text="Samples a virtual epoch.")
+@number_option(
     "--max-proof",
-    type=click.IntRange(min=0),
+    least=0,
     default=200_000_000,
-    show_default=True,
-    help="Prove nothing above this number of samples: a byte of memory and 0.3 us each.",
+    text="Prove nothing above this number of samples: a byte of memory and 0.3 us each.",
 )
 @shard_options
 @common_options
@@ -89,7 +78,6 @@ def plan(
     max_proof: int,
     index: str | None,
     accept_unfinished: bool,
-    as_json: bool,
 ) -> None:
     """Show which rank reads which shards, and prove that each sample is read once.
 
@@ -149,24 +137,10 @@ def plan(
     sources = _sources(planned, epoch)
     if sources is not None:
         document["sources"] = sources
-    if as_json:
+    if wants_json():
         document["coverage"] = None if coverage is None else _describe(coverage, faults)
         document["ranks"] = None if coverage is None else _describe_ranks(coverage, len(sizes))
-        write_document(document)
-    else:
-        _show_numbers(document)
-        if sources is not None:
-            _show_sources(sources)
-        if coverage is None:
-            write_line(
-                f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
-                "to look at some of them proves nothing. Raise --max-proof to count them all."
-            )
-        else:
-            _show_ranks(coverage, group_ends, len(sizes))
-            _show_proof(document, coverage, faults)
-    if faults:
-        click.get_current_context().exit(1)
+    finish(document, _show, coverage, group_ends, faults, max_proof, is_well=not faults)
 
 
 def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
@@ -206,7 +180,6 @@ def _group_ends(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
 
 
 def _describe(coverage: Coverage, faults: list[str]) -> dict[str, Any]:
-    """The proof as JSON."""
     counts = ("read", "distinct", "repeats", "never", "padded", "short_batches")
     return {
         "proved": not faults,
@@ -235,8 +208,14 @@ def _describe_ranks(coverage: Coverage, num_shards: int) -> list[dict[str, Any]]
 MAX_ROWS = 32
 
 
-def _show_numbers(document: dict[str, Any]) -> None:
-    """Write the plan's own numbers."""
+def _show(
+    document: dict[str, Any],
+    coverage: Coverage | None,
+    group_ends: NDArray[np.int64],
+    faults: list[str],
+    max_proof: int,
+) -> None:
+    """Write the plan's own numbers, and what was counted."""
     d = document
     write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
     if d["epoch_size"] is not None or "sources" in d:
@@ -250,6 +229,16 @@ def _show_numbers(document: dict[str, Any]) -> None:
         f"{plural(d['num_steps'], 'step')} on every rank, remainder {d['remainder']}: "
         f"{format_count(d['num_dropped'])} dropped, {format_count(d['num_padded'])} padded"
     )
+    if "sources" in d:
+        _show_sources(d["sources"])
+    if coverage is None:
+        write_line(
+            f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
+            "to look at some of them proves nothing. Raise --max-proof to count them all."
+        )
+        return
+    _show_ranks(coverage, group_ends, d["num_shards"])
+    _show_proof(d, coverage, faults)
 
 
 def _show_sources(sources: dict[str, dict[str, float]]) -> None:
@@ -300,7 +289,6 @@ def _show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: i
 
 
 def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str]) -> None:
-    """Write what was counted, in a line."""
     d = document
     ran = f"counted over {plural(d['world_size'], 'rank')} x {plural(d['num_steps'], 'step')}"
     if faults:

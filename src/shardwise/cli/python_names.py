@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import shardwise as sw
 from shardwise.errors import ShardwiseError, message_of
 from shardwise.shown import shown_in
-
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
 
 # No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
 _NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -31,7 +29,7 @@ def is_python(url: str) -> bool:
     return _NAME.fullmatch(url) is not None and not Path(url).exists()
 
 
-def open_python(url: str) -> Dataset:
+def open_python(url: str) -> sw.Dataset:
     """The dataset of this name, or what the function of this name returns.
 
     The module is imported, as a program in the working directory would.
@@ -40,10 +38,8 @@ def open_python(url: str) -> Dataset:
         click.UsageError: there is no such module or name, it is no dataset, or it is a function
             that needs arguments.
     """
-    from shardwise.dataset import Dataset
-
     value = python_value(url)
-    if not isinstance(value, Dataset):
+    if not isinstance(value, sw.Dataset):
         raise click.UsageError(
             f"{url} is {value!r:.80}: name a shardwise.Dataset, or a function that returns one"
         )

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from shardwise.cli.options import common_options
-from shardwise.cli.output import write_document, write_line
+from shardwise.cli.output import finish, write_line
 from shardwise.cli.python_names import is_python, open_python
 
 # Interval at which it looks whether its job has gone.
@@ -20,7 +20,6 @@ _LOOK_S = 0.1
 
 
 def _file_option(name: str, text: str) -> Callable[..., Any]:
-    """An option that names a file which is there."""
     path = click.Path(exists=True, dir_okay=False)
     return click.option(name, metavar="FILE", type=path, help=text)
 
@@ -76,7 +75,6 @@ def serve(
     num_threads: int | None,
     cache_mb: int,
     job: float | None,
-    as_json: bool,
 ) -> None:
     """Build batches for trainers that have executor=sw.service("tcp://HOST:PORT").
 
@@ -132,10 +130,7 @@ def serve(
         cache_bytes=cache_mb << 20,
     )
     server.start()
-    if as_json:
-        write_document({"address": server.address})
-    else:
-        write_line(f"ready: {server.address}")
+    finish({"address": server.address}, _show)
     # At once, also into a pipe: the program that started it waits for this line.
     sys.stdout.flush()
     try:
@@ -146,3 +141,7 @@ def serve(
         server.close()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _show(document: dict[str, str]) -> None:
+    write_line(f"ready: {document['address']}")

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
+import shardwise as sw
 from shardwise.cli.data import (
     describe_problem,
     kind_of,
@@ -23,7 +24,7 @@ from shardwise.cli.data import (
     wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
-from shardwise.cli.output import format_bytes, plural, write_document, write_line
+from shardwise.cli.output import finish, format_bytes, plural, write_line
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Shard
@@ -34,9 +35,6 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
 from shardwise.sources.tar.media.check import media_problems
 
-if TYPE_CHECKING:
-    from shardwise.dataset import Dataset
-
 # A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
 _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
 
@@ -46,9 +44,7 @@ _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
 @shard_options
 @click.option("--media", is_flag=True, help="Decode videos and sound, too.")
 @common_options
-def verify(
-    urls: tuple[str, ...], index: str | None, media: bool, accept_unfinished: bool, as_json: bool
-) -> None:
+def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinished: bool) -> None:
     """Read every byte of the shards and check all that can be checked.
 
     The chain of headers, their checksums and the end of each shard; the index against the shard;
@@ -62,12 +58,19 @@ def verify(
         if media:
             raise click.UsageError("--media is for tar shards")
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        _verify_samples(urls, data, as_json=as_json)
+        begin = time.perf_counter()
+        read = _read_all(urls, data)
+        counts = {
+            "num_shards": read.num_shards,
+            "num_samples": read.num_samples,
+            "num_bytes": read.num_bytes,
+        }
+        _finish(counts, read.problems, num_bad=len(read.problems), begin=begin)
         return
     shards = list_shards(urls)
     begin = time.perf_counter()
     problems: list[Problem] = []
-    counts: dict[str, Shard] = {}
+    sound: dict[str, Shard] = {}
     num_bytes = num_with_digests = num_bad = 0
     sizes = _sizes_of(shards, IndexStore(index))
     # In bytes: a shard may take minutes.
@@ -87,29 +90,15 @@ def verify(
             show_done(end_bytes)
             used = report.index
             if used is not None and (used.header.has_end or accept_unfinished):
-                counts[url] = Shard(url, used.num_samples, used.num_bytes)
-        problems += _wrong_counts(urls, counts)
+                sound[url] = Shard(url, used.num_samples, used.num_bytes)
+        problems += _wrong_counts(urls, sound)
         problems += wrong_entries(urls, index, {problem.url for problem in problems})
-    document = {
+    counts = {
         "num_shards": len(shards),
         "num_bytes": num_bytes,
         "num_with_digests": num_with_digests,
-        **_found(num_bytes, time.perf_counter() - begin, problems, num_bad),
     }
-    _finish(document, problems, as_json=as_json)
-
-
-def _verify_samples(urls: Sequence[str], data: Dataset, *, as_json: bool) -> None:
-    begin = time.perf_counter()
-    report = _read_all(urls, data)
-    seconds = time.perf_counter() - begin
-    document = {
-        "num_shards": report.num_shards,
-        "num_samples": report.num_samples,
-        "num_bytes": report.num_bytes,
-        **_found(report.num_bytes, seconds, report.problems, len(report.problems)),
-    }
-    _finish(document, report.problems, as_json=as_json)
+    _finish(counts, problems, num_bad=num_bad, begin=begin)
 
 
 @dataclass
@@ -129,7 +118,7 @@ class _Read:
     problems: list[Problem] = field(default_factory=list)
 
 
-def _read_all(urls: Sequence[str], data: Dataset) -> _Read:
+def _read_all(urls: Sequence[str], data: sw.Dataset) -> _Read:
     source = data.source
     try:
         num_samples = source.manifest.num_samples
@@ -186,28 +175,20 @@ def _parts(shard: Shard, begin: int, end: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + step, end))
 
 
-def _found(
-    num_bytes: int, seconds: float, problems: Sequence[Problem], num_bad: int
-) -> dict[str, Any]:
-    return {
+def _finish(
+    counts: dict[str, int], problems: Sequence[Problem], *, num_bad: int, begin: float
+) -> None:
+    """End the command with what was read since `begin`, and the shards that have problems."""
+    seconds = time.perf_counter() - begin
+    document = {
+        **counts,
         "seconds": round(seconds, 6),
-        "bytes_per_s": round(num_bytes / seconds),
+        "bytes_per_s": round(counts["num_bytes"] / seconds),
         "num_problems": len(problems),
         "num_shards_with_problems": num_bad,
         "problems": [describe_problem(problem) for problem in problems],
     }
-
-
-def _finish(document: dict[str, Any], problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Write the result; exit code 1 if there are problems."""
-    if as_json:
-        write_document(document)
-    else:
-        for problem in problems:
-            write_problem(problem)
-        _show_summary(document)
-    if problems:
-        click.get_current_context().exit(1)
+    finish(document, _show, is_well=not problems)
 
 
 def _sizes_of(shards: Sequence[str], store: IndexStore) -> list[int]:
@@ -244,15 +225,17 @@ def _wrong_counts(urls: Sequence[str], counts: dict[str, Shard]) -> Iterator[Pro
                 yield problem_of(error, listed.url)
 
 
-def _show_summary(document: dict[str, Any]) -> None:
-    """Write the totals, and which payloads could not be checked for lack of digests."""
+def _show(document: dict[str, Any]) -> None:
+    """Write problems and totals, and which payloads could not be checked for lack of digests."""
+    for problem in document["problems"]:
+        write_problem(problem)
     shards = plural(document["num_shards"], "shard")
     read = f"{format_bytes(document['num_bytes'])} in {document['seconds']:.2f} s"
     speed = f"{format_bytes(document['bytes_per_s'])}/s"
     if document["num_problems"]:
-        problems = plural(document["num_problems"], "problem")
+        count = plural(document["num_problems"], "problem")
         write_line(
-            f"{problems} in {document['num_shards_with_problems']} of {shards} ({read}, {speed})"
+            f"{count} in {document['num_shards_with_problems']} of {shards} ({read}, {speed})"
         )
     else:
         write_line(f"{shards} without a problem ({read}, {speed})")

@@ -249,7 +249,6 @@ class Dispatcher:
             max(free, key=lambda server: server.weight(work.shard)).send(work)
 
     def _late_s(self) -> float:
-        """Seconds after which a work is late."""
         latencies = [each for server in self.servers for each in server.latencies]
         if len(latencies) < _MIN_LATENCIES:
             return _FIRST_LATE_S
@@ -265,7 +264,6 @@ class Dispatcher:
             max(others, key=lambda server: server.weight(work.shard)).send(work)
 
     def _make_here(self, work: Work) -> None:
-        """Make a batch in a thread of this process."""
         if self._pool is None:
             self._pool = ThreadPool(1, name="shardwise_local")
         work.is_local = True

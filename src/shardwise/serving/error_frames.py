@@ -19,12 +19,7 @@ _PLAIN = (str, int, float, type(None))
 
 
 def encode_error(error: Exception, *, place: str) -> Encoded:
-    """An error with its cause as a frame; a note says where it was raised.
-
-    Args:
-        error: what was raised.
-        place: the server, for the note.
-    """
+    """An error with its cause as a frame; a note says where it was raised: the server."""
     lines = traceback_of(error.__cause__ or error)
     where = f"at the batch server {place}"
     origin = error if error.__cause__ is None else error.__cause__

@@ -180,7 +180,14 @@ class _Session:
         token = None if token_file is None else read_token(token_file)
         if directory is not None:
             directory.open()
-        side = _side(executor.builder, token)
+        builder = executor.builder
+        side = ClientSide(
+            word=VersionWord.of(builder.dataset),
+            options=builder_options(builder),
+            pickled=cache(partial(_pickled, builder)),
+            needs_pickle=builder.collate is not None,
+            token=token,
+        )
         links = Links(dispatcher, connect=executor.connect, side=side)
         unfollow = None
         if directory is None:
@@ -194,16 +201,6 @@ class _Session:
 def _follow(links: Links, servers: ServerList) -> None:
     links.dispatcher.set_notice(servers.trouble)
     links.set_servers(servers.addresses, servers.token)
-
-
-def _side(builder: BatchBuilder, token: bytes | None) -> ClientSide:
-    return ClientSide(
-        word=VersionWord.of(builder.dataset),
-        options=builder_options(builder),
-        pickled=cache(partial(_pickled, builder)),
-        needs_pickle=builder.collate is not None,
-        token=token,
-    )
 
 
 def _pickled(builder: BatchBuilder) -> bytes:

@@ -17,13 +17,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shardwise.errors import ServiceError
 from shardwise.serving.frames import (
-    Frame,
     FrameError,
     Kind,
     Limits,
@@ -35,6 +34,8 @@ from shardwise.serving.frames import (
 from shardwise.serving.token import is_proof, new_nonce, proof
 from shardwise.serving.transport import Connection
 from shardwise.serving.version import PYTHON, VersionWord
+
+_Chosen = TypeVar("_Chosen")
 
 _PROTOCOL = 2
 _SMALL = Limits(header=64 << 10, payload=0)
@@ -69,13 +70,10 @@ class ClientSide:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a client asks of a server, once both know each other.
+    """What a client asks of a server, once both know each other; see also `ClientSide`.
 
     Attributes:
-        word: the client's version word.
-        options: of its batches.
         digest: of its pickled builder; None without a token.
-        needs_pickle: see `ClientSide`.
         python: the minor version that it runs, such as "3.12".
         ask_pickle: gets the pickle from the client.
     """
@@ -153,15 +151,20 @@ def admit(
     *,
     token: bytes | None,
     has_dataset: bool,
-    choose: Callable[[Admission], int],
-) -> None:
+    num_credits: int,
+    choose: Callable[[Admission], _Chosen],
+) -> _Chosen:
     """Greet a client as a server.
 
     Args:
         connection: to the client.
         token: the job's token, or None.
         has_dataset: whether the server was started with a dataset.
-        choose: finds what builds the client's batches, and says how many requests may be under way.
+        num_credits: how many requests may be under way.
+        choose: finds what builds the client's batches.
+
+    Returns:
+        What `choose` found.
 
     Raises:
         Refusal: the client was refused, and told so.
@@ -169,13 +172,24 @@ def admit(
         EOFError, OSError: see `Connection`.
     """
     try:
+        chosen = choose(_admission(connection, token, has_dataset=has_dataset))
+    except Refusal as refusal:
+        _say(connection, Kind.REFUSED, {"reason": str(refusal)})
+        raise
+    _say(connection, Kind.WELCOME, {"credits": num_credits})
+    return chosen
+
+
+def _admission(connection: Connection, token: bytes | None, *, has_dataset: bool) -> Admission:
+    """What a client asks, once it has proven the token."""
+    try:
         hello = _hear(connection, Kind.HELLO)
     except OtherProtocolError as error:
         if not error.client_error:
             raise
-        _refuse(connection, error.client_error)
+        raise Refusal(error.client_error) from None
     if hello.get("protocol") != _PROTOCOL:
-        _refuse(connection, f"the server speaks protocol {_PROTOCOL}: use one release everywhere")
+        raise Refusal(f"the server speaks protocol {_PROTOCOL}: use one release everywhere")
     nonce, other = new_nonce(), _text(hello, "nonce")
     challenge: dict[str, Any] = {"nonce": nonce, "has_dataset": has_dataset}
     if token is not None:
@@ -185,8 +199,11 @@ def admit(
     if token is not None:
         endpoint = _text(said, "endpoint", most=_MAX_ENDPOINT)
         if not is_proof(said.get("proof"), token, "client", nonce, other, endpoint):
-            _refuse(connection, "the client has another token than the server")
-        _set_endpoint(connection, endpoint)
+            raise Refusal("the client has another token than the server")
+        try:
+            connection.set_remote_endpoint(bytes.fromhex(endpoint))
+        except (OSError, ValueError) as error:
+            raise Refusal(f"the server can't use the client's endpoint: {error}") from None
     digest = said.get("digest")
     python = _text(said, "python", most=16)
 
@@ -219,17 +236,7 @@ def admit(
         options = dict(said["options"])
     except (KeyError, TypeError, ValueError):
         raise FrameError("a greeting without a version word") from None
-    needs_pickle = bool(said.get("needs_pickle"))
-    try:
-        num_credits = choose(Admission(word, options, digest, needs_pickle, python, ask_pickle))
-    except Refusal as refusal:
-        _refuse(connection, str(refusal))
-    _say(connection, Kind.WELCOME, {"credits": num_credits})
-
-
-def _refuse(connection: Connection, reason: str) -> NoReturn:
-    _say(connection, Kind.REFUSED, {"reason": reason})
-    raise Refusal(reason)
+    return Admission(word, options, digest, bool(said.get("needs_pickle")), python, ask_pickle)
 
 
 def _say(connection: Connection, kind: Kind, body: dict[str, Any]) -> None:
@@ -237,7 +244,7 @@ def _say(connection: Connection, kind: Kind, body: dict[str, Any]) -> None:
 
 
 def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
-    frame: Frame = read_frame(connection, _SMALL)
+    frame = read_frame(connection, _SMALL)
     body = frame.body
     if not isinstance(body, dict):
         raise FrameError("a greeting that is none")
@@ -246,14 +253,6 @@ def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
     if frame.kind != kind:
         raise FrameError(f"{frame.kind.name} in place of {kind.name}")
     return body
-
-
-def _set_endpoint(connection: Connection, endpoint: str) -> None:
-    """Give the transport what a client that has the token wrote."""
-    try:
-        connection.set_remote_endpoint(bytes.fromhex(endpoint))
-    except (OSError, ValueError) as error:
-        _refuse(connection, f"the server can't use the client's endpoint: {error}")
 
 
 def _text(body: dict[str, Any], name: str, *, most: int = 128) -> str:

@@ -37,12 +37,7 @@ _MAX_IDLE = 16
 class Links:
     """The links of one process: opened for servers that come, closed for those that go.
 
-    Any thread may call it.
-
-    Args:
-        dispatcher: gives the servers work, and gets their answers.
-        connect: opens connections.
-        side: what this client brings.
+    Any thread may call it. The dispatcher gives the servers work, and gets their answers.
     """
 
     def __init__(self, dispatcher: Dispatcher, *, connect: Connect, side: ClientSide) -> None:
@@ -152,7 +147,6 @@ class _Link:
         return True
 
     def _receive(self, connection: Connection) -> None:
-        """Receive answers until the connection ends."""
         while True:
             frame = read_frame(connection, _ANSWER, self._memory.take)
             if frame.kind == Kind.BATCH:
@@ -168,7 +162,6 @@ class _Link:
 
 
 def _send(connection: Connection, outbox: SimpleQueue[Work | None]) -> None:
-    """Send requests until the connection ends."""
     while (work := outbox.get()) is not None:
         try:
             write(connection, Kind.REQUEST, work.number, encode_request(work.request))

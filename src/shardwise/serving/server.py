@@ -157,7 +157,6 @@ class BatchServer:
             ).start()
 
     def _serve(self, connection: Connection) -> None:
-        """Serve one connection to its end."""
         outbox: SimpleQueue[tuple[int, Answer] | None] = SimpleQueue()
         is_client = False
         too_late = threading.Timer(_GREETINGS_END_S, connection.close)
@@ -165,22 +164,25 @@ class BatchServer:
         try:
             too_late.start()
             connection.limit(_GREETING_S)
-            chosen: list[_Job] = []
 
-            def choose(admission: Admission) -> int:
+            def choose(admission: Admission) -> _Job:
                 too_late.cancel()
-                chosen.append(self._job_of(admission))
-                return self._credits
+                return self._job_of(admission)
 
-            has_dataset = self._dataset is not None
-            admit(connection, token=self._token, has_dataset=has_dataset, choose=choose)
+            job = admit(
+                connection,
+                token=self._token,
+                has_dataset=self._dataset is not None,
+                num_credits=min(_MAX_CREDITS, self._num_threads + 2),
+                choose=choose,
+            )
             connection.limit(None)
             is_client = True
             self._count(1)
             threading.Thread(
                 target=_send, args=(connection, outbox), name="shardwise_answers", daemon=True
             ).start()
-            self._answer(connection, chosen[0], outbox)
+            self._answer(connection, job, outbox)
         except (Refusal, ServiceError) as refusal:
             _logger.warning("a client was refused: %s", refusal)
         except (FrameError, EOFError, OSError) as error:
@@ -193,10 +195,6 @@ class BatchServer:
                 self._connections.discard(connection)
             if is_client:
                 self._count(-1)
-
-    @property
-    def _credits(self) -> int:
-        return min(_MAX_CREDITS, self._num_threads + 2)
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -212,19 +210,14 @@ class BatchServer:
                 f"the server has release {VersionWord.release_here()}, the client "
                 f"{admission.word.release}"
             )
-        if self._dataset is not None and not admission.needs_pickle:
-            key: Any = ("own", json.dumps(admission.options, sort_keys=True))
-        else:
-            key = ("pickle", admission.digest)
+        is_own = self._dataset is not None and not admission.needs_pickle
+        options = json.dumps(admission.options, sort_keys=True)
+        key = ("own", options) if is_own else ("pickle", admission.digest)
         with self._lock:
             job = self._jobs.get(key)
-            if job is not None:
-                self._jobs.move_to_end(key)
         if job is None:
-            is_own = key[0] == "own"
-            builder = self._builder_of(admission, is_own=is_own)
-            own_word = self._word if is_own else None
-            word = own_word or VersionWord.of(builder.dataset)
+            builder = self._own_builder(admission) if is_own else _received_builder(admission)
+            word = (self._word if is_own else None) or VersionWord.of(builder.dataset)
             job = _Job(builder, hashlib.sha256(repr(key).encode()).digest(), word)
         # A pickle only names the functions of modules, which may be others here than at the client.
         _refuse_other(job.word, admission)
@@ -232,28 +225,17 @@ class BatchServer:
             raise Refusal("the server has other code of the collate function than the client")
         with self._lock:
             self._jobs[key] = job
+            self._jobs.move_to_end(key)
             while len(self._jobs) > _MAX_BUILDERS:
                 self._jobs.popitem(last=False)
         return job
 
-    def _builder_of(self, admission: Admission, *, is_own: bool) -> BatchBuilder:
-        if is_own:
-            assert self._dataset is not None
-            try:
-                return builder_of(self._dataset, admission.options)
-            except (KeyError, TypeError, ValueError) as error:
-                raise Refusal(f"options that the server can't use: {error}") from None
-        data = admission.ask_pickle()
+    def _own_builder(self, admission: Admission) -> BatchBuilder:
+        assert self._dataset is not None
         try:
-            builder = pickle.loads(data)  # noqa: S301 - vouched for with the token of the job
-        except Exception as error:  # noqa: BLE001 - whatever unpickling foreign objects raises
-            raise Refusal(
-                f"the server can't load the dataset: {type(error).__name__}: {message_of(error)}; "
-                "install there what the dataset imports"
-            ) from None
-        if not isinstance(builder, BatchBuilder):
-            raise Refusal(f"the client sent a {type(builder).__name__} in place of a dataset")
-        return builder
+            return builder_of(self._dataset, admission.options)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refusal(f"options that the server can't use: {error}") from None
 
     def _answer(
         self,
@@ -290,6 +272,20 @@ class BatchServer:
         future.set_result(answer)
 
 
+def _received_builder(admission: Admission) -> BatchBuilder:
+    data = admission.ask_pickle()
+    try:
+        builder = pickle.loads(data)  # noqa: S301 - vouched for with the token of the job
+    except Exception as error:  # noqa: BLE001 - whatever unpickling foreign objects raises
+        raise Refusal(
+            f"the server can't load the dataset: {type(error).__name__}: {message_of(error)}; "
+            "install there what the dataset imports"
+        ) from None
+    if not isinstance(builder, BatchBuilder):
+        raise Refusal(f"the client sent a {type(builder).__name__} in place of a dataset")
+    return builder
+
+
 def _refuse_other(word: VersionWord, admission: Admission) -> None:
     difference = word.difference(admission.word)
     if difference is None:
@@ -303,7 +299,6 @@ def _refuse_other(word: VersionWord, admission: Admission) -> None:
 
 
 def _send(connection: Connection, outbox: SimpleQueue[tuple[int, Answer] | None]) -> None:
-    """Send answers until the connection ends."""
     while (item := outbox.get()) is not None:
         number, (kind, answer) = item
         try:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from shardwise.serving.addresses import host_and_port, tcp_address
+from shardwise.serving.transport import Connection
 
 # A batch of 4 MiB is in flight while the next one is built; the kernel caps this at its own limit.
 _BUFFER_BYTES = 4 << 20
@@ -19,7 +20,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 _MAX_BUFFERS = 512
 
 
-class TcpConnection:
+class TcpConnection(Connection):
     """One connected socket."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -31,16 +32,6 @@ class TcpConnection:
         for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):  # not every system has all of them
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-    @property
-    def local_endpoint(self) -> bytes:
-        """Empty: the connection is all there is."""
-        return b""
-
-    def set_remote_endpoint(self, endpoint: bytes) -> None:
-        """Take the client's `local_endpoint`, which is empty."""
-        if endpoint:
-            raise OSError("a client of tcp:// with an endpoint of another transport")
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other."""
@@ -58,11 +49,14 @@ class TcpConnection:
         """Fill a buffer of bytes."""
         done = 0
         while done < buffer.nbytes:
-            # Without a time limit the kernel fills the whole buffer in one call.
-            received = self._sock.recv_into(buffer[done:], 0, socket.MSG_WAITALL)
+            received = self._receive(buffer[done:])
             if not received:
                 raise EOFError("the other end closed the connection")
             done += received
+
+    def _receive(self, buffer: memoryview) -> int:
+        # Without a time limit the kernel fills the whole buffer in one call.
+        return self._sock.recv_into(buffer, 0, socket.MSG_WAITALL)
 
     def limit(self, timeout_s: float | None) -> None:
         """Bound each call by this many seconds; None for no bound."""

@@ -94,16 +94,10 @@ class TlsConnection(TcpConnection):
             while done < view.nbytes:
                 done += self._step(partial(self._sock.send, view[done : done + _STEP_BYTES]))
 
-    def receive_into(self, buffer: memoryview) -> None:
-        """Fill a buffer of bytes."""
-        done = 0
-        while done < buffer.nbytes:
-            part = buffer[done : done + _STEP_BYTES]
-            received = self._step(partial(self._sock.recv_into, part))
-            if not received:
-                raise EOFError("the other end closed the connection")
-            self._has_received = True
-            done += received
+    def _receive(self, buffer: memoryview) -> int:
+        received = self._step(partial(self._sock.recv_into, buffer[:_STEP_BYTES]))
+        self._has_received |= received > 0
+        return received
 
     def limit(self, timeout_s: float | None) -> None:
         """Bound each wait for the other end by this many seconds; None for no bound."""
@@ -163,7 +157,6 @@ class TlsConnection(TcpConnection):
             raise TimeoutError("timed out")
 
     def _explained(self, error: OSError) -> Exception:
-        """An error in words."""
         if self._sock.server_side and not self._is_greeted:
             with suppress(OSError):
                 # With bytes unread the kernel would send a reset, which overtakes an alert.

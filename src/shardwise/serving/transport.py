@@ -19,7 +19,7 @@ class Connection(Protocol):
 
         A client sends it under the proof of its token.
         """
-        ...
+        return b""
 
     def set_remote_endpoint(self, endpoint: bytes) -> None:
         """Take the client's `local_endpoint`; called once it has proven its token.
@@ -27,7 +27,8 @@ class Connection(Protocol):
         Raises:
             OSError: it is malformed.
         """
-        ...
+        if endpoint:
+            raise OSError("a client of tcp:// with an endpoint of another transport")
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other.

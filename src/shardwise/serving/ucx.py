@@ -29,6 +29,7 @@ from shardwise.serving import tcp
 from shardwise.serving.addresses import with_scheme
 from shardwise.serving.frames import SEGMENT_MAGIC, FrameError, ended_early, other_protocol
 from shardwise.serving.tcp import TcpConnection, TcpListener
+from shardwise.serving.transport import Connection
 from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
 
 _TAG = struct.Struct("<Q")
@@ -44,7 +45,7 @@ _MIN_ADDRESS, _MAX_ADDRESS = 16, 16 << 10
 _READY_S = 25.0
 
 
-class _Segments:
+class _Segments(Connection):
     """The bytes of a TCP connection in segments, between which messages by UCX have their place."""
 
     def __init__(self, tcp: TcpConnection) -> None:
@@ -52,16 +53,6 @@ class _Segments:
         self._writing = threading.Lock()
         self._num_left = 0
         self._timeout_s: float | None = None
-
-    @property
-    def local_endpoint(self) -> bytes:
-        """Empty: a server needs none."""
-        return b""
-
-    def set_remote_endpoint(self, endpoint: bytes) -> None:
-        """A client takes none."""
-        del endpoint
-        raise OSError("an endpoint from a server")
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other."""
@@ -164,50 +155,12 @@ class UcxConnection(_Segments):
         self._worker.wait(request, self._tcp.is_broken, self._timeout_s)
 
 
-class _Senders:
-    """The workers by which the connections of one listener send, made when they are needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._workers: dict[str | None, UcxWorker] = {}
-        self._is_closed = False
-
-    def way_to(self, address: bytes, *, is_same_host: bool) -> tuple[UcxWorker, Any]:
-        """A worker and its endpoint to a client.
-
-        Within a machine the client reads the batch from this process's memory: 1/4 of TCP's CPU.
-        UCX does that only where it need not watch the other end, which TCP does here anyway.
-        """
-        if is_same_host and load_ucxx().get_current_options()["TLS"] == "all":
-            worker = self._worker("sm,self")
-            with suppress(OSError):  # containers of one machine may share its address alone
-                return worker, worker.endpoint(address, handles_errors=False)
-        worker = self._worker(None)
-        return worker, worker.endpoint(address, handles_errors=True)
-
-    def close(self) -> None:
-        """End all of them, and what they have under way."""
-        with self._lock:
-            self._is_closed = True
-            workers = list(self._workers.values())
-        for worker in workers:
-            worker.close()
-
-    def _worker(self, transports: str | None) -> UcxWorker:
-        with self._lock:
-            if self._is_closed:
-                raise ConnectionAbortedError("the listener is closed")
-            if transports not in self._workers:
-                self._workers[transports] = UcxWorker(transports)
-            return self._workers[transports]
-
-
 class _ServerEnd(_Segments):
     """A server's end: it sends its large buffers by UCX, and reads while it does."""
 
-    def __init__(self, tcp: TcpConnection, senders: _Senders) -> None:
+    def __init__(self, tcp: TcpConnection, listener: UcxListener) -> None:
         super().__init__(tcp)
-        self._senders = senders
+        self._listener = listener
         self._client: tuple[bytes, int] | None = None
         self._way: tuple[UcxWorker, Any] | None = None
         self._way_lock = threading.Lock()
@@ -290,7 +243,7 @@ class _ServerEnd(_Segments):
                 raise ConnectionAbortedError("the connection is closed")
             if self._way is None:
                 same = self._tcp.is_same_host
-                self._way = self._senders.way_to(address, is_same_host=same)
+                self._way = self._listener.way_to(address, is_same_host=same)
             return self._way
 
 
@@ -312,7 +265,10 @@ class UcxListener:
     def __init__(self, host: str, port: int) -> None:
         load_ucxx()
         self._tcp = TcpListener(host, port)
-        self._senders = _Senders()
+        # By their transports: made when a connection first needs them.
+        self._workers: dict[str | None, UcxWorker] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
 
     @property
     def address(self) -> str:
@@ -321,12 +277,37 @@ class UcxListener:
 
     def accept(self) -> _ServerEnd:
         """Wait for the next connection."""
-        return _ServerEnd(self._tcp.accept(), self._senders)
+        return _ServerEnd(self._tcp.accept(), self)
+
+    def way_to(self, address: bytes, *, is_same_host: bool) -> tuple[UcxWorker, Any]:
+        """A worker and its endpoint to a client.
+
+        Within a machine the client reads the batch from this process's memory: 1/4 of TCP's CPU.
+        UCX does that only where it need not watch the other end, which TCP does here anyway.
+        """
+        if is_same_host and load_ucxx().get_current_options()["TLS"] == "all":
+            worker = self._worker("sm,self")
+            with suppress(OSError):  # containers of one machine may share its address alone
+                return worker, worker.endpoint(address, handles_errors=False)
+        worker = self._worker(None)
+        return worker, worker.endpoint(address, handles_errors=True)
 
     def close(self) -> None:
         """Take no more connections, and send nothing more on those there are."""
         self._tcp.close()
-        self._senders.close()
+        with self._lock:
+            self._is_closed = True
+            workers = list(self._workers.values())
+        for worker in workers:
+            worker.close()
+
+    def _worker(self, transports: str | None) -> UcxWorker:
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionAbortedError("the listener is closed")
+            if transports not in self._workers:
+                self._workers[transports] = UcxWorker(transports)
+            return self._workers[transports]
 
 
 def connect(address: str, *, timeout_s: float) -> UcxConnection:

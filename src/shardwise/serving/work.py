@@ -71,7 +71,6 @@ class Server:
         self.refusal: ServiceError | None = None
         self.num_connected = self.num_sent = self.num_answered = self.num_hedges = 0
         self.latencies: deque[float] = deque(maxlen=_NUM_LATENCIES)
-        self._weights: dict[int, bytes] = {}
 
     @property
     def is_live(self) -> bool:
@@ -93,13 +92,7 @@ class Server:
 
         Each client finds the same one, and a server that comes or goes moves its own shards only.
         """
-        weight = self._weights.get(shard)
-        if weight is None:
-            if len(self._weights) > 100_000:
-                self._weights.clear()
-            weight = hashlib.blake2b(f"{self.address} {shard}".encode(), digest_size=8).digest()
-            self._weights[shard] = weight
-        return weight
+        return hashlib.blake2b(f"{self.address} {shard}".encode(), digest_size=8).digest()
 
     def send(self, work: Work) -> None:
         """Give it a work."""

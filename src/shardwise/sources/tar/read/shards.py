@@ -27,6 +27,8 @@ from shardwise.storage import FileStat, described, max_open_files
 # 64 MiB a process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 64
+# The size of a field that a sample lacks: more than any field of a shard below 4 GiB has.
+_MISSING = np.uint32(0xFFFFFFFF)
 
 
 class OffsetTable:
@@ -34,7 +36,8 @@ class OffsetTable:
 
     A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
     index costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays
-    are filled shard by shard at first use; data sets where they would exceed 64 MiB have none.
+    are filled shard by shard at first use. Data sets where they would exceed 64 MiB have none, nor
+    have those with a shard of 4 GiB, whose samples are large or whose table would be.
 
     `index` gives a shard's index by its number, and is called once a shard; `key_length` is None
     where keys of the shards differ in length.
@@ -48,13 +51,12 @@ class OffsetTable:
         index: Callable[[int], ShardIndex],
         key_length: int | None,
     ) -> None:
-        num_samples = manifest.num_samples
-        size_dtype, key_bytes = _dtype_of_sizes(manifest), _key_bytes(key_length)
+        num_samples, key_bytes = manifest.num_samples, _key_bytes(key_length)
         self._names = tuple(names)
         self._manifest = manifest
         self._index = index
         self._blocks = np.empty((len(names), num_samples), np.uint32)
-        self._sizes = np.empty((len(names), num_samples), size_dtype)
+        self._sizes = np.empty((len(names), num_samples), np.uint32)
         self._keys = np.empty((num_samples, key_bytes), np.uint8) if key_bytes else None
         self._is_filled = np.zeros(len(manifest.sizes), np.bool_)
 
@@ -62,9 +64,8 @@ class OffsetTable:
     def fit(manifest: Manifest, num_fields: int, key_length: int | None) -> bool:
         """Whether the arrays are small enough to have, and wide enough for these shards."""
         most = int(manifest.shard_bytes.max(initial=0))
-        a_field = np.dtype(np.uint32).itemsize + _dtype_of_sizes(manifest).itemsize
-        a_sample = num_fields * a_field + _key_bytes(key_length)
-        return most < BLOCK << 32 and a_sample * manifest.num_samples <= _MAX_BYTES
+        sample_bytes = 8 * num_fields + _key_bytes(key_length)
+        return most < int(_MISSING) and sample_bytes * manifest.num_samples <= _MAX_BYTES
 
     def locate(
         self, ids: NDArray[np.int64]
@@ -90,8 +91,7 @@ class OffsetTable:
         offsets *= BLOCK
         stored = self._sizes.take(ids, axis=1)
         sizes = stored.astype(np.int64)
-        if stored.dtype == np.uint32:
-            sizes[stored == _MISSING] = -1
+        sizes[stored == _MISSING] = -1
         return shard_of, offsets, sizes, self._keys_of(ids, shard_of, row_of)
 
     def _fill(self, shard: int) -> None:
@@ -99,15 +99,14 @@ class OffsetTable:
         stop = int(self._manifest.ends[shard])
         rows = slice(stop - index.num_samples, stop)
         every = np.arange(index.num_samples, dtype=np.int64)
+        self._blocks[:, rows] = 0
+        self._sizes[:, rows] = _MISSING
         for i, name in enumerate(self._names):
             if name in index.fields:
                 offsets, sizes = index.locate(name, every)
                 self._blocks[i, rows] = offsets // BLOCK
-                # -1 becomes the largest number.
-                self._sizes[i, rows] = sizes.astype(self._sizes.dtype)
-            else:
-                self._blocks[i, rows] = 0
-                self._sizes[i, rows] = np.array(-1).astype(self._sizes.dtype)
+                # -1 becomes the mark of a missing field.
+                self._sizes[i, rows] = sizes.astype(np.uint32)
         if self._keys is not None:
             self._keys[rows] = index.keys.as_rows()
         # Last, for threads that read meanwhile. Two that fill one shard write the same values.
@@ -120,14 +119,6 @@ class OffsetTable:
             at = zip(shard_of.tolist(), row_of.tolist(), strict=True)
             return [self._index(shard).keys[row] for shard, row in at]
         return fixed_width_texts(self._keys.take(ids, axis=0))
-
-
-_MISSING = np.uint32(0xFFFFFFFF)
-
-
-def _dtype_of_sizes(manifest: Manifest) -> np.dtype[np.uint32] | np.dtype[np.int64]:
-    most = manifest.shard_bytes.max(initial=0)
-    return np.dtype(np.uint32) if most < int(_MISSING) else np.dtype(np.int64)
 
 
 def _key_bytes(key_length: int | None) -> int:
@@ -185,8 +176,6 @@ class ShardSet:
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
         self._tables: dict[tuple[str, ...], OffsetTable | None] = {}
-        # Indexes that could not be saved: building them again would scan the shards again.
-        self._unsaved: dict[int, ShardIndex] = {}
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """The URL of each remote shard whose version is known before its first use."""
@@ -225,10 +214,7 @@ class ShardSet:
             StaleIndexError: the shard or its index is not the one that was opened.
             DataError: the index is damaged.
         """
-        index = self._mapped.get(shard)
-        if index is None:
-            index = self._unsaved.get(shard)
-        return self._load(shard) if index is None else index
+        return self._mapped.get(shard) or self._load(shard)
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
         """Where these fields of all samples lie; None where it would exceed 64 MiB."""
@@ -255,12 +241,11 @@ class ShardSet:
             self._pin(url, opened)
         index = part.unsaved.get(place)
         if index is not None:
-            self._unsaved[shard] = index
             return index
         index = self._store.load(url, opened, check=shard not in self._checked)
         if index is None:
-            # It could not be saved, or was removed since.
-            index = self._unsaved[shard] = index_for(url, self._store)
+            # It could not be saved, or was removed since: building it again would scan again.
+            index = part.unsaved[place] = index_for(url, self._store)
         else:
             while len(self._mapped) >= max_open_files():
                 # With a default: another thread may evict the same index.
@@ -275,7 +260,7 @@ class ShardSet:
             has_changed |= now != opened
         if has_changed or index.num_samples != num_samples:
             self._mapped.pop(shard, None)
-            self._unsaved.pop(shard, None)
+            part.unsaved.pop(place, None)
             raise StaleIndexError(
                 f"the shard was replaced while it was in use: {described(opened)} and "
                 f"{num_samples} samples when it was opened, {described(now)} and "

@@ -1,0 +1,3 @@
+"""What the tests of batch servers share."""
+
+from tests.support.transports import transport  # noqa: F401 - a fixture
