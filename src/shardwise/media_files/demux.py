@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DataError
+from shardwise.media_files.boxes import box_header
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.pyav_import import import_av
+from shardwise.media_files.pyav_packets import decoded_frames
 from shardwise.media_files.track import Track, TrackColumns
 
 # Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
@@ -185,8 +187,6 @@ def _rotation_of(data: bytes, av: Any) -> int:
 
 def _timed_by_decoding(track: Track, payloads: list[bytes], limits: Limits) -> Track:
     """A track whose container has no times: frames in the order in which they are decoded."""
-    from shardwise.media_files.pyav_packets import decoded_frames
-
     numbers = [n for n, _ in decoded_frames(track, list(enumerate(payloads)), limits)]
     if len(set(numbers)) != len(numbers) or not numbers:
         raise DataError("the container has no times, and decoding does not tell them either")
@@ -213,8 +213,6 @@ def check_end(data: bytes | memoryview) -> None:
         DataError: it is.
     """
     view = memoryview(data)
-    if not view.nbytes:
-        raise DataError("the file is empty", offset=0)
     head = bytes(view[:64])
     if head[:4] == b"RIFF":
         expected = _riff_end(view)
@@ -269,10 +267,8 @@ def _vint(view: memoryview, at: int) -> tuple[int | None, int]:
 def _mp4_end(view: memoryview) -> int:
     at = 0
     while at + 8 <= len(view):
-        (size,) = struct.unpack_from(">I", view, at)
-        if size == 1 and at + 16 <= len(view):
-            (size,) = struct.unpack_from(">Q", view, at + 8)
-        if size < 8:
+        size, _, header = box_header(view, at, len(view))
+        if size < header:
             return len(view)
         at += size
     return at if at >= len(view) else at + 8

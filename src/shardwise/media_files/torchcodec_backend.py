@@ -133,11 +133,14 @@ def _give_out(
     is_resized: bool,
 ) -> None:
     shown = np.sort(file.pts)
+    transforms = None
+    if is_resized:
+        transforms = [import_module("torchcodec.transforms").Resize(form.scaled)]
     decoder = decoders.VideoDecoder(
         file.data,
         dimension_order="NHWC",
         num_ffmpeg_threads=1,
-        transforms=_resize(form) if is_resized else None,
+        transforms=transforms,
         custom_frame_mappings=_mappings(shown),
     )
     wanted_pts = file.pts[np.searchsorted(segment.samples, segment.wanted)]
@@ -186,11 +189,6 @@ def _import_torchcodec() -> Any:
             f"backend='torchcodec' needs torchcodec, which does not load ({error!s:.120})",
             extra="video",
         ) from error
-
-
-def _resize(form: PictureForm) -> list[Any]:
-    transforms = import_module("torchcodec.transforms")
-    return [transforms.Resize(form.scaled)]
 
 
 def _file_of(track: Track, segment: Segment, payloads: Sequence[bytes | memoryview]) -> SmallMp4:

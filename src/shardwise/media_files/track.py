@@ -126,9 +126,12 @@ class Track:
             return 0
         return int(self.pts[-1]) + max(1, int(self.columns.duration[self.order[-1]]))
 
-    def shown_at(self, ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The frame that is on the screen at each time; -1 before the first, the last after it."""
-        return np.searchsorted(self.pts, ticks, side="right") - 1
+    def tick_at(self, seconds: float) -> int:
+        """The tick at some seconds from the first frame."""
+        numerator, denominator = self.time_base
+        # To the nearest microsecond: 0.1 is meant, not the float next to it.
+        microseconds = round(seconds * 1_000_000)
+        return int(self.pts[0]) + microseconds * denominator // (numerator * 1_000_000)
 
     def segments(self, frames: NDArray[np.int64]) -> list[Segment]:
         """What has to be decoded for some frames, as runs from a key frame each.
