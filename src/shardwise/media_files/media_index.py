@@ -64,10 +64,6 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
 
     Of mp4 and mov in two or three reads, wherever `moov` lies; of other files by reading all.
 
-    Args:
-        reader: the file.
-        limits: what its header may promise.
-
     Raises:
         DataError: it is no media file, damaged or cut, or promises too much.
         MissingExtraError: the container needs PyAV.

@@ -32,13 +32,7 @@ def decode_with_pyav(
 ) -> None:
     """Decode a segment, and call `place(number, pixels)` with each wanted picture once.
 
-    Args:
-        track: the video.
-        segment: what is decoded.
-        payloads: the bytes of `segment.samples`.
-        form: the size of the pictures.
-        limits: the largest picture.
-        place: gets number in decode order and pixels `[*form.scaled, 3]`, which it must copy.
+    It gets the number in decode order and pixels `[*form.scaled, 3]`, which it must copy.
 
     Raises:
         DataError: a frame is damaged, or the decoder gives none for it.

@@ -112,13 +112,7 @@ def _check_riff(reader: RangeReader) -> None:
 
 
 class PacketSound:
-    """Sound of a track, decoded from some packets before the part that is asked for.
-
-    Args:
-        reader: the file.
-        index: its index.
-        limits: what is decoded.
-    """
+    """Sound of a track, decoded from some packets before the part that is asked for."""
 
     def __init__(
         self, reader: RangeReader, index: MediaIndex, limits: Limits = DEFAULT_LIMITS

@@ -60,14 +60,10 @@ def call_bytes(form: PictureForm, num_wanted: int) -> int:
 def decode_with_torchcodec(
     track: Track, runs: Sequence[Run], form: PictureForm, *, place: Place
 ) -> None:
-    """Decode runs, and call `place(number, pixels)` with each wanted picture, in order.
+    """Decode a group of `joined_runs`, and call `place` with each wanted picture, in order.
 
-    Args:
-        track: the video.
-        runs: what is decoded, of one group of `joined_runs`.
-        form: the size of the pictures.
-        place: gets number in decode order and pixels `[*form.scaled, 3]`, which it must copy. Where
-            a decoder had to begin again, it gets a picture a second time.
+    It gets the number in decode order and pixels `[*form.scaled, 3]`, which it must copy. Where a
+    decoder had to begin again, it gets a picture a second time.
 
     Raises:
         DataError: the decoder fails, or gives other than the frames that were asked for.
