@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from shardwise.codecs.protocol import PlainDecoder
 from shardwise.codecs.rows import check_row
 from shardwise.columns import BytesColumn
 
@@ -29,12 +30,8 @@ def _check_whole(column: BytesColumn) -> None:
         raise ValueError(f"row {missing[0]} of the column is missing: decode it row by row")
 
 
-@dataclass(frozen=True, repr=False)
-class Integer:
+class Integer(PlainDecoder):
     """A decoder of whole numbers; `integer` makes it."""
-
-    def __repr__(self) -> str:
-        return "integer()"
 
     def __call__(self, data: bytes | memoryview) -> int:
         """Decode one number."""
@@ -86,12 +83,8 @@ def integer() -> Integer:
     return Integer()
 
 
-@dataclass(frozen=True, repr=False)
-class Floating:
+class Floating(PlainDecoder):
     """A decoder of decimal numbers; `floating` makes it."""
-
-    def __repr__(self) -> str:
-        return "floating()"
 
     def __call__(self, data: bytes | memoryview) -> float:
         """Decode one number."""

@@ -36,13 +36,13 @@ def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> Med
         )
     if index.payloads is not None or all(track.is_ranged for track in index.tracks):
         return index
-    found = demux(read_exactly(reader, 0, reader.num_bytes), limits)
-    if [len(own) for own in found.payloads] != [len(t.columns.pts) for t in index.tracks]:
+    _, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    if [len(own) for own in payloads] != [len(t.columns.pts) for t in index.tracks]:
         raise StaleIndexError(
             "the file has other frames than its media index says: make it again with "
             "`shardwise index --media --force`"
         )
-    return replace(index, payloads=tuple(found.payloads))
+    return replace(index, payloads=tuple(payloads))
 
 
 @spent_in("demux")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -28,16 +28,8 @@ from shardwise.media_files.track import Track, TrackColumns
 _MAX_HEADER_BYTES = 27 + 255
 
 
-@dataclass(frozen=True)
-class Demuxed:
-    """The tracks of a file, and the payloads of each in decode order."""
-
-    tracks: list[Track]
-    payloads: list[list[bytes]]
-
-
-def demux(data: bytes | memoryview, limits: Limits) -> Demuxed:
-    """Read all packets of a file in memory.
+def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[list[bytes]]]:
+    """The tracks of a file in memory, and the payloads of each in decode order.
 
     Raises:
         DataError: it is no media file, damaged or cut, or promises too much.
@@ -71,7 +63,7 @@ def demux(data: bytes | memoryview, limits: Limits) -> Demuxed:
             if (track.columns.pts == _NO_PTS).any():
                 track = _timed_by_decoding(track, own, limits)
         timed.append(track)
-    return Demuxed(timed, payloads)
+    return timed, payloads
 
 
 _NO_PTS = -(1 << 62)

@@ -81,8 +81,8 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
         tracks = read_tracks(read_moov(reader), num_bytes=reader.num_bytes, limits=limits)
         if tracks is not None:
             return MediaIndex(reader.num_bytes, tuple(tracks))
-    whole = demux(read_exactly(reader, 0, reader.num_bytes), limits)
-    return MediaIndex(reader.num_bytes, tuple(whole.tracks), tuple(whole.payloads))
+    demuxed, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    return MediaIndex(reader.num_bytes, tuple(demuxed), tuple(payloads))
 
 
 def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:

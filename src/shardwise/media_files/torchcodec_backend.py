@@ -98,7 +98,10 @@ def _joined(runs: Sequence[Run]) -> Run:
 
 def _decode(track: Track, run: Run, form: PictureForm, decoders: Any, place: Place) -> None:
     segment, payloads = run
-    file = _file_of(track, segment, payloads)
+    if not track.description:  # of another container than mp4
+        track = replace(track, description=make_description(track, payloads))
+        payloads = [with_lengths(track, payload) for payload in payloads]
+    file = small_mp4(track, segment.samples, payloads)
     is_resized = form.scaled != (form.height, form.width)
     try:
         # A stream that is of another size than its header, or changes it, is resized all the same.
@@ -185,11 +188,3 @@ def _import_torchcodec() -> Any:
             f"backend='torchcodec' needs torchcodec, which does not load ({error!s:.120})",
             extra="video",
         ) from error
-
-
-def _file_of(track: Track, segment: Segment, payloads: Sequence[bytes | memoryview]) -> SmallMp4:
-    """The frames in a small mp4, whatever container they come from."""
-    if not track.description:
-        track = replace(track, description=make_description(track, payloads))
-        payloads = [with_lengths(track, payload) for payload in payloads]
-    return small_mp4(track, segment.samples, payloads)
