@@ -68,13 +68,7 @@ class Faults:
 
 
 class FaultProxy:
-    """A proxy before `target`; a context manager.
-
-    Args:
-        target: the server's URL.
-        seed: what faults are drawn from.
-        faults: fields of `Faults`.
-    """
+    """A proxy before the URL of a server; a context manager. `faults` are fields of `Faults`."""
 
     def __init__(self, target: str, *, seed: int = 0, **faults: Any) -> None:
         self.target = target
@@ -107,18 +101,15 @@ class FaultProxy:
         assert taken, "the proxy did not start: its error is above"
         self.url = f"http://127.0.0.1:{int(taken)}"
 
-    def leave(self) -> None:
-        """End, as a server that is killed: connections break, new ones are refused."""
-        self._stop()
-
     def come_back(self) -> None:
         """Serve under the same address again, with counts of 0."""
         self._start(int(self.url.rpartition(":")[2]))
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.leave()
 
-    def _stop(self) -> None:
+    def leave(self) -> None:
+        """End, as a server that is killed: connections break, new ones are refused."""
         from tests.support.server_process import stop
 
         process, self._process = self._process, None
@@ -178,7 +169,6 @@ class _Proxy:
     serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.counts["connections"] += 1
         self.serving.add(asyncio.current_task())
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
@@ -278,30 +268,20 @@ class _Proxy:
         self.num_bodies += 1
         self.counts["most_at_once"] = max(self.counts["most_at_once"], self.num_bodies)
         try:
-            await self._pass(reader, writer, length, faults, own)
+            while length:
+                chunk = await reader.read(_CHUNK if length < 0 else min(length, _CHUNK))
+                if not chunk:
+                    if length > 0:
+                        raise ConnectionError("the server ended the reply early")
+                    return
+                await self.line.carry(len(chunk), faults.bandwidth)
+                await own.carry(len(chunk), faults.reply_bandwidth)
+                self.counts["bytes"] += len(chunk)
+                writer.write(chunk)
+                await writer.drain()
+                length -= len(chunk) if length > 0 else 0
         finally:
             self.num_bodies -= 1
-
-    async def _pass(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        length: int,
-        faults: Faults,
-        own: _Line,
-    ) -> None:
-        while length:
-            chunk = await reader.read(_CHUNK if length < 0 else min(length, _CHUNK))
-            if not chunk:
-                if length > 0:
-                    raise ConnectionError("the server ended the reply early")
-                return
-            await self.line.carry(len(chunk), faults.bandwidth)
-            await own.carry(len(chunk), faults.reply_bandwidth)
-            self.counts["bytes"] += len(chunk)
-            writer.write(chunk)
-            await writer.drain()
-            length -= len(chunk) if length > 0 else 0
 
     async def _pass_chunks(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
