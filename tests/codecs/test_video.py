@@ -54,6 +54,8 @@ def test_a_random_clip_is_drawn_by_the_generator_alone(media_files):
     assert first[:9] == again
     assert len(set(first)) > 15
     assert max(first) <= 71
+    with pytest.raises(TypeError, match="begins at random: call it with rng="):
+        decoder(data)
     row = np.empty(*decoder.row)
     decoder.decode_into(data, row, rng=np.random.default_rng(3))
     assert numbers_in(row, "TCHW")[0] == first[3]

@@ -150,16 +150,12 @@ class Track:
             )
         wanted = np.unique(self.order[frames])
         runs: list[list[int]] = []  # [key, last]
-        for number in wanted.tolist():
-            key = self._key_for(number)
-            if runs and key <= runs[-1][1] + 1:
-                # Neighbours are decoded in one go; in open groups their keys may cross.
-                runs[-1] = [min(key, runs[-1][0]), number]
+        # In open groups the keys of neighbours may cross.
+        for key, number in sorted((self._key_for(number), number) for number in wanted.tolist()):
+            if runs and key <= runs[-1][1] + 1:  # neighbours are decoded in one go
+                runs[-1][1] = max(runs[-1][1], number)
             else:
                 runs.append([key, number])
-            while len(runs) > 1 and runs[-1][0] <= runs[-2][1] + 1:
-                tail = runs.pop()
-                runs[-1] = [min(runs[-1][0], tail[0]), tail[1]]
         segments = []
         for key, last in runs:
             samples = np.arange(key, last + 1)
