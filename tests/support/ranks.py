@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,12 @@ def run_ranks(
     preload: Sequence[str] = (),
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
+    check: bool = True,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program on `nproc` ranks of this machine, as `torchrun` does; see `run_several`."""
-    [done] = run_several(Run((program, *args), nproc), preload=preload, timeout=timeout, env=env)
+    run = Run((program, *args), nproc, check)
+    [done] = run_several(run, preload=preload, timeout=timeout, env=env, folder=folder)
     return done
 
 
@@ -52,17 +56,19 @@ def run_several(
     preload: Sequence[str] = (),
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run programs one after the other, forked from one process that has imported `preload`.
 
-    A rank that fails ends the others of its run, and later runs begin nevertheless.
+    A rank that fails ends the others of its run, and later runs begin nevertheless. In `folder`
+    the output of the first run grows as "0.out", of the second as "1.out".
 
     Raises:
         AssertionError: the runs did not end in `timeout` seconds together, or one with `check` did
             not end with 0; holds the output.
     """
-    with tempfile.TemporaryDirectory(prefix="ranks") as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ranks")))
         call = {
             "environment": environment({"GLOO_SOCKET_IFNAME": "lo", **(env or {})}),
             "cwd": str(Path.cwd()),
