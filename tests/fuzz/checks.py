@@ -23,12 +23,7 @@ class RawError(AssertionError):
 
 
 def check(target: str, case: Case, folder: Path) -> None:
-    """Give a case to the library.
-
-    Args:
-        target: which part of the library.
-        case: the file.
-        folder: to write it to; belongs to this check alone.
+    """Give a case to a part of the library, by a file in a folder of this check alone.
 
     Raises:
         RawError: an error is none of this library's, or names no url; a process was ended.

@@ -26,11 +26,9 @@ _LIBC = ctypes.CDLL(None)
 
 
 def require_binary(name: str, *, package: str) -> str:
-    """The path of a server's program.
+    """The path of a program beside this Python, in npm's folder under it, or in PATH.
 
-    Args:
-        name: the program, looked for beside this Python, in npm's folder under it, and in PATH.
-        package: what to install, as the message says it.
+    `package` is what to install, as the message says it.
     """
     beside = [str(Path(sys.prefix, "bin")), str(Path(sys.prefix, "node/node_modules/.bin"))]
     places = [*beside, *os.get_exec_path(), "/usr/sbin", "/usr/local/sbin"]

@@ -121,9 +121,7 @@ class Track:
 
     @property
     def end_pts(self) -> int:
-        """The tick at which the last frame's time ends."""
-        if not self.num_frames:
-            return 0
+        """The tick at which the last frame's time ends; there must be one."""
         return int(self.pts[-1]) + max(1, int(self.columns.duration[self.order[-1]]))
 
     def tick_at(self, seconds: float) -> int:
