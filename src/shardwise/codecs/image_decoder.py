@@ -103,19 +103,21 @@ class Image:
 
     def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
         """Decode one file."""
-        view = memoryview(data)
-        part, shrink = self._whole(view)
-        size = self.size or (part.box.height, part.box.width)
-        out: NDArray[Any] = np.empty(self._shape(*size), self.dtype)
-        self._write_part(view, out, part, shrink=shrink)
+        if self.row is None:
+            pixels = self._upright(memoryview(data))
+            if self.layout == "HWC" and self.dtype == "uint8":
+                return pixels
+            out: NDArray[Any] = np.empty(self._shape(*pixels.shape[:2]), self.dtype)
+            self._write(pixels, out)
+            return out
+        out = np.empty(*self.row)
+        self._decode_sized(memoryview(data), out)
         return out
 
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
         """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
         self._check_row(out)
-        view = memoryview(data)
-        part, shrink = self._whole(view)
-        self._write_part(view, out, part, shrink=shrink)
+        self._decode_sized(memoryview(data), out)
 
     def _check_row(self, out: NDArray[Any]) -> None:
         check_row(self, self.row, out, needs="a size: image(size=(height, width))")
@@ -136,26 +138,29 @@ class Image:
             )
         return header, find_orientation(data, header.format)[0] if self.orient else 1
 
-    def _whole(self, data: memoryview) -> tuple[ImagePart, int]:
-        """The image, or its centre of the size's aspect, at 1 / the second value of its size."""
+    def _upright(self, data: memoryview) -> Pixels:
+        """Decode at the stored size, turned if that is asked for."""
+        header, orientation = self._measure(data)
+        return turn_pixels(read_pixels(data, header, mode=self.mode), orientation)
+
+    def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
+        assert self.size is not None
         header, orientation = self._measure(data)
         shrink = self._shrink(header, turned=orientation >= 5)
         size = _upright((-(-header.height // shrink), -(-header.width // shrink)), orientation)
-        box = CropBox(0, 0, *size)
-        if self.fit == "crop" and self.size is not None:
-            box = centre(size, *self.size)
-        return ImagePart(header, orientation, box), shrink
+        box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
+        self._write_part(data, out, ImagePart(header, orientation, box), shrink=shrink)
 
     def _write_part(
         self, data: memoryview, out: NDArray[Any], part: ImagePart, *, shrink: int
     ) -> None:
         """Decode at 1 / `shrink` of the size, cut, resize, mirror and write."""
+        assert self.size is not None
         header, box = part.header, part.box
-        size = self.size or (box.height, box.width)
         # uint8 HWC rows are what the packages write themselves: no copy is made then.
         in_place = self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous
         place = out if in_place else None
-        exact = (header.height, header.width) == size == (box.height, box.width)
+        exact = (header.height, header.width) == self.size == (box.height, box.width)
         exact = exact and part.orientation == 1 and not box.is_mirrored
         pixels = read_part(data, header, box, mode=self.mode) if part.may_end_early else None
         if pixels is None:
@@ -165,7 +170,7 @@ class Image:
             pixels = box.cut(turn_pixels(pixels, part.orientation))
         pixels = resize_pixels(
             pixels,
-            *size,
+            *self.size,
             antialias=self.antialias,
             nearest=self.interpolation == "nearest",
             out=None if box.is_mirrored else place,
@@ -177,7 +182,8 @@ class Image:
 
     def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
         """How far a JPEG may be shrunk in the DCT: by halves, never below the size asked for."""
-        if self.size is None or header.format != "jpeg" or self.interpolation == "nearest":
+        assert self.size is not None
+        if header.format != "jpeg" or self.interpolation == "nearest":
             return 1
         height, width = self.size[::-1] if turned else self.size
         for shrink in (8, 4, 2):
