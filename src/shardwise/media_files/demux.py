@@ -36,7 +36,7 @@ def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[l
         MissingExtraError: PyAV is not installed.
     """
     av = import_av("this container")
-    check_end(data)
+    _check_end(data)
     whole = bytes(data)
     try:
         with _opened(whole, av) as container:
@@ -196,13 +196,10 @@ _EBML = b"\x1a\x45\xdf\xa3"
 _SEGMENT = b"\x18\x53\x80\x67"
 
 
-def check_end(data: bytes | memoryview) -> None:
+def _check_end(data: bytes | memoryview) -> None:
     """Refuse a file that is shorter than its header says.
 
     Known for avi, wav, mkv, webm, mp4 and ts. Other containers do not say their length.
-
-    Raises:
-        DataError: it is.
     """
     view = memoryview(data)
     head = bytes(view[:64])
