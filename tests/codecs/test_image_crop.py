@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import shardwise as sw
 from shardwise.codecs import RandomCrop, image
 from shardwise.codecs import image_backends as backends
 from shardwise.testing import check_decoder
-from tests.codecs.samples import encode, picture
+from tests.codecs.samples import encode, oriented, picture
 
 _SIZES = st.integers(1, 400)
-
-
-def _png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 @settings(max_examples=300, deadline=None)
@@ -78,13 +70,13 @@ def test_the_pixels_are_those_of_the_part_cut_before_resizing(packages, layout, 
     real = backends.find_package
     monkeypatch.setattr(backends, "find_package", lambda n: real(n) if n in packages else None)
     pixels = picture(60, 90)
-    data = _png(pixels)
+    data = encode(pixels, "PNG")
     decoder = image(size=(24, 32), crop="random", scale=(0.2, 0.9), layout=layout)
     mirrored = set()
     for seed in range(8):
         box = RandomCrop(scale=(0.2, 0.9)).draw(np.random.default_rng(seed), 60, 90)
         cut = box.cut(pixels)
-        expected = image(size=(24, 32), layout="HWC")(_png(np.ascontiguousarray(cut)))
+        expected = image(size=(24, 32), layout="HWC")(encode(np.ascontiguousarray(cut), "PNG"))
         expected = expected[:, ::-1] if box.is_mirrored else expected
         own = decoder(data, np.random.default_rng(seed))
         assert np.array_equal(own if layout == "HWC" else own.transpose(1, 2, 0), expected)
@@ -99,7 +91,7 @@ def test_a_jpeg_is_cut_exactly_where_it_would_be_decoded_at_a_half():
     for seed in range(3):
         box = RandomCrop().draw(np.random.default_rng(seed), 400, 400)
         cut = np.ascontiguousarray(box.cut(whole))
-        expected = image(size=40, layout="HWC")(_png(cut))
+        expected = image(size=40, layout="HWC")(encode(cut, "PNG"))
         assert np.array_equal(decoder(data, np.random.default_rng(seed)), expected)
 
 
@@ -112,8 +104,8 @@ def test_an_image_and_its_mask_share_the_crop_and_the_mask_keeps_its_labels():
     other_of = image("gray", interpolation="nearest", stream=1, **options)
     assert (picture_of.stream, other_of.stream) == (0, 1)
     for seed in range(6):
-        shown = picture_of(_png(colours), np.random.default_rng(seed))
-        mask = mask_of(_png(labels), np.random.default_rng(seed))
+        shown = picture_of(encode(colours, "PNG"), np.random.default_rng(seed))
+        mask = mask_of(encode(labels, "PNG"), np.random.default_rng(seed))
         assert np.array_equal(shown[..., 0], mask[..., 0] * 5)
         assert set(np.unique(mask)) <= set(range(48))
 
@@ -130,12 +122,11 @@ def test_the_decoder_keeps_the_protocol(mode, dtype):
 
 def test_a_turned_image_is_cropped_upright():
     tall = picture(90, 30)
-    file = io.BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = 6  # shown after a quarter turn clockwise
-    Image.fromarray(np.ascontiguousarray(np.rot90(tall))).save(file, "PNG", exif=exif)
-    own = image(size=12, crop="random", orient=True)(file.getvalue(), np.random.default_rng(3))
-    assert np.array_equal(own, image(size=12, crop="random")(_png(tall), np.random.default_rng(3)))
+    # Shown after a quarter turn clockwise.
+    turned = oriented("PNG", 6, np.ascontiguousarray(np.rot90(tall)))
+    own = image(size=12, crop="random", orient=True)(turned, np.random.default_rng(3))
+    upright = image(size=12, crop="random")(encode(tall, "PNG"), np.random.default_rng(3))
+    assert np.array_equal(own, upright)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +18,7 @@ from shardwise import plan
 from tests.support.commands import document
 from tests.support.pages import Block, blocks, write_shards
 from tests.support.ranks import Run, run_several
+from tests.support.torchrun import run_program, torchrun
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,8 +62,7 @@ def test_the_titled_program_runs_on_two_ranks(page: Path, block: Block, here: Pa
     assert block.title is not None
     program = here / block.title
     program.write_text(block.code)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    _run([sys.executable, *launcher, "--nproc-per-node=2", str(program)], here)
+    torchrun(program, nproc=2, timeout=280)
 
 
 @pytest.mark.parametrize("example", [p for p in EXAMPLES if p not in TRAININGS], ids=_name)
@@ -75,7 +73,7 @@ def test_the_example_runs(example: Path, here: Path) -> None:
 @pytest.mark.long  # each imports torch anew, and the trainings do so up to eight times
 @pytest.mark.parametrize("example", EXAMPLES, ids=_name)
 def test_the_example_runs_in_an_interpreter_of_its_own(example: Path, here: Path) -> None:
-    _run([sys.executable, str(example)], here)
+    run_program(example, timeout=280, env={"GLOO_SOCKET_IFNAME": "lo"})
 
 
 def test_the_example_of_servers_goes_on_when_servers_and_a_rank_are_killed(
@@ -125,20 +123,6 @@ def test_the_ranks_of_the_example_of_videos_are_killed_and_go_on(tmp_path: Path)
     assert len(order["epochs"]) == video_classifier.NUM_EPOCHS
     for epoch in order["epochs"]:
         assert re.match(r"epoch \d: every one of \d+ samples exactly once", epoch["verdict"])
-
-
-def _run(command: list[str], here: Path) -> None:
-    done = subprocess.run(
-        command,
-        cwd=here,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
 
 
 PACKAGE = ROOT / "src" / "shardwise"

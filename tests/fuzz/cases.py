@@ -153,7 +153,7 @@ def headers(draw: Any) -> Case:
     return "case.tar", bytes(data)
 
 
-# Index files, beside the shard that `sound_tar` gives.
+# Index files, beside the shard that `write_sound_tar` writes.
 
 
 @lru_cache
@@ -170,15 +170,26 @@ def sound_tar() -> tuple[bytes, bytes]:
         return tar.read_bytes(), Path(f"{tar}.swi").read_bytes()
 
 
-@st.composite
-def index(draw: Any) -> Case:
-    """An index file; its header may be altered, and its checksum be put right again."""
-    return "case.tar.swi", draw(_damaged_columns(sound_tar()[1]))
+def write_sound_tar(path: Path, *, index: bool = True) -> None:
+    """Write the shard, and its index beside it."""
+    data, index_data = sound_tar()
+    path.write_bytes(data)
+    os.utime(path, ns=(MTIME_NS, MTIME_NS))
+    if index:
+        Path(f"{path}.swi").write_bytes(index_data)
+
+
+def index() -> st.SearchStrategy[Case]:
+    """An index file."""
+    return st.tuples(st.just("case.tar.swi"), _damaged_columns(sound_tar()[1]))
 
 
 @st.composite
 def _damaged_columns(draw: Any, data: bytes) -> bytes:
-    """A file of columns with its header altered, or some bytes changed."""
+    """A file of columns with its header altered, or some bytes changed.
+
+    Its checksum may be put right again.
+    """
     if draw(st.sampled_from((True, True, False))):
         end = 8 + int.from_bytes(data[:8], "little")
         header = draw(_altered(json.loads(data[8:end])))
@@ -192,24 +203,21 @@ def _damaged_columns(draw: Any, data: bytes) -> bytes:
     return data
 
 
-# Manifest files, beside the shard that `sound_tar` gives.
+# Manifest files, beside the shard that `write_sound_tar` writes.
 
 
 @lru_cache
 def _sound_manifest() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         tar, manifest = Path(folder, "case.tar"), f"{folder}/case.swm"
-        tar.write_bytes(sound_tar()[0])
-        Path(f"{tar}.swi").write_bytes(sound_tar()[1])
-        os.utime(tar, ns=(MTIME_NS, MTIME_NS))
+        write_sound_tar(tar)
         merge_indexes(manifest, [str(tar)], store=IndexStore())
         return Path(manifest).read_bytes()
 
 
-@st.composite
-def manifest(draw: Any) -> Case:
-    """A manifest file; its header may be altered, and its checksum be put right again."""
-    return "case.swm", draw(_damaged_columns(_sound_manifest()))
+def manifest() -> st.SearchStrategy[Case]:
+    """A manifest file."""
+    return st.tuples(st.just("case.swm"), _damaged_columns(_sound_manifest()))
 
 
 # Lists of files, and lists of shards.
@@ -263,11 +271,9 @@ def _tables() -> Sequence[bytes]:
     return found
 
 
-@st.composite
-def parquet(draw: Any) -> Case:
+def parquet() -> st.SearchStrategy[Case]:
     """A Parquet file."""
-    seed = draw(st.sampled_from(_tables()))
-    return "case.parquet", draw(_damaged(seed))
+    return st.tuples(st.just("case.parquet"), st.sampled_from(_tables()).flatmap(_damaged))
 
 
 # The state of a loader.
@@ -290,10 +296,9 @@ def _sound_state() -> dict[str, Any]:
         return loader.state_dict()
 
 
-@st.composite
-def state(draw: Any) -> Case:
+def state() -> st.SearchStrategy[Case]:
     """A state as JSON."""
-    return "case.state", _text(draw(_altered(_sound_state())))
+    return st.tuples(st.just("case.state"), _altered(_sound_state()).map(_text))
 
 
 strategies: dict[str, Callable[[], Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import shardwise as sw
-from tests.fuzz.cases import MTIME_NS, Case, sound_tar, state_loader
+from tests.fuzz.cases import Case, state_loader, write_sound_tar
 
 _MOST_STATE_BYTES = 1024
 
@@ -24,12 +23,7 @@ class RawError(AssertionError):
 
 
 def check(target: str, case: Case, folder: Path) -> None:
-    """Give a case to the library.
-
-    Args:
-        target: which part of the library.
-        case: the file.
-        folder: to write it to; belongs to this check alone.
+    """Give a case to a part of the library, by a file in a folder of this check alone.
 
     Raises:
         RawError: an error is none of this library's, or names no url; a process was ended.
@@ -64,8 +58,7 @@ def _headers(path: Path) -> None:
 
 def _index(path: Path) -> None:
     shard = path.with_name("case.tar")
-    shard.write_bytes(sound_tar()[0])
-    os.utime(shard, ns=(MTIME_NS, MTIME_NS))
+    write_sound_tar(shard, index=False)
     found = _read(lambda: sw.tar(shard), path)
     if found is not None and len(found) > 1000:
         raise RawError(f"{len(found)} samples out of 9")
@@ -73,9 +66,7 @@ def _index(path: Path) -> None:
 
 def _manifest(path: Path) -> None:
     shard = path.with_name("case.tar")
-    shard.write_bytes(sound_tar()[0])
-    Path(f"{shard}.swi").write_bytes(sound_tar()[1])
-    os.utime(shard, ns=(MTIME_NS, MTIME_NS))
+    write_sound_tar(shard)
     found = _read(lambda: sw.tar(path), path)
     if found is not None and len(found) != len(list(sw.tar(shard))):
         raise RawError(f"{len(found)} samples out of 9")
@@ -87,7 +78,7 @@ def _lists(path: Path) -> None:
     if path.suffix != ".json":
         _read(lambda: sw.files(path), path)
         return
-    path.with_name("case.tar").write_bytes(sound_tar()[0])
+    write_sound_tar(path.with_name("case.tar"), index=False)
     try:
         _read(lambda: sw.tar(path), path)
     except RawError as error:

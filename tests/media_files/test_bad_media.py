@@ -14,7 +14,7 @@ from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.media_files.index_format import index_from_bytes, index_to_bytes
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.media_index import index_media, with_checksums
-from tests.support.media import numbers_in
+from tests.support.media import numbers_in, zeroed
 
 
 @pytest.mark.parametrize("name", ["b_frames", "co64", "mkv", "vp9", "avi", "ts", "fragmented"])
@@ -55,13 +55,8 @@ def test_flipped_bytes_give_the_frames_asked_for_or_an_error(media_files, name):
 
 @pytest.mark.parametrize("name", ["b_frames", "hevc"])
 def test_frames_that_a_decoder_calls_damaged_are_an_error(media_files, name):
-    data = bytearray(media_files.read(name))
-    track = index_media(BytesReader(bytes(data))).first("video")
-    sample = 30
-    at, size = int(track.columns.offset[sample]), int(track.columns.size[sample])
-    data[at + 8 : at + size] = bytes(size - 8)
     with pytest.raises(DataError, match="frame"):
-        sw.video(75, start=0)(bytes(data))
+        sw.video(75, start=0)(zeroed(media_files.read(name), 30))
 
 
 @pytest.mark.parametrize("name", ["open_gop_late", "open_gop_short", "intra_refresh"])
@@ -71,11 +66,8 @@ def test_a_second_try_from_an_earlier_key_frame_hides_no_damage(media_files, nam
     for frame in (30, 40, 50, 60):
         sample = int(track.order[frame])
         for number in (sample, int(track.segments(np.array([frame]))[0].samples[0])):
-            at, size = int(track.columns.offset[number]), int(track.columns.size[number])
-            damaged = bytearray(data)
-            damaged[at + 8 : at + size] = bytes(size - 8)
             with pytest.raises(DataError, match="frame"):
-                sw.video(1, start=frame)(bytes(damaged))
+                sw.video(1, start=frame)(zeroed(data, number))
         assert numbers_in(sw.video(1, start=frame, layout="THWC")(data)) == [frame]
 
 
@@ -98,11 +90,9 @@ def test_damage_in_groups_with_leading_pictures_is_seen_as_in_others(media_files
         assert segment.may_fail
         assert not segment.may_fail & set(segment.wanted.tolist())
         for sample in {int(segment.samples[0]), int(segment.wanted[0])}:
-            at, size = int(track.columns.offset[sample]), int(track.columns.size[sample])
-            damaged = bytearray(data)
-            damaged[at + size // 2 : at + size] = bytes(size - size // 2)
+            damaged = zeroed(data, sample, keep=int(track.columns.size[sample]) // 2)
             with pytest.raises(DataError, match="frame"):
-                sw.video(1, start=frame)(bytes(damaged))
+                sw.video(1, start=frame)(damaged)
             tried += 1
     assert tried > 20
 

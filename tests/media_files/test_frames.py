@@ -8,26 +8,17 @@ import pytest
 
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.media_files.media_index import index_media
-from tests.support.media import COPIES, ROTATED, VIDEOS, numbers_in
+from tests.support.media import COPIES, VIDEOS, decode, numbers_in
 
 # What a player shows of the files that begin before their first frame.
 FIRST = {"edit": 13, "edit_mkv": 0}
 
 
-def decode(data, frames, backend="pyav", **form):
-    reader = BytesReader(data)
-    index = index_media(reader)
-    clip = decode_frames(
-        reader,
-        index,
-        np.asarray(frames),
-        form=form_of(index, layout="THWC", **form),
-        backend=backend,
-    )
-    rotation = index.first("video").rotation
-    return np.rot90(clip, -rotation // 90, axes=(1, 2)) if rotation else clip
+def upright(data, frames, backend="pyav"):
+    """The frames as they are stored, before they are turned."""
+    rotation = index_media(BytesReader(data)).first("video").rotation
+    return np.rot90(decode(data, frames, backend), -rotation // 90, axes=(1, 2))
 
 
 def shown_by_ffmpeg(path):
@@ -54,9 +45,9 @@ def test_every_frame_is_the_one_asked_for_in_any_order(media_files, name):
         np.arange(count),
     ]
     for frames in orders:
-        assert numbers_in(decode(data, frames)) == [shown[number] for number in frames]
+        assert numbers_in(upright(data, frames)) == [shown[number] for number in frames]
     for frames in orders[:3]:
-        clip = decode(data, frames, "torchcodec")
+        clip = upright(data, frames, "torchcodec")
         assert numbers_in(clip) == [shown[number] for number in frames]
 
 
@@ -67,15 +58,12 @@ def test_a_frame_that_is_not_there_is_an_error(media_files):
 
 
 def test_rotation_is_applied(media_files):
-    upright, turned = media_files.read("b_frames"), media_files.read("rotated")
-    reader = BytesReader(turned)
-    index = index_media(reader)
-    clip = decode_frames(reader, index, np.array([30]), form=form_of(index, layout="THWC"))
+    stored, turned = media_files.read("b_frames"), media_files.read("rotated")
+    clip = decode(turned, [30])
     assert clip.shape == (1, 160, 120, 3)
-    plain = decode(upright, [30])
+    plain = decode(stored, [30])
     with av.open(str(media_files.path("rotated"))) as container:
         degrees = next(container.decode(video=0)).rotation % 360
-    assert "rotated" in ROTATED
     np.testing.assert_array_equal(clip[0], np.rot90(plain[0], degrees // 90))
 
 

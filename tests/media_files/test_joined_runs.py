@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torchcodec.decoders
 
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.media_files.media_index import index_media
 from shardwise.media_files.references import is_refresh, length_bytes
-from tests.support.media import H264, numbers_in
+from tests.support import media
+from tests.support.media import H264, numbers_in, zeroed
 
 # name -> key frames 12 apart; of closed groups, so that each is an IDR.
 CLOSED = {
@@ -38,22 +40,18 @@ def opened(monkeypatch):
     return calls
 
 
-def decode(data, frames=FRAMES, **form):
-    reader = BytesReader(data)
-    index = index_media(reader)
-    form = form_of(index, layout="THWC", **form)
-    return decode_frames(reader, index, np.asarray(frames), form=form, backend="torchcodec")
+decode = partial(media.decode, backend="torchcodec")
 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_runs_that_begin_with_a_refresh_share_one_decoder(media_files, opened, name):
     data = media_files.make(name, CLOSED[name]).read_bytes()
-    clip = decode(data)
+    clip = decode(data, FRAMES)
     assert len(opened) == 1
     assert numbers_in(clip) == FRAMES.tolist()
     for order in (FRAMES[::-1], np.array([60, 3, 60, 33, 3])):
         assert numbers_in(decode(data, order)) == order.tolist()
-    assert numbers_in(decode(data, size=(60, 80))) == FRAMES.tolist()
+    assert numbers_in(decode(data, FRAMES, size=(60, 80))) == FRAMES.tolist()
     # The same pixels as from a decoder of its own each.
     alone = np.concatenate([decode(data, [number]) for number in FRAMES.tolist()])
     np.testing.assert_array_equal(clip, alone)
@@ -62,7 +60,7 @@ def test_runs_that_begin_with_a_refresh_share_one_decoder(media_files, opened, n
 def test_frames_are_asked_for_in_parts_that_bound_the_copy(media_files, opened, monkeypatch):
     monkeypatch.setattr("shardwise.media_files.torchcodec_backend._CALL_BYTES", 2 * 3 * 160 * 120)
     data = media_files.make("closed.mp4", CLOSED["closed.mp4"]).read_bytes()
-    assert numbers_in(decode(data)) == FRAMES.tolist()
+    assert numbers_in(decode(data, FRAMES)) == FRAMES.tolist()
     assert len(opened) == 1
 
 
@@ -71,7 +69,7 @@ def test_open_groups_and_other_codecs_have_a_decoder_a_run(media_files, opened):
         opened.clear()
         data = media_files.read(name)
         track = index_media(BytesReader(data)).first("video")
-        assert numbers_in(decode(data)) == FRAMES.tolist()
+        assert numbers_in(decode(data, FRAMES)) == FRAMES.tolist()
         assert len(opened) == len(track.segments(FRAMES)) > 1
 
 
@@ -102,10 +100,8 @@ def test_a_refresh_that_forbids_what_lies_before_it_costs_no_frame(media_files, 
 
 
 def test_a_damaged_run_is_the_one_that_the_error_names(media_files):
-    data = bytearray(media_files.make("closed.mp4", CLOSED["closed.mp4"]).read_bytes())
-    columns = index_media(BytesReader(bytes(data))).first("video").columns
+    data = media_files.make("closed.mp4", CLOSED["closed.mp4"]).read_bytes()
     for number in range(48, 60):
-        at, size = int(columns.offset[number]), int(columns.size[number])
-        data[at + 5 : at + size] = bytes(size - 5)
+        data = zeroed(data, number, keep=5)
     with pytest.raises(DataError, match="coded frames 48 to "):
-        decode(bytes(data))
+        decode(data, FRAMES)

@@ -6,14 +6,11 @@ import gc
 import os
 import threading
 
-import numpy as np
 import pytest
 
 from shardwise.media_files import frames as frames_module
-from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import index_media
 from shardwise.media_files.picture_memory import PictureMemory, decoder_bytes, picture_memory
+from tests.support.media import decode, zeroed
 
 PATIENCE_S = 60
 
@@ -187,18 +184,11 @@ def test_decoding_holds_what_its_pictures_take_and_frees_it_after_an_error(
     memory = Seen(1 << 20)
     monkeypatch.setattr(frames_module, "picture_memory", lambda: memory)
     data = media_files.read("b_frames")
-    reader = BytesReader(data)
-    index = index_media(reader)
-    wanted = np.array([3, 4])
-    decode_frames(reader, index, wanted, form=form_of(index), backend=backend)
+    decode(data, [3, 4], backend)
     extra = 2 * 3 * 160 * 120 if backend == "torchcodec" else 0
     assert seen == [decoder_bytes(120, 160) + extra]
-    broken = bytearray(data)
-    columns = index.first("video").columns
-    for at, size in zip(columns.offset.tolist(), columns.size.tolist(), strict=True):
-        broken[at + 5 : at + size] = bytes(size - 5)
+    for number in range(6):
+        data = zeroed(data, number, keep=5)
     with pytest.raises(ValueError, match="frame"):
-        decode_frames(
-            BytesReader(bytes(broken)), index, wanted, form=form_of(index), backend=backend
-        )
+        decode(data, [3, 4], backend)
     assert memory._held == 0

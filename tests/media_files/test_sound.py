@@ -12,6 +12,7 @@ from shardwise.media_files.index_format import index_from_bytes, index_to_bytes
 from shardwise.media_files.media_index import index_media
 from shardwise.media_files.sound import PacketSound
 from shardwise.media_files.sound_window import open_sound, read_window, resample
+from tests.support.media import CountingReader
 
 KINDS = {
     "n.flac": "",
@@ -83,14 +84,7 @@ def test_a_far_sound_is_read_by_its_packets(media_files, name, options):
     track = index.first("audio")
     assert len(index_to_bytes(index)) <= 3.5 * track.num_frames + 400
 
-    class Counting(BytesReader):
-        total = 0
-
-        def read(self, start, stop):
-            self.total += stop - start
-            return super().read(start, stop)
-
-    reader = Counting(data)
+    reader = CountingReader(data)
     sound = PacketSound(reader, index)
     part = sound.read(20 * sound.rate, 25 * sound.rate)
     pts = (track.columns.pts - track.columns.pts[0]) * track.time_base[0] / track.time_base[1]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 import shardwise as sw
 from tests.support.media import H264
-
-PATIENCE_S = 1200
+from tests.support.python_code import printed_by
 
 # Linux only: the anonymous memory of the process and of its children, after some clips and at last.
 CLIPS = """
@@ -66,15 +64,6 @@ print("right")
 """
 
 
-def run(code: str, *arguments: object) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split()
-
-
 @pytest.fixture
 def shard(media_files, tmp_path):
     with sw.TarWriter(tmp_path / "v.tar") as writer:
@@ -90,7 +79,8 @@ def shard(media_files, tmp_path):
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
 def test_memory_grows_by_less_than_20_mb_over_2000_clips(shard, backend, executor):
-    count, kib = map(int, run(CLIPS, shard, backend, executor, 30, 200))
+    options = (shard, backend, executor, 30, 200)
+    count, kib = map(int, printed_by(CLIPS, *options, timeout_s=1200).split())
     assert count == 2000
     assert kib < 20_000
 
@@ -98,11 +88,11 @@ def test_memory_grows_by_less_than_20_mb_over_2000_clips(shard, backend, executo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
 def test_a_fork_after_decoding_decodes_the_same_frames(media_files, backend):
-    assert run(FORKS, media_files.path("b_frames"), backend, 4) == ["right"]
+    assert printed_by(FORKS, media_files.path("b_frames"), backend, 4) == "right"
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
 def test_fifty_forks_after_decoding_decode_the_same_frames(media_files, backend):
-    assert run(FORKS, media_files.path("b_frames"), backend, 50) == ["right"]
+    assert printed_by(FORKS, media_files.path("b_frames"), backend, 50) == "right"

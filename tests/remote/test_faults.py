@@ -190,8 +190,8 @@ def test_a_server_that_hangs_in_the_middle_of_an_epoch_is_an_error(s3, shards):
 def test_web_servers_that_refuse_a_tenth_of_all_requests_are_read(tmp_path):
     for number in range(30):
         (tmp_path / f"{number:03d}.tar").write_bytes(numbered_tar(10 * number, 10, 1000))
-    with nginx(tmp_path, share_of_503=0.1) as server:
-        data = sw.tar(f"{server.url}/{{000..029}}.tar")
+    with nginx(tmp_path) as server, FaultProxy(server.url, error_share=0.1) as proxy:
+        data = sw.tar(f"{proxy.url}/{{000..029}}.tar")
         with loader(data, num_threads=4) as batches:
             check_epoch(batches, 300)
             assert batches.stats()["retries"] > 0

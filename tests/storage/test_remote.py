@@ -354,8 +354,11 @@ def test_the_interpreter_ends_with_requests_in_flight(s3, url):
 
 def test_a_web_server_is_read_with_the_token_that_was_given(tmp_path):
     (tmp_path / "a b+c.tar").write_bytes(CONTENT)
-    with nginx(tmp_path, bearer="t0ken", share_of_503=0.1) as server:
-        url = f"{server.url}/a%20b+c.tar"
+    with (
+        nginx(tmp_path, bearer="t0ken") as server,
+        FaultProxy(server.url, error_share=0.1) as proxy,
+    ):
+        url = f"{proxy.url}/a%20b+c.tar"
         file = open_file(url, options=StorageOptions.of({"token": "t0ken"}))
         for start in range(0, len(CONTENT), 100_000):
             assert file.read(start, 100_000) == CONTENT[start : start + 100_000]
@@ -370,7 +373,7 @@ def test_a_web_server_is_read_with_the_token_that_was_given(tmp_path):
         with pytest.raises(DataError) as ended:
             open_file(signed, options=StorageOptions.of(headers)).read(len(CONTENT), 1)
         for error in (refused, gone, ended):
-            assert server.url in str(error.value)
+            assert proxy.url in str(error.value)
             assert "S3CRET" not in repr(error.value) + str(error.value)
 
 

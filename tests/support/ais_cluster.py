@@ -61,31 +61,26 @@ class AisCluster:
     has_get_batch: bool = True
     break_batch: str | None = None
     chosen: int | None = None
-    nodes: list[_Node] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
     clock_ns: int = 1_795_345_198_000_000_000
 
     @property
     def endpoint(self) -> str:
-        """The gateway's URL."""
         return self.nodes[0].url
 
     def put(self, key: str, data: bytes, bucket: str = "bucket") -> str:
-        """Store an object; returns its `ais://` URL."""
         held = self.objects.setdefault(bucket, {})
         self.clock_ns += 10**9
         version = held[key].version + 1 if key in held else 1
         held[key] = _Object(data, version, self.clock_ns)
         return f"ais://{bucket}/{key}"
 
-    def count(self, *, node: int | None = None, path: str = "") -> int:
-        """Requests to one node, or to all targets (None), whose path holds a text."""
-        return sum(
-            (at == node if node is not None else at > 0) and path in seen
-            for at, _, seen, _ in list(self.asked)
-        )
+    def count(self, *, node: int | None = None) -> int:
+        """Requests to one node, or to all targets."""
+        return sum(at > 0 if node is None else at == node for at, *_ in list(self.asked))
 
-    def target_of(self, bucket: str, key: str) -> _Node:
+    def target_of(self, bucket: str, key: str) -> Node:
         """Where a request for an object is sent."""
         number = xxhash.xxh32_intdigest(f"{bucket}/{key}".encode()) % self.num_targets
         return self.nodes[1 + (number if self.chosen is None else self.chosen)]
@@ -99,11 +94,14 @@ class _Server(ThreadingHTTPServer):
         """Silent: clients hang up, and nodes leave, on purpose."""
 
 
-class _Node:
+class Node:
     """A gateway (number 0) or a target, which can leave its port and come back to it."""
 
-    def __init__(self, cluster: AisCluster, number: int) -> None:
+    def __init__(
+        self, cluster: AisCluster, number: int, handler: type[StoreHandler] | None = None
+    ) -> None:
         self.cluster, self.number, self.port = cluster, number, 0
+        self.handler = handler or StoreHandler
         self.come()
 
     @property
@@ -112,7 +110,7 @@ class _Node:
 
     def come(self) -> None:
         """Listen, on the port of before."""
-        kind = type("Handler", (StoreHandler,), {"cluster": self.cluster, "node": self})
+        kind = type("Handler", (self.handler,), {"cluster": self.cluster, "node": self})
         self.server = _Server(("127.0.0.1", self.port), kind)
         self.open: set[Any] = set()
         self.port = self.server.server_address[1]
@@ -137,7 +135,7 @@ def ais_cluster(*, num_targets: int = 2, token: str = "") -> Iterator[AisCluster
     """Run a cluster with an empty bucket `bucket`."""
     cluster = AisCluster(token=token, num_targets=num_targets)
     cluster.objects["bucket"] = {}
-    cluster.nodes = [_Node(cluster, number) for number in range(num_targets + 1)]
+    cluster.nodes = [Node(cluster, number) for number in range(num_targets + 1)]
     try:
         yield cluster
     finally:
@@ -153,7 +151,7 @@ class StoreHandler(BaseHTTPRequestHandler):
     # A body waits 40 ms for the acknowledgement of its headers otherwise.
     disable_nagle_algorithm = True
     cluster: AisCluster
-    node: _Node
+    node: Node
 
     def log_message(self, *_: Any) -> None:
         """Silent."""

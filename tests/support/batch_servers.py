@@ -64,13 +64,9 @@ def module_of(path: Path) -> ModuleType:
 
 
 class BatchServers:
-    """Some servers of one dataset; a context manager.
+    """Some servers of the `dataset` in a file, or of what clients send (None); a context manager.
 
-    Args:
-        path: the file with `dataset`; None for servers that take it from clients.
-        count: how many are started.
-        options: of `shardwise serve`.
-        token_file: of them and of their clients.
+    `options` are those of `shardwise serve`.
     """
 
     def __init__(
@@ -103,22 +99,18 @@ class BatchServers:
             process.stdout.close()
 
     def process(self, number: int) -> subprocess.Popen[bytes]:
-        """A server's process."""
         return self._processes[number]
 
     def kill(self, number: int) -> None:
-        """SIGKILL a server."""
         process = self._processes[number]
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
 
     def freeze(self) -> None:
-        """Stop all servers where they are."""
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let frozen servers go on."""
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
 
@@ -144,10 +136,10 @@ class BatchServers:
         )
 
 
-def _address(process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> str:
+def _address(process: subprocess.Popen[bytes]) -> str:
     """The address that a server says it is ready at."""
     assert process.stdout is not None
-    end = time.monotonic() + timeout_s
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         if select.select([process.stdout], [], [], 0.1)[0]:
             line = process.stdout.readline().decode().strip()

@@ -43,7 +43,6 @@ def finish(process: subprocess.Popen[str], timeout: float = 120) -> dict[str, in
 
 
 def main(document: dict[str, Any]) -> None:
-    """Read, compare, count."""
     folder = Path(document["folder"])
     settings = CacheSettings(**document["cache"])
     # What is late on a loaded machine must not be asked for twice.

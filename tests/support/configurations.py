@@ -45,7 +45,6 @@ class Configuration:
 
 
 def configuration(number: int) -> Configuration:
-    """Draw a configuration."""
     rng = np.random.default_rng([number, 2024])
     traits: set[str] = set()
     sizes = rng.integers(0, 100, rng.integers(1, 5))

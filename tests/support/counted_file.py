@@ -13,11 +13,11 @@ from pathlib import Path
 
 from shardwise.errors import StaleIndexError
 from shardwise.storage import FileStat, LocalFile
-from shardwise.storage.protocol import ReadRequest
+from shardwise.storage.protocol import ReadRequest, RemoteReads
 
 
 @dataclass
-class CountedFile:
+class CountedFile(RemoteReads):
     """A file under a made-up URL.
 
     Attributes:
@@ -54,30 +54,14 @@ class CountedFile:
     def pin(self, stat: FileStat) -> None:
         self.pinned = stat
 
-    def read(self, offset: int, length: int) -> bytes:
-        buffer = bytearray(length)
-        self.read_into(offset, memoryview(buffer))
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        self.read_spans([offset], [len(buffer)], buffer, 0)
-
-    def read_spans(
-        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
-    ) -> None:
-        if self.pinned is not None and self.pinned.etag and self.pinned != self._now():
-            raise StaleIndexError("replaced", url=self.url)
-        start = begin
-        for offset, end in zip(offsets, ends, strict=True):
-            self._note(f"{offset} {end - start}")
-            start = end
-        LocalFile(self.path).read_spans(offsets, ends, buffer, begin)
-
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
         for file, ranges in requests:
+            if file.pinned is not None and file.pinned.etag and file.pinned != file._now():
+                raise StaleIndexError("replaced", url=file.url)
             for start, stop, begin in ranges:
-                file.read_spans([start], [begin + stop - start], buffer, begin)
+                file._note(f"{start} {stop - start}")
+                LocalFile(file.path).read_into(start, buffer[begin : begin + stop - start])
 
     def close(self) -> None:
         return

@@ -33,18 +33,10 @@ class Data:
 
 
 class Ranks:
-    """All ranks of one run, in step.
+    """All ranks of one run, in step; they write into a coverage directory.
 
-    Args:
-        directory: the coverage directory.
-        data: the data.
-        sampler: their order.
-        batch_size: samples a rank and step.
-        world_size: how many.
-        remainder: what becomes of the rest.
-        shared: the run's name, as a process group would give it; None for one a rank.
-        on_error: "skip" or "replace" for data of which every 13th sample is damaged.
-        fault: changes what is handed out.
+    `shared` is the run's name, as a process group would give it; None for one a rank. With
+    `on_error` "skip" or "replace" every 13th sample is damaged; `fault` changes what is handed out.
     """
 
     def __init__(
@@ -75,7 +67,6 @@ class Ranks:
                 account._file._run = (shared, True)
 
     def begin(self, epoch: int = 0, start: int = 0) -> list[Pass]:
-        """Begin a pass on each rank."""
         passes = []
         for rank, account in enumerate(self.accounts):
             current = Pass(epoch, start, self.plan.resumed(start))
@@ -84,7 +75,6 @@ class Ranks:
         return passes
 
     def step(self, passes: list[Pass]) -> None:
-        """Hand out one batch on each rank."""
         for rank, (account, current) in enumerate(zip(self.accounts, passes, strict=True)):
             plan, step = current.plan, current.num_batches
             positions, valid = plan.positions(current.epoch, range(step, step + 1), rank)
@@ -116,10 +106,8 @@ class Ranks:
         return passes
 
 
-def random_chain(
-    directory: Path, data: Data, sampler: Sampler, *, seed: int, num_epochs: int = 2
-) -> int:
-    """A training that is killed and resumed on other ranks, until its last epoch ends.
+def random_chain(directory: Path, data: Data, sampler: Sampler, *, seed: int) -> int:
+    """A training of two epochs that is killed and resumed on other ranks, until it ends.
 
     A checkpoint is saved once all ranks have written their lines, and some ranks have written
     theirs of a checkpoint that a kill prevented. Returns the number of runs.
@@ -144,7 +132,7 @@ def random_chain(
             shared=f"run{run}" if shares_runs else None,
         )
         steps_left = draw.randint(1, 60) if draw.random() < 0.9 else 10**6
-        while epoch < num_epochs:
+        while epoch < 2:
             passes = ranks.begin(epoch, start)
             while passes[0].num_batches < passes[0].plan.num_steps:
                 if not steps_left:

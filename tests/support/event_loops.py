@@ -48,8 +48,6 @@ class _Jumping(selectors.DefaultSelector):
 
 
 def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
-
     @functools.wraps(test)
     def run(*arguments: Any, **fixtures: Any) -> None:
         asyncio.run(test(*arguments, **fixtures))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwise.storage import FileStat
+from shardwise.storage.protocol import ReadRequest, RemoteReads
 
 
-class FarFile:
-    """Satisfies `shardwise.storage.File`, but for reads of several files at once.
+class FarFile(RemoteReads):
+    """Satisfies `shardwise.storage.File`, for reads of one file at once.
 
     Attributes:
         num_rounds: calls, each of which costs one wait for an answer.
@@ -18,9 +19,9 @@ class FarFile:
 
     gap_bytes = 1 << 20
     is_remote = True
+    url = "far://x.tar"
 
-    def __init__(self, data: bytes, url: str = "far://x.tar") -> None:
-        self.url = url
+    def __init__(self, data: bytes) -> None:
         self._data = data
         self.num_rounds = self.num_requests = self.num_bytes = 0
 
@@ -34,28 +35,16 @@ class FarFile:
         """It does not change."""
 
     def stat(self) -> FileStat:
-        """Its length."""
         return FileStat(len(self._data), 0, '"1"')
 
-    def read(self, offset: int, length: int) -> bytes:
-        """A range."""
-        buffer = bytearray(length)
-        self.read_into(offset, memoryview(buffer))
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """A range."""
-        self.read_spans([offset], [len(buffer)], buffer, 0)
-
-    def read_spans(
-        self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
-    ) -> None:
-        """Ranges, in one round."""
-        self.num_rounds += 1
-        for offset, end in zip(offsets, ends, strict=True):
-            data = self._data[offset : offset + end - begin]
-            assert len(data) == end - begin > 0, "asked for what is not there, or for nothing"
-            buffer[begin:end] = data
-            self.num_requests += 1
-            self.num_bytes += end - begin
-            begin = end
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        [(file, ranges)] = requests
+        assert ranges, "asked for nothing"
+        file.num_rounds += 1
+        for start, stop, begin in ranges:
+            data = file._data[start:stop]
+            assert len(data) == stop - start, "asked for what is not there"
+            buffer[begin : begin + len(data)] = data
+            file.num_requests += 1
+            file.num_bytes += len(data)

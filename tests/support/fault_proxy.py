@@ -29,8 +29,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _ROOT = Path(__file__).resolve().parents[2]
-# The tests talk to the proxy itself under this path.
-_CONTROL = b"/.fault-proxy"
 _CHUNK = 256 << 10
 
 
@@ -68,13 +66,7 @@ class Faults:
 
 
 class FaultProxy:
-    """A proxy before `target`; a context manager.
-
-    Args:
-        target: the server's URL.
-        seed: what faults are drawn from.
-        faults: fields of `Faults`.
-    """
+    """A proxy before the URL of a server; a context manager. `faults` are fields of `Faults`."""
 
     def __init__(self, target: str, *, seed: int = 0, **faults: Any) -> None:
         self.target = target
@@ -99,26 +91,21 @@ class FaultProxy:
             start_new_session=True,
             preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls
         )
-        assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(self.faults)).encode() + b"\n")
-        process.stdin.flush()
         taken = process.stdout.readline()
         assert taken, "the proxy did not start: its error is above"
         self.url = f"http://127.0.0.1:{int(taken)}"
-
-    def leave(self) -> None:
-        """End, as a server that is killed: connections break, new ones are refused."""
-        self._stop()
+        self.counts()
 
     def come_back(self) -> None:
         """Serve under the same address again, with counts of 0."""
         self._start(int(self.url.rpartition(":")[2]))
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.leave()
 
-    def _stop(self) -> None:
+    def leave(self) -> None:
+        """End, as a server that is killed: connections break, new ones are refused."""
         from tests.support.server_process import stop
 
         process, self._process = self._process, None
@@ -132,21 +119,19 @@ class FaultProxy:
     def change(self, **faults: Any) -> None:
         """Change some faults from the next request on."""
         self.faults = replace(self.faults, **faults)
-        self._ask("POST", asdict(self.faults))
+        self.counts()
 
     def counts(self) -> dict[str, int]:
         """What happened: `requests`, `GET`, ..., `bytes` (of bodies), `cut`, `reset`, `error`,
-        `stall`, `connections`, `most_at_once` (bodies); what never happened is 0.
+        `stall`, `most_at_once` (bodies); what never happened is 0.
         """
-        return Counter(self._ask("GET", {}))
-
-    def _ask(self, method: str, document: dict[str, Any]) -> Any:
-        from tests.support.signing import plain_request
-
-        reply = plain_request(
-            self.url + _CONTROL.decode(), method=method, body=json.dumps(document).encode()
-        )
-        return json.loads(reply.expect(200).body)
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(asdict(self.faults)).encode() + b"\n")
+        process.stdin.flush()
+        return Counter(json.loads(process.stdout.readline()))
 
 
 @dataclass
@@ -178,15 +163,11 @@ class _Proxy:
     serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.counts["connections"] += 1
         self.serving.add(asyncio.current_task())
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             while head := await _read_head(reader):
                 method, target, _ = head.split(b"\r\n", 1)[0].split(b" ", 2)
-                if target == _CONTROL:
-                    await self._control(method, head, reader, writer)
-                    continue
                 self.counts["requests"] += 1
                 self.counts[method.decode()] += 1
                 faults = self.faults
@@ -278,30 +259,20 @@ class _Proxy:
         self.num_bodies += 1
         self.counts["most_at_once"] = max(self.counts["most_at_once"], self.num_bodies)
         try:
-            await self._pass(reader, writer, length, faults, own)
+            while length:
+                chunk = await reader.read(_CHUNK if length < 0 else min(length, _CHUNK))
+                if not chunk:
+                    if length > 0:
+                        raise ConnectionError("the server ended the reply early")
+                    return
+                await self.line.carry(len(chunk), faults.bandwidth)
+                await own.carry(len(chunk), faults.reply_bandwidth)
+                self.counts["bytes"] += len(chunk)
+                writer.write(chunk)
+                await writer.drain()
+                length -= len(chunk) if length > 0 else 0
         finally:
             self.num_bodies -= 1
-
-    async def _pass(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        length: int,
-        faults: Faults,
-        own: _Line,
-    ) -> None:
-        while length:
-            chunk = await reader.read(_CHUNK if length < 0 else min(length, _CHUNK))
-            if not chunk:
-                if length > 0:
-                    raise ConnectionError("the server ended the reply early")
-                return
-            await self.line.carry(len(chunk), faults.bandwidth)
-            await own.carry(len(chunk), faults.reply_bandwidth)
-            self.counts["bytes"] += len(chunk)
-            writer.write(chunk)
-            await writer.drain()
-            length -= len(chunk) if length > 0 else 0
 
     async def _pass_chunks(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -331,18 +302,13 @@ class _Proxy:
             )
             writer.transport.abort()
 
-    async def _control(
-        self,
-        method: bytes,
-        head: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        body = await reader.readexactly(_length(head))
-        if method == b"POST":
-            self.faults = Faults(**json.loads(body))
-        writer.write(_reply(200, json.dumps(self.counts).encode()))
-        await writer.drain()
+    def answer(self) -> None:
+        """Take the faults that a line of stdin says, and say what happened."""
+        line = sys.stdin.readline()
+        if not line:
+            sys.exit()
+        self.faults = Faults(**json.loads(line))
+        print(json.dumps(self.counts), flush=True)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
@@ -386,10 +352,10 @@ def _reply(status: int, body: bytes) -> bytes:
 
 async def _main() -> None:
     target = urlsplit(sys.argv[1])
-    faults = Faults(**json.loads(sys.stdin.readline()))
     assert target.hostname is not None
-    proxy = _Proxy(target.hostname, target.port or 80, int(sys.argv[2]), faults)
+    proxy = _Proxy(target.hostname, target.port or 80, int(sys.argv[2]), Faults())
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", int(sys.argv[3]), limit=1 << 20)
+    asyncio.get_running_loop().add_reader(sys.stdin, proxy.answer)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

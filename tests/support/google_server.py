@@ -5,14 +5,11 @@ It answers what obstore's client asks of an emulator: objects, ranges, listings,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.support.ais_cluster import AisCluster, StoreHandler
+from tests.support.ais_cluster import AisCluster, Node, StoreHandler
 
 
 class _Handler(StoreHandler):
@@ -40,15 +37,8 @@ def google_server() -> Iterator[tuple[str, AisCluster]]:
     """Run it with an empty bucket `bucket`; yields its URL and its state."""
     state = AisCluster()
     state.objects["bucket"] = {}
-    node: Any = type("Node", (), {"number": 1, "open": set()})()
-    kind = type("Handler", (_Handler,), {"cluster": state, "node": node})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
+    node = Node(state, 1, _Handler)
     try:
-        yield f"http://127.0.0.1:{server.server_port}", state
+        yield node.url, state
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        node.leave()

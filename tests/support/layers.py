@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # Each part may import parts of a lower level and itself, nothing else.
@@ -112,7 +113,6 @@ class Module:
 
 
 def load(root: Path) -> list[Module]:
-    """All modules of the package at `root`."""
     modules = []
     for path in sorted(root.rglob("*.py")):
         parts = [root.name, *path.relative_to(root).with_suffix("").parts]
@@ -247,29 +247,15 @@ def _family(name: str) -> str:
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Modules that import each other in a ring, one ring a line: also late ones and types."""
+    """A ring of modules that import each other, also late or for types; empty without one."""
     known = {module.name for module in modules}
     graph = {
-        module.name: {
-            target for imported in module.imports if (target := _module_of(imported.target, known))
-        }
-        - {module.name}
+        module.name: {_module_of(imported.target, known) for imported in module.imports}
+        - {module.name, None}
         for module in modules
     }
-    found: list[str] = []
-    state: dict[str, int] = {}
-
-    def walk(name: str, path: list[str]) -> None:
-        state[name] = 1
-        for target in sorted(graph[name]):
-            if state.get(target) == 1:
-                ring = [*path[path.index(target) :], target]
-                found.append(" -> ".join(ring))
-            elif target not in state:
-                walk(target, [*path, target])
-        state[name] = 2
-
-    for name in graph:
-        if name not in state:
-            walk(name, [name])
-    return found
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [" -> ".join(reversed(error.args[1]))]
+    return []

@@ -10,7 +10,6 @@ _I64 = range(-(2**63), 2**63)
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a leaf."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         parts = [part for key, each in value.items() for part in (_text(key), encode(each))]
         return _counted(5, value, *parts)

@@ -6,10 +6,18 @@ import functools
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
+
+from shardwise.media_files.byte_reader import BytesReader
+from shardwise.media_files.frames import decode_frames, form_of
+from shardwise.media_files.media_index import index_media
 
 WIDTH, HEIGHT, NUM_FRAMES = 160, 120, 75
 _BIT = 10  # pixels
@@ -57,7 +65,6 @@ COPIES = {
     "edit_mkv": ("b_frames.mp4", "-ss 0.5", "-c copy"),
     "rotated": ("b_frames.mp4", "", "-c copy -metadata:s:v rotate=90"),
 }
-ROTATED = {"rotated"}
 
 
 def frame(number: int) -> np.ndarray:
@@ -82,8 +89,40 @@ def number_in(pixels: np.ndarray) -> int:
     return sum((value > 128) << i for i, value in enumerate(values))
 
 
+def decode(
+    data: bytes, frames: ArrayLike, backend: str = "pyav", layout: str = "THWC", **form: Any
+) -> np.ndarray:
+    """Frames of a file by their numbers, as `decode_frames` gives them."""
+    reader = BytesReader(data)
+    index = index_media(reader)
+    made = form_of(index, layout=layout, **form)
+    return decode_frames(reader, index, np.asarray(frames), form=made, backend=backend)
+
+
+def zeroed(data: bytes, number: int, *, keep: int = 8) -> bytes:
+    """A file with a coded frame of its video damaged: zeros behind its first bytes."""
+    columns = index_media(BytesReader(data)).first("video").columns
+    at, size = int(columns.offset[number]), int(columns.size[number])
+    return data[: at + keep] + bytes(size - keep) + data[at + size :]
+
+
+class CountingReader(BytesReader):
+    """A far file: the ranges that were read of it."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.ranges: list[tuple[int, int]] = []
+
+    def read(self, start: int, stop: int) -> memoryview:
+        self.ranges.append((start, stop))
+        return super().read(start, stop)
+
+    @property
+    def total(self) -> int:
+        return sum(stop - start for start, stop in self.ranges)
+
+
 def numbers_in(clip: np.ndarray, layout: str = "THWC") -> list[int]:
-    """The numbers in the frames of a clip."""
     if layout == "TCHW":
         clip = clip.transpose(0, 2, 3, 1)
     return [number_in(pixels) for pixels in clip]
@@ -122,12 +161,9 @@ class MediaFolder:
         if not target.exists():
             raw = f"-f rawvideo -pix_fmt rgb24 -s {WIDTH}x{HEIGHT} -r 25 -i - {inputs}"
             maps = "-map 0:v" + (" -map 1:a" if inputs else "")
-            # A second test process may make the same file: it gets its name when it is whole.
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                part = Path(scratch) / name
+            with _made_whole(target) as part:
                 ffmpeg(*raw.split(), *maps.split(), *_words(options), str(part),
                        data=frames_of(count))  # fmt: skip
-                part.replace(target)
         return target
 
     def sound(self, name: str, options: str = "", *, seconds: float = 3, rate: int = 44100) -> Path:
@@ -135,23 +171,28 @@ class MediaFolder:
         target = self.folder / name
         if not target.exists():
             noise = f"anoisesrc=d={seconds}:c=pink:r={rate}:seed=7:a=0.5"
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                part = Path(scratch) / name
+            with _made_whole(target) as part:
                 ffmpeg("-f", "lavfi", "-i", noise, *_words(options), str(part))
-                part.replace(target)
         return target
 
     def _make(self, name: str, target: Path) -> None:
         if name in COPIES:
             source, before, after = COPIES[name]
             given = self.path(source.partition(".")[0])
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                part = Path(scratch) / target.name
+            with _made_whole(target) as part:
                 ffmpeg(*before.split(), "-i", str(given), *after.split(), str(part))
-                part.replace(target)
-            return
-        _, inputs, options = VIDEOS[name]
-        self.make(target.name, options, inputs=inputs)
+        else:
+            _, inputs, options = VIDEOS[name]
+            self.make(target.name, options, inputs=inputs)
+
+
+@contextmanager
+def _made_whole(target: Path) -> Iterator[Path]:
+    """A path whose file gets its name when it is whole: two test processes may make the same."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        part = Path(scratch) / target.name
+        yield part
+        part.replace(target)
 
 
 def _words(options: str) -> list[str]:

@@ -76,7 +76,6 @@ class MemorySource:
         )
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol."""
         wanted = [int(i) for i in ids]
         self.reads.append((tuple(wanted), fields))
         for i in wanted:

@@ -7,13 +7,17 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from typing import Any
 
 # A loaded machine is slow, not wrong.
 _PATIENCE_S = 240
 
 
 def run_code(
-    code: str, *arguments: object, env: Mapping[str, str] | None = None
+    code: str,
+    *arguments: object,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = _PATIENCE_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run code, which may be indented, with arguments; its output is text."""
     return subprocess.run(
@@ -22,13 +26,13 @@ def run_code(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_PATIENCE_S,
+        timeout=timeout_s,
         check=False,
     )
 
 
-def printed_by(code: str, *arguments: object, env: Mapping[str, str] | None = None) -> str:
-    """Run code that must end well; what it printed."""
-    done = run_code(code, *arguments, env=env)
+def printed_by(code: str, *arguments: object, **options: Any) -> str:
+    """Run code that must end well, with the options of `run_code`; what it printed."""
+    done = run_code(code, *arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

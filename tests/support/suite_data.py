@@ -16,6 +16,8 @@ import msgpack
 import numpy as np
 import PIL.Image
 
+from tests.support.tars import tar_bytes, write_tar
+
 NUM_REMOTE_SHARDS = 4
 _NUM_IMAGES = 47
 _FIRST_IMAGE = (793, 600)  # height, width
@@ -24,28 +26,28 @@ _FIRST_IMAGE = (793, 600)  # height, width
 def make_testdata(folder: Path) -> None:
     """Fill `testdata`, the folder that the suites read beside themselves."""
     folder.mkdir()
-    _write(folder / "imagenet-000000.tgz", _images(), "w:gz")
+    (folder / "imagenet-000000.tgz").write_bytes(gzip.compress(tar_bytes(_images())))
     texts = {"0001": b"hello\n", "0002": b"world\n", "0003": b"gzip\n"}
-    _write(
+    write_tar(
         folder / "compressed.tar",
         ((f"compressed/{key}.txt.gz", gzip.compress(text)) for key, text in texts.items()),
     )
-    _write(
+    write_tar(
         folder / "mpdata.tar",
         ((f"{n:06d}.mp", msgpack.packb({"x": n, "y": n * n})) for n in range(100)),
     )
     rng = np.random.default_rng(0)
-    _write(
+    write_tar(
         folder / "tendata.tar",
         ((f"{n:06d}.ten", _ten(list(rng.random((2, 28, 28))))) for n in range(100)),
     )
     # The first text is the one that a test of wids wants to see.
     lines = [b", or more info on the item.", *(b"line %d" % n for n in range(1, 1000))]
-    _write(
+    write_tar(
         folder / "testgz.tar",
         ((f"{n:06d}.txt.gz", gzip.compress(line)) for n, line in enumerate(lines)),
     )
-    _write(folder / "ixtest.tar", _labelled_images(10, "jpg"))
+    write_tar(folder / "ixtest.tar", _labelled_images(10, "jpg"))
 
 
 def make_served_files(folder: Path) -> None:
@@ -53,7 +55,8 @@ def make_served_files(folder: Path) -> None:
     # The two that tests name outright.
     bucket = folder / "webdataset"
     (bucket / "testdata").mkdir(parents=True)
-    _write(bucket / "testdata" / "imagenet-000000.tgz", _images(), "w:gz")
+    imagenet = bucket / "testdata" / "imagenet-000000.tgz"
+    imagenet.write_bytes(gzip.compress(tar_bytes(_images())))
     (bucket / "d-tokens").mkdir()
     for n in (0, 2):
         with tarfile.open(bucket / f"d-tokens/d-tokens-{n:06d}.tar", "w") as tar:
@@ -66,8 +69,8 @@ def make_served_files(folder: Path) -> None:
     own.mkdir()
     for shard in range(NUM_REMOTE_SHARDS):
         first = 30 * shard
-        _write(own / f"shard-{shard:06d}.tar", _described_images(range(first, first + 30)))
-    _write(own / "sample.tar", [("10.cls", b"0"), ("10.png", _noise(8, 8, "PNG", 10))])
+        write_tar(own / f"shard-{shard:06d}.tar", _described_images(range(first, first + 30)))
+    write_tar(own / "sample.tar", [("10.cls", b"0"), ("10.png", _noise(8, 8, "PNG", 10))])
 
 
 def _images() -> Iterable[tuple[str, bytes]]:
@@ -108,11 +111,3 @@ def _ten(arrays: Iterable[np.ndarray]) -> bytes:
         b"~TenBin~" + struct.pack("<q", len(chunk)) + chunk + bytes(-len(chunk) % 64)
         for chunk in chunks
     )
-
-
-def _write(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w") -> None:
-    with tarfile.open(path, mode, format=tarfile.USTAR_FORMAT) as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))

@@ -10,15 +10,13 @@ read from the internet comes from a web server of the test.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from tests.support.server_process import skip_or_fail
 from tests.support.suite_data import NUM_REMOTE_SHARDS
 from tests.support.torchrun import run_program
 
@@ -118,16 +116,10 @@ class Outcome:
 
 
 def unpack_suite(name: str, folder: Path) -> None:
-    """Put the tests of a source package into `folder`, with what they need around them.
-
-    Without the package the test is skipped with the reason; with `CI` set it fails.
-    """
+    """Put the tests of a source package into `folder`, with what they need around them."""
     package = Path(sys.prefix, "suites", f"{name}.tar.gz")
     if not package.exists():
-        reason = f"the source package {name} is not in {package.parent}: ensure_suites gets it"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        skip_or_fail(f"the source package {name} is not in {package.parent}: ensure_suites gets it")
     assert hashlib.sha256(package.read_bytes()).hexdigest() == _DIGESTS[name], "not the release"
     with tarfile.open(package) as tar:
         members = [member for member in tar if member.name.startswith(f"{name}/tests/")]
@@ -141,23 +133,16 @@ def unpack_suite(name: str, folder: Path) -> None:
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = quick: theirs\n")
 
 
-def run_suite(
-    folder: Path, server: str, *tests: str, repeats: int = 1, timeout_s: float = 900
-) -> Outcome:
-    """Run the suite in `folder`, or some of its tests.
+def run_suite(folder: Path, server: str, *tests: str, repeats: int = 1) -> Outcome:
+    """Run the suite that `unpack_suite` put into `folder`, or some of its tests.
 
-    Args:
-        folder: where `unpack_suite` and `make_testdata` put things.
-        server: the URL of the web server that has the files of `make_served_files`.
-        *tests: what to run; all without any.
-        repeats: how often each test is run.
-        timeout_s: when to give up.
+    The web server has the files of `make_served_files`.
     """
     report = folder / "report.xml"
     done = run_program(
         "-m", "pytest", "-p", "suite_plugin", "-p", "no:cacheprovider", "-q", "--tb=short",
         f"--junitxml={report}", f"--rootdir={folder}", *(tests or ["tests"]),
-        timeout=timeout_s,
+        timeout=900,
         check=False,
         cwd=folder,
         env={

@@ -19,7 +19,6 @@ SIZES = (100, 100, 0, 100, 100, 100, 100, 100, 100, 100, 100, 0, 3)
 
 
 def numbered_table(start: int, stop: int) -> pa.Table:
-    """The rows start..stop-1."""
     ids = range(start, stop)
     vectors = np.stack([np.arange(start, stop), -np.arange(start, stop)], 1).astype(np.float32)
     return pa.table(

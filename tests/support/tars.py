@@ -5,7 +5,7 @@ the fields asked for:
 
 - `txt`: its key; `cls`: the digit g % 10; `json`: `{"id": g}`;
 - `bin`: 16 bytes, g twice as little-endian int64;
-- `jpg`: a JPEG of 32 x 24 pixels (width x height), another one for each g.
+- `jpg`: a JPEG of 32 x 24 pixels (width x height), another one for each g; `png`: of 8 x 6.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import io
 import json
 import struct
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ FORMATS = {
 
 def write_tar(
     path: str | Path,
-    members: Sequence[tuple[str, bytes]],
+    members: Iterable[tuple[str, bytes]],
     *,
     format: str = "ustar",  # noqa: A002
 ) -> str:
@@ -37,12 +37,23 @@ def write_tar(
     `format` is "ustar", "gnu" (long names as `././@LongLink` members) or "pax" (long names in
     extended headers). Times and owners are 0, so equal members give equal bytes.
     """
-    with tarfile.open(path, "w", format=FORMATS[format]) as tar:
+    Path(path).write_bytes(tar_bytes(members, format=format))
+    return str(path)
+
+
+def tar_bytes(
+    members: Iterable[tuple[str, bytes]],
+    *,
+    format: str = "ustar",  # noqa: A002
+) -> bytes:
+    """The bytes that `write_tar` writes."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=FORMATS[format]) as tar:
         for name, data in members:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    return str(path)
+    return file.getvalue()
 
 
 def make_shards(
@@ -71,12 +82,10 @@ def make_shards(
 
 
 def sample_key(g: int) -> str:
-    """The key of the sample with the global id g."""
     return f"s{g:08d}"
 
 
 def payload(g: int, field: str) -> bytes:
-    """The bytes of one field of the sample with the global id g."""
     return _PAYLOADS[field](g)
 
 
@@ -91,10 +100,19 @@ def _jpg(g: int) -> bytes:
     return bytes(data)
 
 
+def _png(g: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (g % 256, 2 * g % 256, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
 _PAYLOADS: dict[str, Callable[[int], bytes]] = {
     "txt": lambda g: sample_key(g).encode(),
     "cls": lambda g: str(g % 10).encode(),
     "json": lambda g: json.dumps({"id": g}).encode(),
     "bin": lambda g: struct.pack("<qq", g, g),
     "jpg": _jpg,
+    "png": _png,
 }

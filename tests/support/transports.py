@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from shardwise.serving.token import make_token
+from tests.support.server_process import skip_or_fail
 
 # UCX by what it chooses on one machine, which is shared memory, and as it goes between machines.
 TRANSPORTS = ["tcp", "ucx", "ucx-between-machines"]
 
 
 def use_transport(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The scheme of a transport's addresses.
-
-    Without ucxx the test is skipped; with the variable `CI` set it fails.
-    """
+    """The scheme of a transport's addresses; `skip_or_fail` without ucxx."""
     if name == "tcp":
         return "tcp"
     if importlib.util.find_spec("ucxx") is None:
-        reason = "needs ucxx, which is not installed: pip install 'shardwise[ucx]'"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        skip_or_fail("needs ucxx, which is not installed: pip install 'shardwise[ucx]'")
     if name == "ucx-between-machines":
         monkeypatch.setenv("UCX_TLS", "tcp")
         monkeypatch.setenv("UCX_NET_DEVICES", "lo")

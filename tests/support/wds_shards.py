@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
-from tests.support.tars import sample_key, write_tar
+from tests.support.tars import make_shards, payload, sample_key, write_tar
 
 SIZES = tuple(range(6, 16))
 
 
 def png_shards(directory: Path) -> list[str]:
     """Write the shards, with `cls`, `json` ({"id": ...}) and `png` (8 x 6 pixels); the paths."""
-    from PIL import Image
-
-    directory.mkdir(parents=True, exist_ok=True)
-    urls, start = [], 0
-    for number, size in enumerate(SIZES):
-        members = []
-        for g in range(start, start + size):
-            buffer = io.BytesIO()
-            Image.new("RGB", (8, 6), (g % 256, 2 * g % 256, 0)).save(buffer, "PNG")
-            key = sample_key(g)
-            members += [
-                (f"{key}.cls", str(g % 10).encode()),
-                (f"{key}.json", json.dumps({"id": g}).encode()),
-                (f"{key}.png", buffer.getvalue()),
-            ]
-        urls.append(write_tar(directory / f"shard-{number:03d}.tar", members))
-        start += size
-    return urls
+    return make_shards(directory, SIZES, fields=("cls", "json", "png"))
 
 
-def video_shards(directory: Path, num: int = 4) -> list[str]:
-    """Write shards of two silent videos each (3 frames of 32 x 16 pixels), with `json`."""
+def video_shards(directory: Path) -> list[str]:
+    """Write four shards of two silent videos each (3 frames of 32 x 16 pixels), with `json`."""
     directory.mkdir(parents=True, exist_ok=True)
     urls = []
-    for number in range(num):
+    for number in range(4):
         members = []
         for g in (2 * number, 2 * number + 1):
             key = sample_key(g)
-            members += [(f"{key}.json", json.dumps({"id": g}).encode()), (f"{key}.mp4", _video())]
+            members += [(f"{key}.json", payload(g, "json")), (f"{key}.mp4", _video())]
         urls.append(write_tar(directory / f"video-{number}.tar", members))
     return urls
 

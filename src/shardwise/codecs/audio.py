@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.codecs.part_decoder import KeyedPartDecoder, PartDecoder
+from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
@@ -23,7 +23,6 @@ from shardwise.media_files.sound_window import length_at, open_sound, read_windo
 class Audio(PartDecoder):
     """A decoder of sound; `audio` makes it and says what its attributes mean."""
 
-    _maker = "audio"
     _row_needs = "seconds, rate and channels"
 
     seconds: float | None = None
@@ -85,8 +84,8 @@ class Audio(PartDecoder):
         room = length - count
         if self.start == "center":
             start = max(0, room // 2)
-        elif self.start == "random" and rng is not None and room > 0:
-            start = int(rng.integers(room + 1))
+        elif self.start == "random" and room > 0:
+            start = self._draw(rng, room + 1)
         inside = min(count, max(0, length - start))
         if not inside or (inside < count and self.short == "error"):
             raise DataError(
@@ -104,10 +103,6 @@ class Audio(PartDecoder):
         mask = np.zeros(count, np.bool_)
         mask[:inside] = True
         return part, mask
-
-
-class KeyedAudio(KeyedPartDecoder, Audio):
-    """A decoder of parts that begin at random: the generator is keyed by the sample."""
 
 
 def audio(
@@ -147,5 +142,4 @@ def audio(
         >>> audio(seconds=2, rate=16000, channels=1).row
         ((1, 32000), dtype('float32'))
     """
-    made = KeyedAudio if start == "random" else Audio
-    return made(seconds, rate, channels, start, short, Limits(max_frames=max_frames))
+    return Audio(seconds, rate, channels, start, short, Limits(max_frames=max_frames))

@@ -6,19 +6,15 @@ The value owns its data; bytes that can't be decoded raise ValueError.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from json import loads
 from typing import Any
 
+from shardwise.codecs.protocol import PlainDecoder
 from shardwise.errors import MissingExtraError
 
 
-@dataclass(frozen=True, repr=False)
-class Text:
+class Text(PlainDecoder):
     """A decoder of UTF-8; `text` makes it."""
-
-    def __repr__(self) -> str:
-        return "text()"
 
     def __call__(self, data: bytes | memoryview | str) -> str:
         """Decode one payload; text that a table holds as such stays as it is."""
@@ -40,12 +36,8 @@ def text() -> Text:
     return Text()
 
 
-@dataclass(frozen=True, repr=False)
-class Raw:
+class Raw(PlainDecoder):
     """The decoder that leaves bytes as they are; `raw` makes it."""
-
-    def __repr__(self) -> str:
-        return "raw()"
 
     def __call__(self, data: bytes | memoryview) -> bytes:
         """Copy one payload."""
@@ -57,12 +49,8 @@ def raw() -> Raw:
     return Raw()
 
 
-@dataclass(frozen=True, repr=False)
-class Json:
+class Json(PlainDecoder):
     """A decoder of JSON; `json` makes it."""
-
-    def __repr__(self) -> str:
-        return "json()"
 
     def __call__(self, data: bytes | memoryview | str) -> Any:
         """Decode one document, from bytes or from text that a table holds as such."""
@@ -85,12 +73,8 @@ def json() -> Json:
     return Json()
 
 
-@dataclass(frozen=True, repr=False)
-class MessagePack:
+class Msgpack(PlainDecoder):
     """A decoder of MessagePack; `msgpack` makes it."""
-
-    def __repr__(self) -> str:
-        return "msgpack()"
 
     def __call__(self, data: bytes | memoryview) -> Any:
         """Decode one document."""
@@ -106,11 +90,11 @@ class MessagePack:
             raise ValueError(f"{len(data)} bytes are no MessagePack document: {reason}") from exc
 
 
-def msgpack() -> MessagePack:
+def msgpack() -> Msgpack:
     """Decode a MessagePack document to Python objects: text as str, keys of maps str or bytes.
 
     Raises:
         ValueError: (when called) it is no MessagePack, or has bytes behind its end.
         MissingExtraError: (when called) msgpack is not installed.
     """
-    return MessagePack()
+    return Msgpack()

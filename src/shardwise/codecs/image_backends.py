@@ -67,12 +67,8 @@ def read_pixels(
 ) -> Pixels:
     """Decode an image file to uint8 `[height, width, channels]`.
 
-    Args:
-        data: the whole file.
-        header: from `probe`.
-        mode: "gray", "rgb" or "rgba".
-        shrink: 1, 2, 4 or 8: decode a JPEG at this part of its size, rounded up, in the DCT.
-        out: an array to decode into where the package can; the result need not be it.
+    A JPEG is decoded at 1 / `shrink` (1, 2, 4 or 8) of its size, rounded up, in the DCT. `out` is
+    decoded into where the package can; the result need not be it.
 
     Raises:
         ValueError: the file is damaged, cut, or of a kind that the package does not read.

@@ -6,7 +6,7 @@ batch. The call and `decode_into` run the same code, so they give the same bytes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -88,10 +88,10 @@ class Image:
 
     def __repr__(self) -> str:
         arguments = [repr(self.mode)]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value != field.default:
-                arguments.append(f"{field.name}={value!r}")
+        for each in fields(Image)[1:]:
+            value = getattr(self, each.name)
+            if value != each.default:
+                arguments.append(f"{each.name}={value!r}")
         return f"image({', '.join(arguments)})"
 
     @property
@@ -119,23 +119,6 @@ class Image:
         self._check_row(out)
         self._decode_sized(memoryview(data), out)
 
-    def draw_part(
-        self, data: bytes | memoryview, crop: RandomCrop, rng: np.random.Generator
-    ) -> ImagePart:
-        """Draw a part of one file's image; nothing but its header is read."""
-        view = memoryview(data)
-        header, orientation = self._measure(view)
-        box = crop.draw(rng, *_upright((header.height, header.width), orientation))
-        is_upright = header.format == "jpeg" and orientation == 1
-        ends_early = is_upright and may_end_early(view, header.frame_at)
-        return ImagePart(header, orientation, box, ends_early)
-
-    def decode_part(self, data: bytes | memoryview, out: NDArray[Any], part: ImagePart) -> None:
-        """Decode a part of one file into an array of `row`'s shape and dtype."""
-        self._check_row(out)
-        # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
-        self._write_part(memoryview(data), out, part, shrink=1)
-
     def _check_row(self, out: NDArray[Any]) -> None:
         check_row(self, self.row, out, needs="a size: image(size=(height, width))")
 
@@ -145,18 +128,14 @@ class Image:
             return channels, height, width
         return height, width, channels
 
-    def _probe(self, data: memoryview) -> ImageHeader:
+    def _measure(self, data: memoryview) -> tuple[ImageHeader, int]:
+        """The header, and the orientation to apply."""
         header = probe(data)
         if header.height * header.width > self.max_pixels:
             raise ValueError(
                 f"the {header.format} header promises {header.height} x {header.width} pixels, "
                 f"more than max_pixels={self.max_pixels}: raise it if you trust the data"
             )
-        return header
-
-    def _measure(self, data: memoryview) -> tuple[ImageHeader, int]:
-        """The header, and the orientation to apply."""
-        header = self._probe(data)
         return header, find_orientation(data, header.format)[0] if self.orient else 1
 
     def _upright(self, data: memoryview) -> Pixels:
@@ -230,53 +209,49 @@ def _upright(size: tuple[int, int], orientation: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, repr=False)
-class RandomCropImage:
+class RandomCropImage(Image):
     """A keyed decoder of random parts of image files; `image` makes it.
 
     Attributes:
-        image: how files become pixels, and parts of them rows.
-        crop: which part is taken.
+        crop: which part is taken, and resized to the size, which is there.
         stream: decoders of one stream take the same part of a sample's images.
     """
 
-    image: Image
-    crop: RandomCrop
+    crop: RandomCrop = field(default_factory=RandomCrop)
     stream: int = 0
 
     def __repr__(self) -> str:
-        default = RandomCropImage(self.image, RandomCrop())
         options = {**vars(self.crop), "stream": self.stream}
-        shown = [
-            f"{name}={value!r}"
-            for name, value in options.items()
-            if value != {**vars(default.crop), "stream": default.stream}[name]
-        ]
-        return f"{repr(self.image)[:-1]}, {', '.join(['crop=' + repr('random'), *shown])})"
+        defaults = {**vars(RandomCrop()), "stream": 0}
+        shown = [f"{name}={value!r}" for name, value in options.items() if value != defaults[name]]
+        return f"{super().__repr__()[:-1]}, {', '.join(['crop=' + repr('random'), *shown])})"
 
-    @property
-    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every image."""
-        return self.image.row
-
-    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[Any]:
+    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[Any]:  # type: ignore[override]
         """Decode one file, and cut out and resize the part that `rng` chooses."""
-        assert self.image.row is not None
-        out: NDArray[Any] = np.empty(*self.image.row)
+        assert self.row is not None
+        out: NDArray[Any] = np.empty(*self.row)
         self.decode_into(data, out, rng)
         return out
 
-    def decode_into(
+    def decode_into(  # type: ignore[override]
         self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
     ) -> None:
         """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
         self.decode_drawn_into(data, out, self.draw(data, rng))
 
     def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> ImagePart:
-        """The part of one file's image that `rng` chooses."""
-        return self.image.draw_part(data, self.crop, rng)
+        """The part of one file's image that `rng` chooses; nothing but its header is read."""
+        view = memoryview(data)
+        header, orientation = self._measure(view)
+        box = self.crop.draw(rng, *_upright((header.height, header.width), orientation))
+        is_upright = header.format == "jpeg" and orientation == 1
+        ends_early = is_upright and may_end_early(view, header.frame_at)
+        return ImagePart(header, orientation, box, ends_early)
 
     def decode_drawn_into(
         self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart
     ) -> None:
         """What `decode_into` does after it has drawn."""
-        self.image.decode_part(data, out, drawn)
+        self._check_row(out)
+        # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
+        self._write_part(memoryview(data), out, drawn, shrink=1)

@@ -81,8 +81,9 @@ def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
     )
 
 
-def jpeg_segments(data: memoryview, at: int = 2) -> Iterator[tuple[int, int]]:
-    """Yield (marker, place of its payload) from byte `at` up to the first scan."""
+def jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield (marker, place of its payload) up to the first scan."""
+    at = 2
     while True:
         if data[at] != 0xFF:
             raise ValueError(f"the jpeg has no marker at byte {at}: it is damaged there")

@@ -38,10 +38,6 @@ def may_end_early(data: memoryview, frame_at: int) -> bool:
 
     That is so for a gray or three-coloured one whose only scan holds all of it from top to bottom.
     Restart markers would end the search for the end marker.
-
-    Args:
-        data: the whole file.
-        frame_at: from its `ImageHeader`.
     """
     try:
         if data[frame_at - 3] not in _SEQUENTIAL:
@@ -60,16 +56,11 @@ def may_end_early(data: memoryview, frame_at: int) -> bool:
 def read_part(
     data: memoryview, header: ImageHeader, box: CropBox, *, mode: str
 ) -> NDArray[np.uint8] | None:
-    """The pixels of a part, or None: decode the file whole, and see what is wrong with it.
-
-    Args:
-        data: the whole file, one that `may_end_early`.
-        header: from `probe`.
-        box: the part.
-        mode: "gray", "rgb" or "rgba".
+    """The pixels of a part of a file that `may_end_early`, not mirrored yet.
 
     Returns:
-        uint8 `[height, width, channels]` of the box, not mirrored yet.
+        uint8 `[height, width, channels]` of the box. None: decode the file whole, and see what is
+        wrong with it.
     """
     turbojpeg, simplejpeg = find_turbojpeg(), find_package("simplejpeg")
     num_rows = _num_rows(header, box)

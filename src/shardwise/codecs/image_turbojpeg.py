@@ -68,18 +68,10 @@ class TurboJpeg:
     def decode_part(
         self, data: NDArray[np.uint8], mode: str, *, top: int, left: int, height: int, width: int
     ) -> tuple[NDArray[np.uint8], str]:
-        """Decode a part of a JPEG.
+        """Decode a part of a JPEG; `left` is a multiple of the width of the file's blocks.
 
         Rows and columns at its borders may differ from those of the whole image where colours are
         stored at half the resolution: ask for one more on each side.
-
-        Args:
-            data: the whole file.
-            mode: "gray", "rgb" or "rgba".
-            top: the first row.
-            left: the first column, a multiple of the width of the file's blocks.
-            height: rows.
-            width: columns.
 
         Returns:
             uint8 `[height, width, channels]`, and the first complaint about the file: empty if

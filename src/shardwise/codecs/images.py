@@ -109,7 +109,8 @@ def image(
         if len(both) != 2:
             raise ValueError(f"image(size={size!r}): give one number or (height, width)")
         size = (int(both[0]), int(both[1]))
-    decoder = Image(mode, size, fit, layout, dtype, orient, antialias, max_pixels, interpolation)
+    arguments = (mode, size, fit, layout, dtype, orient, antialias, max_pixels, interpolation)
+    decoder = Image(*arguments)
     options = {"scale": scale, "ratio": ratio, "flip": flip, "stream": stream}
     crop_options = {name: value for name, value in options.items() if value is not None}
     if crop is None:
@@ -131,7 +132,7 @@ def image(
         ratio=_pair("ratio", (3 / 4, 4 / 3) if ratio is None else ratio),
         flip=0.5 if flip is None else flip,
     )
-    return RandomCropImage(decoder, part, 0 if stream is None else operator.index(stream))
+    return RandomCropImage(*arguments, part, 0 if stream is None else operator.index(stream))
 
 
 def _pair(name: str, value: tuple[float, float]) -> tuple[float, float]:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from shardwise.codecs.protocol import PlainDecoder
 from shardwise.codecs.rows import check_row
 from shardwise.columns import BytesColumn
 
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _MAX_DIGITS = 18  # 18 nines fit into 64 bits
 _POWERS = 10 ** np.arange(_MAX_DIGITS - 1, -1, -1, dtype=np.int64)
-_NEWLINE, _PLUS, _MINUS, _ZERO = b"\n+-0"
+_ZERO = ord("0")
 
 
 def _check_whole(column: BytesColumn) -> None:
@@ -29,12 +30,8 @@ def _check_whole(column: BytesColumn) -> None:
         raise ValueError(f"row {missing[0]} of the column is missing: decode it row by row")
 
 
-@dataclass(frozen=True, repr=False)
-class Integer:
+class Integer(PlainDecoder):
     """A decoder of whole numbers; `integer` makes it."""
-
-    def __repr__(self) -> str:
-        return "integer()"
 
     def __call__(self, data: bytes | memoryview) -> int:
         """Decode one number."""
@@ -51,10 +48,7 @@ class Integer:
         labels = _parse_labels(column)
         if labels is not None:
             return labels
-        values, plain = _parse_digits(column)
-        for row in np.flatnonzero(~plain).tolist():
-            values[row] = self(column[row])
-        return values
+        return np.array([self(value) for value in column if value is not None], np.int64)
 
 
 def _parse_labels(column: BytesColumn) -> NDArray[np.int64] | None:
@@ -74,36 +68,6 @@ def _parse_labels(column: BytesColumn) -> NDArray[np.int64] | None:
     return digits.astype(np.int64) @ _POWERS[-longest:]
 
 
-def _parse_digits(column: BytesColumn) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Parse rows of the form [+-]digits[newline], up to 18 digits, all at once.
-
-    Returns:
-        The values, and bool `[rows]`: which rows have that form. The others' values mean nothing.
-    """
-    buffer = column.buffer
-    starts = column.starts.astype(np.int64)  # a copy: moved over the sign
-    ends = starts + column.lengths
-    filled = ends > starts
-    # Places are clipped to the buffer; the digits of an empty row are ignored.
-    last = max(len(buffer) - 1, 0)
-    if not filled.any():
-        return np.zeros(len(starts), np.int64), filled
-    ends -= filled & (buffer[np.clip(ends - 1, 0, last)] == _NEWLINE)
-    first = buffer[np.clip(starts, 0, last)]
-    minus = filled & (first == _MINUS)
-    starts += minus | (filled & (first == _PLUS))
-    width = ends - starts
-    plain = (width >= 1) & (width <= _MAX_DIGITS)
-    columns = int(width[plain].max(initial=1))
-    # Rows are aligned at their last digit and filled with zeros on the left.
-    places = ends[:, None] + np.arange(-columns, 0)
-    digits = buffer[np.clip(places, 0, last)] - np.uint8(_ZERO)  # others wrap round to over 9
-    digits[places < starts[:, None]] = 0
-    plain &= (digits <= 9).all(axis=1)
-    values = digits.astype(np.int64) @ _POWERS[_MAX_DIGITS - columns :]
-    return np.where(minus, -values, values), plain
-
-
 def integer() -> Integer:
     r"""Decode whole numbers in ASCII, as `int` reads them: sign, blanks and underscores allowed.
 
@@ -119,12 +83,8 @@ def integer() -> Integer:
     return Integer()
 
 
-@dataclass(frozen=True, repr=False)
-class Floating:
+class Floating(PlainDecoder):
     """A decoder of decimal numbers; `floating` makes it."""
-
-    def __repr__(self) -> str:
-        return "floating()"
 
     def __call__(self, data: bytes | memoryview) -> float:
         """Decode one number."""

@@ -1,7 +1,7 @@
 """What the decoders of a part of a media file have in common: a clip, or a stretch of sound.
 
-A subclass decodes into a row or into memory of its own, with a mask of what is real; the plain and
-the keyed decoder call that with and without a generator.
+A subclass decodes into a row or into memory of its own, with a mask of what is real. A part may
+begin at random: then the sample's generator says where.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from shardwise.codecs.rows import check_row
 
 
 class PartDecoder(ABC):
-    """A decoder of bytes to a part of a file, which needs no generator."""
+    """A keyed decoder of bytes to a part of a file."""
 
-    # The function that makes it, the argument that its repr always has, and those that fix `row`.
-    _maker: ClassVar[str]
+    # The argument that its repr always has, and those that fix `row`.
     _always_shown: ClassVar[str] = ""
     _row_needs: ClassVar[str]
 
@@ -30,7 +29,7 @@ class PartDecoder(ABC):
             for each in fields(self)  # type: ignore[arg-type]
             if getattr(self, each.name) != each.default or each.name == self._always_shown
         ]
-        return f"{self._maker}({', '.join(arguments)})"
+        return f"{type(self).__name__.lower()}({', '.join(arguments)})"
 
     @property
     @abstractmethod
@@ -46,38 +45,33 @@ class PartDecoder(ABC):
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """A part, written into `out` if there is one, and its mask."""
 
-    def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
+    def _draw(self, rng: np.random.Generator | None, num_starts: int) -> int:
+        """One of the places at which a random part may begin."""
+        if rng is None:
+            raise TypeError(f"{self!r} begins at random: call it with rng=, a numpy Generator")
+        return int(rng.integers(num_starts))
+
+    def __call__(
+        self, data: bytes | memoryview, rng: np.random.Generator | None = None
+    ) -> NDArray[Any]:
         """Decode the part of one file."""
-        return self._decode(data, None, None)[0]
-
-    def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        """Decode into an array of `row`'s shape and dtype, such as a row of a batch."""
-        check_row(self, self.row, out, needs=self._row_needs)
-        self._decode(data, None, out)
-
-    def decode_masked(
-        self, data: bytes | memoryview, out: NDArray[Any] | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """A part, and its mask: bool, False for the zeros that fill it up."""
-        return self._decode(data, None, out)
-
-
-class KeyedPartDecoder(PartDecoder):
-    """A decoder of parts that begin at random: the generator is keyed by the sample."""
-
-    def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[Any]:  # type: ignore[override]
-        """Decode the part of one file that begins where `rng` says."""
         return self._decode(data, rng, None)[0]
 
-    def decode_into(  # type: ignore[override]
-        self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
+    def decode_into(
+        self,
+        data: bytes | memoryview,
+        out: NDArray[Any],
+        rng: np.random.Generator | None = None,
     ) -> None:
-        """Decode the part into an array of `row`'s shape and dtype."""
+        """Decode into an array of `row`'s shape and dtype, such as a row of a batch."""
         check_row(self, self.row, out, needs=self._row_needs)
         self._decode(data, rng, out)
 
-    def decode_masked(  # type: ignore[override]
-        self, data: bytes | memoryview, out: NDArray[Any] | None = None, *, rng: np.random.Generator
+    def decode_masked(
+        self,
+        data: bytes | memoryview,
+        out: NDArray[Any] | None = None,
+        rng: np.random.Generator | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The part that begins where `rng` says, and its mask."""
+        """A part, and its mask: bool, False for the zeros that fill it up."""
         return self._decode(data, rng, out)

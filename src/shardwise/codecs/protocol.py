@@ -5,6 +5,7 @@ The conformance kit `shardwise.testing.check_decoder` holds a new decoder to thi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +25,14 @@ class Decoder(Protocol):
     def __call__(self, data: bytes | memoryview) -> Any:
         """Decode one payload."""
         ...
+
+
+@dataclass(frozen=True, repr=False)
+class PlainDecoder:
+    """A decoder without options: its repr is the call that makes it, equal are those of a class."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lower()}()"
 
 
 @runtime_checkable

@@ -15,13 +15,7 @@ def check_row(
     *,
     needs: str,
 ) -> None:
-    """Refuse an array of another shape or dtype than the decoder's values have.
-
-    Args:
-        decoder: for the message.
-        row: shape and dtype of its values; None if they differ.
-        out: the array.
-        needs: the arguments that fix the shape.
+    """Refuse an array that is not of a decoder's `row`; its argument `needs` would fix the shape.
 
     Raises:
         ValueError: it does not fit, or no array does.

@@ -10,7 +10,6 @@ import functools
 import io
 import math
 import pickle
-from dataclasses import dataclass
 from tokenize import TokenError
 from typing import Any
 
@@ -18,15 +17,12 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from shardwise.codecs.protocol import PlainDecoder
 from shardwise.torch_import import import_torch
 
 
-@dataclass(frozen=True, repr=False)
-class Npy:
+class Npy(PlainDecoder):
     """A decoder of .npy files; `npy` makes it."""
-
-    def __repr__(self) -> str:
-        return "npy()"
 
     def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
         """Decode one file to an array that owns its data."""
@@ -87,8 +83,7 @@ def npy() -> Npy:
     return Npy()
 
 
-@dataclass(frozen=True, repr=False)
-class TorchTensor:
+class TorchTensor(PlainDecoder):
     """A decoder of torch.save files; `torch_tensor` makes it."""
 
     def __repr__(self) -> str:
@@ -115,12 +110,8 @@ def torch_tensor() -> TorchTensor:
     return TorchTensor()
 
 
-@dataclass(frozen=True, repr=False)
-class Unpickle:
+class Unpickle(PlainDecoder):
     """A decoder of pickles; `unpickle` makes it."""
-
-    def __repr__(self) -> str:
-        return "unpickle()"
 
     def __call__(self, data: bytes | memoryview) -> Any:
         """Decode one pickle, and run what it says."""

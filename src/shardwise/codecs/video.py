@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.codecs.part_decoder import KeyedPartDecoder, PartDecoder
+from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.clip_frames import ClipRule
 from shardwise.media_files.frames import BACKENDS, decode_frames, form_of
@@ -33,7 +33,6 @@ _CHOICES = {
 class Video(PartDecoder):
     """A decoder of video files; `video` makes it and says what its attributes mean."""
 
-    _maker = "video"
     _always_shown = "frames"
     _row_needs = "a size: video(size=(height, width))"
 
@@ -100,8 +99,8 @@ class Video(PartDecoder):
         num_starts = rule.num_starts(track)
         if not isinstance(self.start, str):
             start = self.start
-        elif self.start == "random" and rng is not None and num_starts:
-            start = int(rng.integers(num_starts))
+        elif self.start == "random" and num_starts:
+            start = self._draw(rng, num_starts)
         else:
             start = max(0, num_starts - 1) // 2 if self.start == "center" else 0
         numbers = rule.numbers(track, start)
@@ -115,10 +114,6 @@ class Video(PartDecoder):
             limits=self.limits,
         )
         return clip, numbers >= 0
-
-
-class KeyedVideo(KeyedPartDecoder, Video):
-    """A decoder of clips that begin at random: the generator is keyed by the sample."""
 
 
 def video(
@@ -177,6 +172,5 @@ def video(
     if size is not None:
         height, width = (size, size) if isinstance(size, int | np.integer) else size
         size = (int(height), int(width))
-    made = KeyedVideo if start == "random" else Video
     limits = Limits(max_pixels, max_frames)
-    return made(frames, stride, fps, start, short, size, fit, layout, backend, limits)
+    return Video(frames, stride, fps, start, short, size, fit, layout, backend, limits)

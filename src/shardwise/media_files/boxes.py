@@ -28,7 +28,7 @@ def walk(data: bytes | memoryview, start: int, stop: int) -> Iterator[tuple[byte
     """
     at = start
     while at + 8 <= stop:
-        size, kind, header = _header(data, at, stop)
+        size, kind, header = box_header(data, at, stop)
         if size < header or at + size > stop:
             raise DataError(
                 f"the box {kind!r} says {size} bytes, and {stop - at} are left", offset=at
@@ -37,7 +37,7 @@ def walk(data: bytes | memoryview, start: int, stop: int) -> Iterator[tuple[byte
         at += size
 
 
-def _header(data: bytes | memoryview, at: int, stop: int) -> tuple[int, bytes, int]:
+def box_header(data: bytes | memoryview, at: int, stop: int) -> tuple[int, bytes, int]:
     """Size, type and length of the header of the box at a place."""
     size, kind = struct.unpack_from(">I4s", data, at)
     if size == 1 and at + 16 <= stop:
@@ -78,7 +78,7 @@ def locate_moov(reader: RangeReader) -> tuple[Span, int, bytes | memoryview] | N
         if at < base or at + min(16, reader.num_bytes - at) > base + len(data):
             base = at
             data = read_exactly(reader, at, min(at + _TAIL_BYTES, reader.num_bytes))
-        size, kind, header = _header(data, at - base, reader.num_bytes - base)
+        size, kind, header = box_header(data, at - base, reader.num_bytes - base)
         if size < header:
             raise DataError(f"the box {kind!r} says {size} bytes", offset=at)
         if kind == b"moov":

@@ -10,11 +10,7 @@ from shardwise.errors import DataError
 
 
 class RangeReader(Protocol):
-    """A media file that is read by ranges.
-
-    Attributes:
-        num_bytes: its size.
-    """
+    """A media file that is read by ranges."""
 
     @property
     def num_bytes(self) -> int:

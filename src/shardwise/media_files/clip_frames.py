@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.media_files.timeline import Timeline
+from shardwise.media_files.timeline import Timeline, shown_at
 from shardwise.media_files.track import Track
 
 # Rates that are in use have denominators such as 1001; a float's own would not fit into 64 bits.
@@ -55,7 +55,7 @@ class ClipRule:
             first = int(track.pts[min(start, track.num_frames - 1)])
             ticks = first + self._ticks(track)
             inside = (ticks < track.end_pts) & (start < track.num_frames)
-            numbers = track.shown_at(ticks)
+            numbers = shown_at(track, ticks)
         if inside.all():
             return numbers
         if self.short == "error":
@@ -93,17 +93,12 @@ def frames_at_seconds(track: Track, seconds: NDArray[np.float64]) -> NDArray[np.
     Raises:
         DataError: a time is before the first frame, or behind the last one's end.
     """
-    numerator, denominator = track.time_base
-    # To the nearest microsecond: 0.1 is meant, not the float next to it.
-    ticks = [
-        round(value * 1_000_000) * denominator // (numerator * 1_000_000)
-        for value in seconds.tolist()
-    ]
-    times = int(track.pts[0]) + np.array(ticks, np.int64)
+    times = np.array([track.tick_at(value) for value in seconds.tolist()], np.int64)
     if len(times) and (times.min() < track.pts[0] or times.max() >= track.end_pts):
+        numerator, denominator = track.time_base
         length = (track.end_pts - int(track.pts[0])) * numerator / denominator
         raise DataError(
             f"times {float(seconds.min()):g} to {float(seconds.max()):g} s are asked for, and the "
             f"video lasts {length:g} s"
         )
-    return track.shown_at(times)
+    return shown_at(track, times)

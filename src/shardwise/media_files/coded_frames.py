@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from shardwise.errors import DataError, StaleIndexError
 from shardwise.media_files.byte_reader import RangeReader, read_exactly
 from shardwise.media_files.demux import demux
 from shardwise.media_files.limits import Limits
-from shardwise.media_files.media_index import MediaIndex, checksum_groups
+from shardwise.media_files.media_index import MediaIndex, checksum_groups, checksum_of
 from shardwise.media_files.references import is_unreferenced, length_bytes
 from shardwise.media_files.track import Segment, Track
 from shardwise.stages import spent_in
@@ -37,13 +36,13 @@ def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> Med
         )
     if index.payloads is not None or all(track.is_ranged for track in index.tracks):
         return index
-    found = demux(read_exactly(reader, 0, reader.num_bytes), limits)
-    if [len(own) for own in found.payloads] != [len(t.columns.pts) for t in index.tracks]:
+    _, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    if [len(own) for own in payloads] != [len(t.columns.pts) for t in index.tracks]:
         raise StaleIndexError(
             "the file has other frames than its media index says: make it again with "
             "`shardwise index --media --force`"
         )
-    return replace(index, payloads=tuple(found.payloads))
+    return replace(index, payloads=tuple(payloads))
 
 
 @spent_in("demux")
@@ -88,16 +87,14 @@ def _near(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[NDArray[n
     """The rows whose ranges are read together, each group in the order of the file."""
     by_place = np.argsort(starts, kind="stable")
     gaps = starts[by_place][1:] - np.maximum.accumulate(stops[by_place])[:-1]
-    return np.split(by_place, np.flatnonzero(gaps > _GAP_BYTES) + 1)
+    parts = np.split(by_place, np.flatnonzero(gaps > _GAP_BYTES) + 1)
+    return parts if len(starts) else []
 
 
 def byte_ranges(track: Track, samples: NDArray[np.int64]) -> list[tuple[int, int]]:
     """The ranges of the file that hold some coded frames, as `read_segments` reads them."""
-    if not len(samples):
-        return []
     starts = track.columns.offset[samples]
-    stops = starts + track.columns.size[samples]
-    return [(int(starts[part[0]]), int(stops[part].max())) for part in _near(starts, stops)]
+    return _joined(starts, starts + track.columns.size[samples])
 
 
 def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -106,9 +103,11 @@ def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     >>> joined_ranges([(500_000, 500_100), (0, 100), (50, 300)])
     [(0, 300), (500000, 500100)]
     """
-    if not ranges:
-        return []
-    starts, stops = np.array(ranges, np.int64).T
+    starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+    return _joined(starts, stops)
+
+
+def _joined(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(int(starts[part[0]]), int(stops[part].max())) for part in _near(starts, stops)]
 
 
@@ -124,13 +123,10 @@ def _check(track: Track, segment: Segment, payloads: list[bytes] | list[memoryvi
     low = int(np.searchsorted(bounds, first, side="left"))
     high = int(np.searchsorted(bounds, last + 1, side="right")) - 1
     for group in range(low, high):
-        digest = 0
         members = range(int(bounds[group]), int(bounds[group + 1]))
         if any(number not in rows for number in members):
             continue
-        for number in members:
-            digest = crc32(payloads[rows[number]], digest)
-        if digest != int(track.checksums[group]):
+        if checksum_of(payloads[rows[number]] for number in members) != track.checksums[group]:
             offset = int(track.columns.offset[members[0]])
             raise DataError(
                 f"coded {track.kind} frames {members[0]} to {members[-1]} are not the ones that "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DataError
+from shardwise.media_files.boxes import box_header
 from shardwise.media_files.limits import Limits
 from shardwise.media_files.pyav_import import import_av
+from shardwise.media_files.pyav_packets import decoded_frames
 from shardwise.media_files.track import Track, TrackColumns
 
 # Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
@@ -26,23 +28,15 @@ from shardwise.media_files.track import Track, TrackColumns
 _MAX_HEADER_BYTES = 27 + 255
 
 
-@dataclass(frozen=True)
-class Demuxed:
-    """The tracks of a file, and the payloads of each in decode order."""
-
-    tracks: list[Track]
-    payloads: list[list[bytes]]
-
-
-def demux(data: bytes | memoryview, limits: Limits) -> Demuxed:
-    """Read all packets of a file in memory.
+def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[list[bytes]]]:
+    """The tracks of a file in memory, and the payloads of each in decode order.
 
     Raises:
         DataError: it is no media file, damaged or cut, or promises too much.
         MissingExtraError: PyAV is not installed.
     """
     av = import_av("this container")
-    check_end(data)
+    _check_end(data)
     whole = bytes(data)
     try:
         with _opened(whole, av) as container:
@@ -69,7 +63,7 @@ def demux(data: bytes | memoryview, limits: Limits) -> Demuxed:
             if (track.columns.pts == _NO_PTS).any():
                 track = _timed_by_decoding(track, own, limits)
         timed.append(track)
-    return Demuxed(timed, payloads)
+    return timed, payloads
 
 
 _NO_PTS = -(1 << 62)
@@ -185,8 +179,6 @@ def _rotation_of(data: bytes, av: Any) -> int:
 
 def _timed_by_decoding(track: Track, payloads: list[bytes], limits: Limits) -> Track:
     """A track whose container has no times: frames in the order in which they are decoded."""
-    from shardwise.media_files.pyav_packets import decoded_frames
-
     numbers = [n for n, _ in decoded_frames(track, list(enumerate(payloads)), limits)]
     if len(set(numbers)) != len(numbers) or not numbers:
         raise DataError("the container has no times, and decoding does not tell them either")
@@ -204,17 +196,12 @@ _EBML = b"\x1a\x45\xdf\xa3"
 _SEGMENT = b"\x18\x53\x80\x67"
 
 
-def check_end(data: bytes | memoryview) -> None:
+def _check_end(data: bytes | memoryview) -> None:
     """Refuse a file that is shorter than its header says.
 
     Known for avi, wav, mkv, webm, mp4 and ts. Other containers do not say their length.
-
-    Raises:
-        DataError: it is.
     """
     view = memoryview(data)
-    if not view.nbytes:
-        raise DataError("the file is empty", offset=0)
     head = bytes(view[:64])
     if head[:4] == b"RIFF":
         expected = _riff_end(view)
@@ -269,10 +256,8 @@ def _vint(view: memoryview, at: int) -> tuple[int | None, int]:
 def _mp4_end(view: memoryview) -> int:
     at = 0
     while at + 8 <= len(view):
-        (size,) = struct.unpack_from(">I", view, at)
-        if size == 1 and at + 16 <= len(view):
-            (size,) = struct.unpack_from(">Q", view, at + 8)
-        if size < 8:
+        size, _, header = box_header(view, at, len(view))
+        if size < header:
             return len(view)
         at += size
     return at if at >= len(view) else at + 8

@@ -15,7 +15,7 @@ from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
 from shardwise.media_files.pictures import PictureForm
-from shardwise.media_files.pyav_backend import RgbPictures, decode_with_pyav
+from shardwise.media_files.pyav_backend import decode_with_pyav
 from shardwise.media_files.references import is_refresh, is_whole_by_itself
 from shardwise.media_files.torchcodec_backend import (
     Run,
@@ -89,14 +89,11 @@ def decode_frames(
     segments = track.segments(frames[shown])
     coded = read_segments(index, track, segments, reader)
     memory = decoder_bytes(track.height, track.width)
-    rgb: RgbPictures | None = None
     runs: list[Run] = []
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
-        nonlocal rgb
-        rgb = rgb or RgbPictures(*form.scaled)
         with picture_memory().hold(memory):
-            decode_with_pyav(track, segment, payloads, rgb, limits=limits, place=place)
+            decode_with_pyav(track, segment, payloads, form, limits=limits, place=place)
 
     for segment, part in zip(segments, coded, strict=True):
         needed, payloads = without_unneeded(track, segment, part)

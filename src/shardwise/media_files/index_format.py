@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
-from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
+from shardwise.media_files.limits import DEFAULT_LIMITS
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.sample_description import read_description
 from shardwise.media_files.track import Track, TrackColumns
@@ -82,7 +82,7 @@ def index_to_bytes(index: MediaIndex) -> bytes:
     return _MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
-def index_from_bytes(data: bytes | memoryview, *, limits: Limits = DEFAULT_LIMITS) -> MediaIndex:
+def index_from_bytes(data: bytes | memoryview) -> MediaIndex:
     """The reverse.
 
     Raises:
@@ -100,7 +100,7 @@ def index_from_bytes(data: bytes | memoryview, *, limits: Limits = DEFAULT_LIMIT
         header = json.loads(text[4 : 4 + plain])
         at, tracks, blobs = 12 + length, [], io.BytesIO(text[4 + plain :])
         for described in header["tracks"]:
-            track, at = _track(described, data, at, blobs, limits=limits)
+            track, at = _track(described, data, at, blobs)
             tracks.append(track)
         return MediaIndex(int(header["num_bytes"]), tuple(tracks))
     except (ValueError, KeyError, TypeError, zlib.error, struct.error, OverflowError) as error:
@@ -109,11 +109,9 @@ def index_from_bytes(data: bytes | memoryview, *, limits: Limits = DEFAULT_LIMIT
         raise _unusable(str(error)) from error
 
 
-def _track(
-    described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO, *, limits: Limits
-) -> tuple[Track, int]:
+def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -> tuple[Track, int]:
     count = int(described["num_coded"])
-    limits.check_frames(count, "frames")
+    DEFAULT_LIMITS.check_frames(count, "frames")
     columns = {}
     for name, (width, length) in described["columns"].items():
         columns[name] = _unpacked(data[at : at + length], count, width)

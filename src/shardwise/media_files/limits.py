@@ -20,11 +20,7 @@ class Limits:
     max_frames: int = 10_000_000
 
     def check_frames(self, num_frames: int, what: str) -> None:
-        """Refuse a track that promises too many frames.
-
-        Raises:
-            DataError: it does.
-        """
+        """Raise DataError for a track that promises too many frames."""
         if num_frames > self.max_frames:
             raise DataError(
                 f"the header promises {num_frames} {what}, more than max_frames={self.max_frames}: "
@@ -32,11 +28,7 @@ class Limits:
             )
 
     def check_picture(self, height: int, width: int) -> None:
-        """Refuse too large a picture.
-
-        Raises:
-            DataError: it is, or it has no area.
-        """
+        """Raise DataError for too large a picture, or one without an area."""
         if height < 1 or width < 1:
             raise DataError(f"the header promises pictures of {height} x {width} pixels")
         if height * width > self.max_pixels:

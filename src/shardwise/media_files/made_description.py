@@ -20,11 +20,7 @@ _START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")
 
 
 def make_description(track: Track, payloads: Sequence[bytes | memoryview]) -> bytes:
-    """The content of a `stsd` box.
-
-    Args:
-        track: codec, configuration and size.
-        payloads: coded frames, the first one a key frame: parameter sets may stand in it.
+    """The content of a `stsd` box; the first payload's key frame may have its parameter sets.
 
     Raises:
         DataError: the codec has no form in mp4.

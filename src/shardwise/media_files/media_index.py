@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from zlib import crc32
@@ -63,10 +64,6 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
 
     Of mp4 and mov in two or three reads, wherever `moov` lies; of other files by reading all.
 
-    Args:
-        reader: the file.
-        limits: what its header may promise.
-
     Raises:
         DataError: it is no media file, damaged or cut, or promises too much.
         MissingExtraError: the container needs PyAV.
@@ -84,8 +81,8 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
         tracks = read_tracks(read_moov(reader), num_bytes=reader.num_bytes, limits=limits)
         if tracks is not None:
             return MediaIndex(reader.num_bytes, tuple(tracks))
-    whole = demux(read_exactly(reader, 0, reader.num_bytes), limits)
-    return MediaIndex(reader.num_bytes, tuple(whole.tracks), tuple(whole.payloads))
+    demuxed, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    return MediaIndex(reader.num_bytes, tuple(demuxed), tuple(payloads))
 
 
 def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
@@ -99,20 +96,18 @@ def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
                 track.columns.offset.tolist(), track.columns.size.tolist(), strict=True
             )
         ]
-        tracks.append(replace(track, checksums=group_checksums(track, payloads)))
+        bounds = checksum_groups(track).tolist()
+        checksums = [checksum_of(payloads[start:stop]) for start, stop in pairwise(bounds)]
+        tracks.append(replace(track, checksums=np.array(checksums, np.uint32)))
     return replace(index, tracks=tuple(tracks))
 
 
-def group_checksums(track: Track, payloads: list[bytes] | list[memoryview]) -> NDArray[np.uint32]:
-    """The CRC-32 of each group of a track."""
-    bounds = checksum_groups(track).tolist()
-    digests = []
-    for start, stop in pairwise(bounds):
-        digest = 0
-        for payload in payloads[start:stop]:
-            digest = crc32(payload, digest)
-        digests.append(digest)
-    return np.array(digests, np.uint32)
+def checksum_of(payloads: Iterable[bytes | memoryview]) -> int:
+    """The CRC-32 of coded frames, one behind the other."""
+    digest = 0
+    for payload in payloads:
+        digest = crc32(payload, digest)
+    return digest
 
 
 def checksum_groups(track: Track) -> NDArray[np.int64]:

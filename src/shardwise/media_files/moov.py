@@ -27,10 +27,7 @@ _ROTATIONS = {(1, 0, 0, 1): 0, (0, 1, -1, 0): 270, (-1, 0, 0, -1): 180, (0, -1, 
 def read_tracks(moov: bytes, *, num_bytes: int, limits: Limits) -> list[Track] | None:
     """The tracks of pictures and sound.
 
-    Args:
-        moov: the whole box.
-        num_bytes: the file's size: samples beyond it mean that it was cut.
-        limits: what the header may promise.
+    Samples beyond `num_bytes`, the file's size, mean that it was cut.
 
     Returns:
         None where only FFmpeg can say: fragmented files, and the forms named above.

@@ -49,7 +49,7 @@ class PictureMemory:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._held = 0
         self._waited_for = 0
         # By owner; gone with it.
@@ -57,11 +57,6 @@ class PictureMemory:
         self._kept = 0  # freed since memory was last given back to the system
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
-
-    @property
-    def max_bytes(self) -> int:
-        """The bound, in bytes of pictures."""
-        return self._max_bytes
 
     def limit(self, owner: object, num_bytes: int) -> None:
         """Hold no more than this until `owner` lifts its limit; the lowest limit counts.
@@ -88,7 +83,7 @@ class PictureMemory:
         """
         with self._changed:
             found = self._passes.get(owner)
-            return 0 if found is None else min(found.peak, self._max_bytes)
+            return 0 if found is None else min(found.peak, self.max_bytes)
 
     @contextmanager
     def hold(self, num_bytes: int) -> Iterator[None]:
@@ -119,20 +114,20 @@ class PictureMemory:
         # Freed pictures stay with the thread's part of the heap, where no other thread uses them.
         with self._changed:
             self._kept += num_bytes
-            is_much = num_bytes >= _LARGE_BYTES or 2 * self._kept > self._max_bytes
+            is_much = num_bytes >= _LARGE_BYTES or 2 * self._kept > self.max_bytes
             gives_back = bool(self._waiting) or is_much
             if gives_back:
                 self._kept = 0
         try:
-            if gives_back:
-                _give_back()
+            if gives_back and (trim := _trim()) is not None:
+                trim(0)
         finally:
             with self._changed:
                 self._held -= num_bytes
                 self._changed.notify_all()
 
     def _fits(self, num_bytes: int) -> bool:
-        most = min([self._max_bytes, *(each.limit for each in self._passes.values())])
+        most = min([self.max_bytes, *(each.limit for each in self._passes.values())])
         return not self._held or self._held + num_bytes <= most
 
 
@@ -146,15 +141,9 @@ def picture_memory() -> PictureMemory:
     return _memory_of(os.getpid())
 
 
-def _give_back() -> None:
-    """Give freed memory back to the system, where the C library can (glibc)."""
-    trim = _trim()
-    if trim is not None:
-        trim(0)
-
-
 @cache
 def _trim() -> Any:
+    """What gives freed memory back to the system, where the C library can (glibc)."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 

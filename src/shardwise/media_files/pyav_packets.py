@@ -28,8 +28,7 @@ def decoded_frames(
     Args:
         track: its codec.
         samples: number in decode order and payload of each, the first one a key frame.
-        limits: the largest picture, also where the stream itself names a larger one than its
-            container.
+        limits: the largest picture, whatever the container says.
         may_fail: numbers of coded frames whose errors do not count.
 
     Yields:

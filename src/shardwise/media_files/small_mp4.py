@@ -38,12 +38,9 @@ class SmallMp4:
 def small_mp4(
     track: Track, samples: NDArray[np.int64], payloads: Sequence[bytes | memoryview]
 ) -> SmallMp4:
-    """An mp4 file of some coded frames.
+    """An mp4 file of some coded frames, the first one a key frame, of a described track.
 
-    Args:
-        track: of an mp4 file, with its `description`.
-        samples: their numbers in decode order, the first one a key frame.
-        payloads: their bytes.
+    `samples` are their numbers in decode order.
     """
     count = len(samples)
     shown = np.argsort(np.argsort(track.columns.pts[samples], kind="stable"), kind="stable")

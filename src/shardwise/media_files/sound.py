@@ -5,10 +5,10 @@ Sample 0 is the first one that is heard: the encoder's delay is left out, for ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,36 +19,13 @@ from shardwise.media_files.coded_frames import read_segments, with_payloads
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.pyav_packets import damaged, decoded_frames
-from shardwise.media_files.track import Segment, Track
+from shardwise.media_files.track import Segment
 
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
 # decoding from the file's begin: Opus asks for 80 ms, MP3 for 9 frames.
 _RUN_UP_S = 0.25
 _SKIPPED_AT_ONCE = 1 << 18
 _SCALES = {"s16": 1 << 15, "s32": 1 << 31, "u8": 1 << 7}
-
-
-class Sound(Protocol):
-    """Sound that is read by sample numbers."""
-
-    @property
-    def rate(self) -> int:
-        """Samples a second."""
-        ...
-
-    @property
-    def num_channels(self) -> int:
-        """Channels."""
-        ...
-
-    @property
-    def num_samples(self) -> int:
-        """Samples a channel."""
-        ...
-
-    def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Samples `[start, stop)`, which lie inside: float32 `[channels, stop - start]`."""
-        ...
 
 
 def is_plain_sound(head: bytes) -> bool:
@@ -134,33 +111,23 @@ def _check_riff(reader: RangeReader) -> None:
         )
 
 
-@dataclass(eq=False)
 class PacketSound:
-    """Sound of a track, decoded from some packets before the part that is asked for.
+    """Sound of a track, decoded from some packets before the part that is asked for."""
 
-    Attributes:
-        reader: the file.
-        index: its index.
-        limits: what is decoded.
-    """
-
-    reader: RangeReader
-    index: MediaIndex
-    limits: Limits = DEFAULT_LIMITS
-    _track: Track = field(init=False, repr=False)
-    _per_packet: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.index = with_payloads(self.index, self.reader, self.limits)
-        self._track = self.index.first("audio")
+    def __init__(
+        self, reader: RangeReader, index: MediaIndex, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self._reader, self._limits = reader, limits
+        self._index = with_payloads(index, reader, limits)
+        self._track = self._index.first("audio")
         # What a packet holds, and the rate that the decoder knows better than the container
         # (HE-AAC has twice the rate that is written). The first packet may only prepare.
-        number, frame = next(
-            (each for each in self._frames(0, min(4, len(self._track.columns.pts)))), (0, None)
-        )
+        frames = self._frames(0, min(4, self._count))
+        number, frame = next(frames, (0, None))
         if frame is None:
             raise damaged(self._track, number, "the decoder gives no sound")
-        second = next((f for n, f in self._frames(0, min(4, self._count)) if n > 0), frame)
+        others = (each for later, each in frames if later > 0)
+        second = frame if number > 0 else next(others, frame)
         self.rate = int(frame.sample_rate)
         self.num_channels = int(frame.layout.nb_channels)
         self._per_packet = int(max(frame.samples, second.samples))
@@ -187,12 +154,12 @@ class PacketSound:
         starts = counted if (abs(counted - timed) <= 2 * tick + 1).all() else timed
         return starts - self._lead
 
-    def _frames(self, first: int, last: int) -> Any:
+    def _frames(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
         track = self._track
         samples = np.arange(first, last)
         segment = Segment(samples, samples)
-        (payloads,) = read_segments(self.index, track, [segment], self.reader)
-        return decoded_frames(track, zip(samples.tolist(), payloads, strict=True), self.limits)
+        (payloads,) = read_segments(self._index, track, [segment], self._reader)
+        return decoded_frames(track, zip(samples.tolist(), payloads, strict=True), self._limits)
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Samples `[start, stop)`: float32 `[channels, stop - start]`."""
@@ -223,6 +190,9 @@ class PacketSound:
                 "decoded: is the file damaged?"
             )
         return out
+
+
+Sound: TypeAlias = SoundFile | PacketSound
 
 
 def _as_float(frame: Any) -> NDArray[np.float32]:

@@ -28,8 +28,6 @@ def open_sound(
     Raises:
         DataError: the file has none, or is damaged.
     """
-    if not reader.num_bytes:
-        raise DataError("the file is empty", offset=0)
     if index is None:
         if is_plain_sound(bytes(read_exactly(reader, 0, min(40, reader.num_bytes)))):
             return SoundFile(reader)

@@ -4,42 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.media_files.track import Track
-
-_MICROSECONDS = 1_000_000
-
-
-class Timeline(Protocol):
-    """Frames in the order of showing; a `Track` is one."""
-
-    @property
-    def num_frames(self) -> int:
-        """How many."""
-        ...
-
-    @property
-    def pts(self) -> NDArray[np.int64]:
-        """When each is shown, int64 `[num_frames]`, in ticks."""
-        ...
-
-    @property
-    def end_pts(self) -> int:
-        """The tick at which the last one's time ends."""
-        ...
-
-    @property
-    def time_base(self) -> tuple[int, int]:
-        """Seconds a tick, as (numerator, denominator)."""
-        ...
-
-    def shown_at(self, ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The frame on the screen at each time; -1 before the first, the last after it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,9 +42,14 @@ class Span:
         """Seconds a tick."""
         return self.track.time_base
 
-    def shown_at(self, ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The frame on the screen at each time."""
-        return np.searchsorted(self.pts, ticks, side="right") - 1
+
+# Frames in the order of showing.
+Timeline: TypeAlias = Track | Span
+
+
+def shown_at(timeline: Timeline, ticks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The frame that is on the screen at each time; -1 before the first, the last after it."""
+    return np.searchsorted(timeline.pts, ticks, side="right") - 1
 
 
 def span_between(track: Track, start: float, end: float) -> Span:
@@ -84,13 +59,9 @@ def span_between(track: Track, start: float, end: float) -> Span:
     and a frame of the scene before would be a wrong one.
     """
     borders = np.append(track.pts, track.end_pts)
-    numerator, denominator = track.time_base
     places = []
     for seconds in (start, end):
-        # To the nearest microsecond, in integers.
-        tick = int(borders[0]) + round(seconds * _MICROSECONDS) * denominator // (
-            numerator * _MICROSECONDS
-        )
+        tick = track.tick_at(seconds)
         place = min(int(np.searchsorted(borders, tick, side="left")), len(borders) - 1)
         if place and tick - int(borders[place - 1]) < int(borders[place]) - tick:
             place -= 1
@@ -112,7 +83,7 @@ def start_every(timeline: Timeline, seconds: Fraction, number: int) -> int:
     """The frame on the screen at the time of this number."""
     step = _ticks_of(timeline, seconds)
     tick = int(timeline.pts[0]) + number * step.numerator // step.denominator
-    return int(timeline.shown_at(np.array([tick], np.int64))[0])
+    return int(shown_at(timeline, np.array([tick], np.int64))[0])
 
 
 def _ticks_of(timeline: Timeline, seconds: Fraction) -> Fraction:

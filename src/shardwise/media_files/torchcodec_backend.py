@@ -60,14 +60,10 @@ def call_bytes(form: PictureForm, num_wanted: int) -> int:
 def decode_with_torchcodec(
     track: Track, runs: Sequence[Run], form: PictureForm, *, place: Place
 ) -> None:
-    """Decode runs, and call `place(number, pixels)` with each wanted picture, in order.
+    """Decode a group of `joined_runs`, and call `place` with each wanted picture, in order.
 
-    Args:
-        track: the video.
-        runs: what is decoded, of one group of `joined_runs`.
-        form: the size of the pictures.
-        place: gets number in decode order and pixels `[*form.scaled, 3]`, which it must copy. Where
-            a decoder had to begin again, it gets a picture a second time.
+    It gets the number in decode order and pixels `[*form.scaled, 3]`, which it must copy. Where a
+    decoder had to begin again, it gets a picture a second time.
 
     Raises:
         DataError: the decoder fails, or gives other than the frames that were asked for.
@@ -102,7 +98,10 @@ def _joined(runs: Sequence[Run]) -> Run:
 
 def _decode(track: Track, run: Run, form: PictureForm, decoders: Any, place: Place) -> None:
     segment, payloads = run
-    file = _file_of(track, segment, payloads)
+    if not track.description:  # of another container than mp4
+        track = replace(track, description=make_description(track, payloads))
+        payloads = [with_lengths(track, payload) for payload in payloads]
+    file = small_mp4(track, segment.samples, payloads)
     is_resized = form.scaled != (form.height, form.width)
     try:
         # A stream that is of another size than its header, or changes it, is resized all the same.
@@ -133,11 +132,14 @@ def _give_out(
     is_resized: bool,
 ) -> None:
     shown = np.sort(file.pts)
+    transforms = None
+    if is_resized:
+        transforms = [import_module("torchcodec.transforms").Resize(form.scaled)]
     decoder = decoders.VideoDecoder(
         file.data,
         dimension_order="NHWC",
         num_ffmpeg_threads=1,
-        transforms=_resize(form) if is_resized else None,
+        transforms=transforms,
         custom_frame_mappings=_mappings(shown),
     )
     wanted_pts = file.pts[np.searchsorted(segment.samples, segment.wanted)]
@@ -186,16 +188,3 @@ def _import_torchcodec() -> Any:
             f"backend='torchcodec' needs torchcodec, which does not load ({error!s:.120})",
             extra="video",
         ) from error
-
-
-def _resize(form: PictureForm) -> list[Any]:
-    transforms = import_module("torchcodec.transforms")
-    return [transforms.Resize(form.scaled)]
-
-
-def _file_of(track: Track, segment: Segment, payloads: Sequence[bytes | memoryview]) -> SmallMp4:
-    """The frames in a small mp4, whatever container they come from."""
-    if not track.description:
-        track = replace(track, description=make_description(track, payloads))
-        payloads = [with_lengths(track, payload) for payload in payloads]
-    return small_mp4(track, segment.samples, payloads)

@@ -121,14 +121,15 @@ class Track:
 
     @property
     def end_pts(self) -> int:
-        """The tick at which the last frame's time ends."""
-        if not self.num_frames:
-            return 0
+        """The tick at which the last frame's time ends; there must be one."""
         return int(self.pts[-1]) + max(1, int(self.columns.duration[self.order[-1]]))
 
-    def shown_at(self, ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The frame that is on the screen at each time; -1 before the first, the last after it."""
-        return np.searchsorted(self.pts, ticks, side="right") - 1
+    def tick_at(self, seconds: float) -> int:
+        """The tick at some seconds from the first frame."""
+        numerator, denominator = self.time_base
+        # To the nearest microsecond: 0.1 is meant, not the float next to it.
+        microseconds = round(seconds * 1_000_000)
+        return int(self.pts[0]) + microseconds * denominator // (numerator * 1_000_000)
 
     def segments(self, frames: NDArray[np.int64]) -> list[Segment]:
         """What has to be decoded for some frames, as runs from a key frame each.
@@ -147,16 +148,12 @@ class Track:
             )
         wanted = np.unique(self.order[frames])
         runs: list[list[int]] = []  # [key, last]
-        for number in wanted.tolist():
-            key = self._key_for(number)
-            if runs and key <= runs[-1][1] + 1:
-                # Neighbours are decoded in one go; in open groups their keys may cross.
-                runs[-1] = [min(key, runs[-1][0]), number]
+        # In open groups the keys of neighbours may cross.
+        for key, number in sorted((self._key_for(number), number) for number in wanted.tolist()):
+            if runs and key <= runs[-1][1] + 1:  # neighbours are decoded in one go
+                runs[-1][1] = max(runs[-1][1], number)
             else:
                 runs.append([key, number])
-            while len(runs) > 1 and runs[-1][0] <= runs[-2][1] + 1:
-                tail = runs.pop()
-                runs[-1] = [min(runs[-1][0], tail[0]), tail[1]]
         segments = []
         for key, last in runs:
             samples = np.arange(key, last + 1)
