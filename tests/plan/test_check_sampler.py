@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwise.plan import FullSampler, ResamplingSampler, SequentialSampler, VirtualEpochs
+from shardwise.plan import FullSampler, SequentialSampler, VirtualEpochs, WeightedSampler
 from shardwise.testing.samplers import check_sampler
 
 
@@ -134,9 +134,7 @@ def test_a_repeat_in_a_huge_epoch_is_found() -> None:
 
 def test_virtual_epochs_that_miss_a_sample_are_found() -> None:
     with pytest.raises(AssertionError, match="never"):
-        check_sampler(
-            VirtualEpochs(ResamplingSampler(20, num_draws=20), 7), ids=range(20), process=False
-        )
+        check_sampler(VirtualEpochs(WeightedSampler(np.ones(20)), 7), ids=range(20), process=False)
 
 
 def test_ids_beyond_those_allowed_are_found_where_repeats_are_fine() -> None:
