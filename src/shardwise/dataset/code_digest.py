@@ -1,9 +1,10 @@
-"""A digest of code and of the values that it holds: equal in every process that has the same code.
+"""Digests of code and of the values that it holds: equal in every process that has the same code.
 
-It covers functions and classes with all that they name in the user's own modules, so that another
-version of a helper shows, too. The standard library, installed packages and this library are named
-only. Mutable globals (lists, dicts, objects) are not covered, since they may be caches; nor is what
-a function imports while it runs.
+`code_digest` covers functions and classes with all that they name in the user's own modules, so
+that another version of a helper shows, too: for machines that must not differ. `held_digest` leaves
+out what functions name: for what was made once and is kept. The standard library, installed
+packages and this library are named only. Mutable globals (lists, dicts, objects) are not covered,
+since they may be caches; nor is what a function imports while it runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta, tzinfo
@@ -67,7 +68,19 @@ def code_digest(value: Any) -> str:
     An object counts with its class's name and its state, which is `__getstate__()` where its class
     has its own; functions with bytecode, constants, defaults and captured values.
     """
-    walk = _Walk()
+    return _digest(value, follows_globals=True)
+
+
+def held_digest(value: Any) -> str:
+    """16 hex digits as of `code_digest`, of functions without the globals that they name.
+
+    Another minor version of Python compiles to other bytecode, and gives another digest.
+    """
+    return _digest(value, follows_globals=False)
+
+
+def _digest(value: Any, *, follows_globals: bool) -> str:
+    walk = _Walk(follows_globals=follows_globals)
     root = "\n".join(walk.words(value))
     # Each piece of code once, in no order. The list grows while it is read.
     pieces = {"\n".join(walk.piece(code)) for code in walk.reached}
@@ -81,6 +94,8 @@ def is_users_code(value: Any) -> bool:
     """Whether a function, class or module is not Python's, not this library's and not installed."""
     is_module = isinstance(value, ModuleType)
     name = (value.__name__ if is_module else value.__module__) or "__main__"
+    if not isinstance(name, str):  # a type in C, whose objects have a `__module__` each
+        return False
     top = name.partition(".")[0]
     if top == "shardwise" or top in sys.stdlib_module_names:
         return False
@@ -103,7 +118,9 @@ def state_of(value: Any) -> list[Any]:
             return [state]
         return sorted(state.items(), key=lambda item: str(item[0]))
     if is_dataclass(value):
-        return [(each.name, getattr(value, each.name, None)) for each in fields(value)]
+        # Of this library's, what does not count in a comparison changes no sample.
+        counted = [each for each in fields(value) if each.compare or is_users_code(kind)]
+        return [(each.name, getattr(value, each.name, None)) for each in counted]
     # What a cached property has stored is no state.
     return [
         (name, part)
@@ -132,7 +149,8 @@ def _name(code: FunctionType | type) -> str:
 class _Walk:
     """Describes values, and collects the user's functions and classes that it meets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, follows_globals: bool) -> None:
+        self._follows_globals = follows_globals
         self.reached: list[Any] = []
         self._ids: set[int] = set()
         # Digests by id and depth, so that time grows with the references, not with the ways along
@@ -174,10 +192,11 @@ class _Walk:
     def piece(self, code: FunctionType | type) -> Iterator[str]:
         """A function or class of the user's, and what it names."""
         yield from self.words(code)
-        if isinstance(code, FunctionType):
-            named = _globals_of(code.__code__, code.__globals__)
-        else:
+        named: Iterable[tuple[str, Any]] = ()
+        if not isinstance(code, FunctionType):
             named = _members(code)
+        elif self._follows_globals:
+            named = _globals_of(code.__code__, code.__globals__)
         for name, value in sorted(dict(named).items()):
             yield f"names {name}"
             yield from self._named(value)
@@ -229,8 +248,10 @@ def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
     if isinstance(value, FunctionType):
         defaults = [value.__defaults__, value.__kwdefaults__]
         return [value.__name__, value.__code__, *defaults, _captured(value)]
-    if isinstance(value, type | ModuleType | BuiltinFunctionType):
+    if isinstance(value, type | ModuleType):
         return [getattr(value, "__qualname__", None) or value.__name__]
+    if isinstance(getattr(value, "__qualname__", None), str):  # a function in C, maybe bound
+        return [value.__qualname__, getattr(value, "__self__", None), *state_of(value)]
     return _parts_of_data(value)
 
 

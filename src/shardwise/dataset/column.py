@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import values_of
 from shardwise.cores import usable_cores
-from shardwise.dataset.function_digest import described_function
+from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays
 from shardwise.dataset.raw_rows import name_of
@@ -89,13 +89,13 @@ class ColumnReader:
     def origin(self) -> str:
         """All that the values are made of, as text."""
         transforms = self.samples.transforms
-        decoders = [f"{n} {described_function(d)}" for n, d in sorted(transforms.decoders.items())]
+        decoders = [f"{n} {held_digest(d)}" for n, d in sorted(transforms.decoders.items())]
         return "\n".join([
             f"{self.name!r} {self.field!r} {self.path!r}",
             f"{self.samples.fingerprint} {_version(self.samples.source)}",
             *decoders,
-            *(f"map {described_function(each.fn)}" for each in transforms.maps),
-            "" if self.fn is None else described_function(self.fn),
+            *(f"map {held_digest(each.fn)}" for each in transforms.maps),
+            "" if self.fn is None else held_digest(self.fn),
         ])  # fmt: skip
 
     def read(self, rows: range) -> NDArray[Any]:
