@@ -227,7 +227,7 @@ def test_a_rank_of_1024_has_samples_of_16_shards_in_a_batch() -> None:
     assert sampler.spec()["lanes"] == 16_384
     partition = Partition(sampler.num_samples, 64, 1024, lanes=sampler.lanes)
     for rank, step in ((0, 0), (511, 2_000), (1023, partition.num_steps - 1)):
-        positions, _ = partition.positions(step, rank)
+        positions, _ = partition.block(range(step, step + 1), rank)
         ids = sampler.indices(1, positions)
         assert np.unique(ids // 1_000).size >= 16
 

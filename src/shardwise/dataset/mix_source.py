@@ -13,9 +13,10 @@ from shardwise.columns import Columns, merge_columns
 from shardwise.dataset.dataset import Dataset
 from shardwise.errors import DataError
 from shardwise.plan import key_of, mix
-from shardwise.samples import DecodeWatch, LoadRequest, StageTimes
+from shardwise.samples import DecodeWatch, LoadRequest
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
+from shardwise.stages import Stages
 
 # The field that names a sample's dataset.
 SOURCE = "__source__"
@@ -97,7 +98,7 @@ class MixSource:
         numbers = np.unique(owners).tolist() or [0]
         is_one = len(numbers) == 1
         # Seconds count once all datasets are read: until then a row before may have an error.
-        kept = None if is_one or stats is None else _Times()
+        kept = None if is_one or stats is None else Stages()
         pieces: list[tuple[NDArray[np.intp], Mapping[str, Any]]] = []
         for number in numbers:
             name, part = list(self.parts.items())[number]
@@ -121,7 +122,7 @@ class MixSource:
             of = [name] * len(rows) if below is None else [f"{name}/{each}" for each in below]
             pieces.append((rows, {**loaded, SOURCE: of}))
         if kept is not None and stats is not None:
-            kept.give(stats)
+            stats.merge(kept)
         return self._merged(pieces, out or {}, len(ids))
 
     def _watch_of(self, part: Dataset, start: int, watch: DecodeWatch | None) -> DecodeWatch | None:
@@ -172,21 +173,6 @@ class _PartWatch:
     def end(self) -> None:
         """See `DecodeWatch`."""
         self._watch.end()
-
-
-class _Times:
-    """Keeps the seconds of several datasets until all of them are loaded."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[str, float, int]] = []
-
-    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        self._entries.append((stage, seconds, num_bytes))
-
-    def give(self, stats: StageTimes) -> None:
-        """Count them."""
-        for entry in self._entries:
-            stats.add(*entry)
 
 
 def _buffers(out: Mapping[str, NDArray[Any]], num_rows: int) -> dict[str, NDArray[Any]]:

@@ -23,11 +23,11 @@ from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
+from shardwise.samples import DecodeWatch, LoadCost, LoadRequest
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import Source, SourceTraits, traits_of
-from shardwise.stages import StageSeconds
+from shardwise.stages import Stages, StageSeconds
 
 
 def read_rows(
@@ -167,7 +167,7 @@ class LoadedSamples:
         epoch: int = 0,
         seed: int = 0,
         out: Mapping[str, NDArray[Any]] | None = None,
-        stats: StageTimes | None = None,
+        stats: Stages | None = None,
         watch: DecodeWatch | None = None,
     ) -> dict[str, Sequence[Any]]:
         """Read, decode and transform samples; see `Samples.load`. Several threads may call it.
