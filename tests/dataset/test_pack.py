@@ -209,11 +209,12 @@ def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, mes
         ({"lengths": [3] * 9}, ValueError, "9 lengths for 10 documents"),
         ({"lengths": [-1] + [3] * 9}, ValueError, "document 0 has the length -1"),
         ({"lengths": [1.5] * 10}, TypeError, "float64"),
+        ({"lengths": [[3]] * 10}, TypeError, "one whole number a document"),
+        ({"lengths": [2**31] * 10}, ValueError, "document 0 has the length 2147483648"),
         ({"lengths": "nope"}, ValueError, "no field 'nope'"),
         ({"long": "error"}, ValueError, "document 5 has 13 tokens, and a pack 10"),
         ({"long": "cut"}, ValueError, "'split'"),
         ({"length": 0}, ValueError, "length"),
-        ({"length": 2**31}, ValueError, "2147483648"),
         ({"window": 0}, ValueError, "window"),
         ({"fields": "nope"}, ValueError, "no field 'nope'"),
         ({"fields": ()}, TypeError, "fields"),
@@ -222,6 +223,9 @@ def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, mes
         ({"pad": {"x": 1}}, ValueError, "'x'"),
         ({"pad": -1, "dtype": "uint16"}, ValueError, "does not fit"),
         ({"dtype": "float32"}, TypeError, "integers"),
+        ({"length": 1 << 31}, ValueError, "length=2147483648: use 16777216 at most"),
+        ({"window": 1 << 63}, ValueError, "window=9223372036854775808: use"),
+        ({"max_documents": 1 << 40}, ValueError, "max_documents=1099511627776: use 10 at most"),
     ],
 )
 def test_a_bad_argument_is_refused(options, error, message):
@@ -263,17 +267,3 @@ def test_nothing_to_pack_is_an_empty_dataset():
             sw.DataLoader(packs, batch_size=2)
     dropped = sw.pack(dataset([9, 9]), length=4, long="drop")
     assert (len(dropped), dropped.source.packs.num_dropped) == (0, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 1 << 31}, "length=2147483648: use 16777216 at most"),
-        ({"length": 8, "window": 1 << 63}, "window=9223372036854775808: use"),
-        ({"length": 8, "max_documents": 1 << 40}, "max_documents=1099511627776: use 8 at most"),
-    ],
-)
-def test_sizes_that_no_memory_holds_are_refused(options, message):
-    documents = sw.wrap([{"tokens": np.arange(3)}, {"tokens": np.arange(4)}])
-    with pytest.raises(ValueError, match=message):
-        sw.pack(documents, **options)

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any, Never, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from shardwise.columns import Layout
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
+from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import MixtureSampler
 from shardwise.samples import LoadCost, LoadRequest
 from shardwise.sources.manifest import checked_ids
@@ -76,11 +77,6 @@ class MixedDataset(Dataset):
         """Which samples these are: 16 hex digits of the names and datasets."""
         facts = "".join(f"{n}\0{part.fingerprint}\n" for n, part in self._mixed.parts.items())
         return hashlib.sha256(f"shardwise mix 1\n{facts}".encode()).hexdigest()[:16]
-
-    @cached_property
-    def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard, int64 `[shards]`, one dataset's after the other's."""
-        return np.concatenate([part.shard_sizes for part in self._mixed.parts.values()])
 
     @property
     def mask_fields(self) -> tuple[str, ...]:
@@ -186,12 +182,10 @@ class MixedDataset(Dataset):
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index; those of each dataset are read together."""
         ids = checked_ids(indices, len(self), from_end=True)
-        owners = np.searchsorted(self._mixed.ends, ids, side="right")
         samples: list[dict[str, Any]] = [{}] * len(ids)
-        for number, (name, part) in enumerate(self._mixed.parts.items()):
-            rows = np.flatnonzero(owners == number)
-            start = int(self._mixed.ends[number]) - len(part)
-            loaded = part.__getitems__(ids[rows] - start) if len(rows) else []
+        for number, rows, start in rows_by_part(ids, self._mixed.ends):
+            name, part = self._mixed.named_parts[number]
+            loaded = part.__getitems__(ids[rows] - start)
             for row, sample in zip(rows.tolist(), loaded, strict=True):
                 samples[row] = _named(sample, name, part)
         return samples

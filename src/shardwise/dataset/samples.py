@@ -6,7 +6,7 @@ The engine's side of a dataset (`shardwise.samples.Samples`), and nothing that a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -44,6 +44,19 @@ def read_rows(
         return source.read(ids, fields)
     columns: Columns = read_epoch(ids, fields, epoch=epoch, seed=seed)
     return columns
+
+
+def rows_by_part(
+    ids: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.intp], int]]:
+    """Of parts that end at `ends`: number, which of the ids it has, and its first id.
+
+    Of no ids the first part, with no rows.
+    """
+    # side="right" skips empty parts.
+    owners = np.searchsorted(ends, ids, side="right")
+    for number in np.unique(owners).tolist() or [0]:
+        yield number, np.flatnonzero(owners == number), int(ends[number - 1]) if number else 0
 
 
 class LoadedSamples:
