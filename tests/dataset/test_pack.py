@@ -103,35 +103,6 @@ def test_it_is_a_source_like_others(shards):
     assert packs.default_shuffle == "window"
 
 
-@pytest.mark.parametrize("shuffle", ["full", "window"])
-def test_a_state_is_taken_up_by_any_number_of_ranks(shards, shuffle):
-    packs = sw.pack(of_shards(shards[0]), length=32, window=50)
-    options = {"shuffle": shuffle, "seed": 3, "output": "numpy", "num_workers": 0}
-
-    def ranks(world_size, state=None, stop=None):
-        tokens, states = [], []
-        for rank in range(world_size):
-            with sw.DataLoader(
-                packs, batch_size=12 // world_size, rank=rank, world_size=world_size, **options
-            ) as loader:
-                if state is not None:
-                    loader.load_state_dict(state)
-                for step, batch in enumerate(loader):
-                    tokens.append((step, batch["tokens"].tolist()))
-                    if step + 1 == stop:
-                        break
-                states.append(loader.state_dict())
-        steps = sorted({step for step, _ in tokens})
-        rows = [sorted(row for s, t in tokens if s == step for row in t) for step in steps]
-        return rows, states[0]
-
-    whole, _ = ranks(1)
-    first, state = ranks(2, stop=4)
-    rest, _ = ranks(3, state)
-    assert len(str(state)) < 1000
-    assert first + rest == whole
-
-
 def test_packs_are_made_once_and_anew_for_other_lengths(shards):
     folder, _ = shards
 
