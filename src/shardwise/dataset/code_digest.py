@@ -109,34 +109,26 @@ def is_users_code(value: Any) -> bool:
 def state_of(value: Any) -> list[Any]:
     """What an object holds: (name, value) of its attributes, or what its `__getstate__` gives."""
     kind: Any = type(value)
-    if kind.__getstate__ is not object.__getstate__:
-        try:
-            state = value.__getstate__()
-        except _NO_STATE:
-            return []
-        if type(state) is not dict:
-            return [state]
-        return sorted(state.items(), key=lambda item: str(item[0]))
-    if is_dataclass(value):
+    has_own = kind.__getstate__ is not object.__getstate__
+    if is_dataclass(value) and not has_own:
         # Of this library's, what does not count in a comparison changes no sample.
         counted = [each for each in fields(value) if each.compare or is_users_code(kind)]
         return [(each.name, getattr(value, each.name, None)) for each in counted]
+    try:
+        state = value.__getstate__()
+    except _NO_STATE:
+        return []
+    if has_own and type(state) is not dict:
+        return [state]
+    # Python's own is None, the `__dict__`, or a pair of that and the slots.
+    parts = state if isinstance(state, tuple) else (state,)
+    named = {name: part for each in parts for name, part in (each or {}).items()}
     # What a cached property has stored is no state.
     return [
         (name, part)
-        for name, part in sorted({**getattr(value, "__dict__", {}), **_slots(value)}.items())
-        if not isinstance(getattr(kind, name, None), functools.cached_property)
+        for name, part in sorted(named.items(), key=lambda item: str(item[0]))
+        if not isinstance(getattr(kind, str(name), None), functools.cached_property)
     ]
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    return {
-        name: getattr(value, name)
-        for kind in type(value).__mro__
-        if "__slots__" in vars(kind)
-        for name, member in vars(kind).items()
-        if isinstance(member, MemberDescriptorType) and hasattr(value, name)
-    }
 
 
 def _name(code: FunctionType | type) -> str:

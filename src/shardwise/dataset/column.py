@@ -21,7 +21,7 @@ from shardwise.columns import values_of
 from shardwise.cores import usable_cores
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
-from shardwise.dataset.kept_arrays import KeptArrays
+from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
 from shardwise.errors import DataError, ShardwiseError, message_of
 from shardwise.parallel import in_processes, in_threads
@@ -229,12 +229,10 @@ def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) 
         TypeError: with processes, something of it does not pickle.
     """
     place = kept_place(reader.samples, reader.name, reader.origin())
-    kept = None if place is None else place.load()
-    if kept is not None and len(kept["values"]) == len(reader.samples):
-        return kept["values"]
-    values = _joined(reader, list(_parts(reader, progress, num_workers)))
-    if place is not None:
-        place.save({"values": values})
+    arrays = kept_or_made(
+        place, lambda: {"values": _joined(reader, list(_parts(reader, progress, num_workers)))}
+    )
+    values = arrays["values"]
     values.flags.writeable = False
     return values
 

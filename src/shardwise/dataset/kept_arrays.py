@@ -14,7 +14,7 @@ import logging
 import math
 import mmap
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,18 @@ class KeptArrays:
                 return path
         _logger.warning("it can't be kept, and will be made again: %s", "; ".join(problems))
         return None
+
+
+def kept_or_made(
+    place: KeptArrays | None, make: Callable[[], dict[str, NDArray[Any]]]
+) -> dict[str, NDArray[Any]]:
+    """The arrays that are kept there, else made and kept; no place keeps none."""
+    arrays = None if place is None else place.load()
+    if arrays is None:
+        arrays = make()
+        if place is not None:
+            place.save(arrays)
+    return arrays
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], digest: str) -> None:

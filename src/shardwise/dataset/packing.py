@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
+from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource
 from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
@@ -105,14 +106,11 @@ def pack(
     counts = _lengths(dataset, lengths, names[0], progress)
     digest = hashlib.sha256(np.ascontiguousarray(counts, "<i8").data).hexdigest()
     origin = f"packs {dataset.fingerprint} {size} {width} {long} {digest}"
-    place = kept_place(dataset, "packs", origin)
-    kept = None if place is None else place.load()
-    if kept is None:
-        packs = _packed(counts, size, width, long, progress)
-        if place is not None:
-            place.save(_arrays(packs))
-    else:
-        packs = _from_arrays(kept, size)
+    arrays = kept_or_made(
+        kept_place(dataset, "packs", origin),
+        lambda: _arrays(_packed(counts, size, width, long, progress)),
+    )
+    packs = _from_arrays(arrays, size)
     if max_documents is not None:
         room = _at_most(size, "max_documents", whole("max_documents", max_documents, least=1))
         if packs.max_documents > room:

@@ -21,7 +21,7 @@ from shardwise.dataset.clips.table import (
     from_arrays,
     to_arrays,
 )
-from shardwise.dataset.kept_arrays import KeptArrays
+from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.transforms import Transforms
 from shardwise.plan.clip_windows import ClipTable
 from shardwise.sources.protocol import Source
@@ -93,13 +93,10 @@ def _table(
             f"{chosen} {options.described}"
         )
         place = KeptArrays(getattr(source, "directory", None), name="clips", origin=origin)
-        kept = place.load()
-        if kept is not None:
-            return from_arrays(kept)
-    table, counts = clip_table(files, ids, options, _cut_reader(source, ids, options))
-    if place is not None:
-        place.save(to_arrays(table, counts))
-    return table, counts
+    cuts = _cut_reader(source, ids, options)
+    return from_arrays(
+        kept_or_made(place, lambda: to_arrays(*clip_table(files, ids, options, cuts)))
+    )
 
 
 def _cut_reader(
