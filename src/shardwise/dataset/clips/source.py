@@ -217,7 +217,7 @@ class ClipSource(EpochReads):
         for each in chosen:
             fetch = partial(self._fetched, each.sample)
             reader = HeldRanges(each.index.num_bytes, read.get(each.sample, []), fetch)
-            clips.append(Clip(reader, each.index, each.frames, each.ticks))
+            clips.append(Clip(reader, each))
         return clips, num_bytes
 
     def _fetched(self, sample: int, start: int, stop: int) -> memoryview:
