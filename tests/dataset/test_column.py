@@ -222,14 +222,12 @@ def key_twice(sample):
     return 2 * len(sample["__key__"])
 
 
-def test_a_filter_takes_columns_and_gives_equal_steps(shards):
+def test_a_filter_takes_columns(shards):
     ds = sw.tar(shards).decode(cls=int)
     kept_ones = ds.filter(lambda c: c["n"] >= 40, columns={"n": ds.column("json.n")})
     assert [s["__key__"] for s in kept_ones] == [f"k{i}" for i in range(30, 50)]
     mask = np.arange(NUM) >= 30
     assert kept_ones.fingerprint == ds.filter(mask).fingerprint
-    steps = [len(sw.DataLoader(kept_ones, batch_size=3, rank=r, world_size=3)) for r in range(3)]
-    assert len(set(steps)) == 1
     with pytest.raises(ValueError, match="'n' has shape"):
         ds.filter(lambda c: c["n"] > 1, columns={"n": np.zeros(3)})
 

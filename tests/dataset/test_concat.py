@@ -68,17 +68,8 @@ def test_arrays_stay_arrays_and_value_fields_values():
     def table(values):
         return sw.wrap([{"n": value, "x": np.full(2, value)} for value in values])
 
-    batch = next(
-        iter(
-            sw.DataLoader(
-                sw.concat([table([1, 2]), table([3])]),
-                batch_size=3,
-                output="numpy",
-                rank=0,
-                world_size=1,
-            )
-        )
-    )
+    joined = sw.concat([table([1, 2]), table([3])])
+    [batch] = sw.DataLoader(joined, batch_size=3, output="numpy", rank=0, world_size=1)
     assert batch["n"].tolist() == [1, 2, 3]
     assert batch["x"].tolist() == [[1, 1], [2, 2], [3, 3]]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardwise.plan import FullSampler, Plan, SequentialSampler, VirtualEpochs, WindowSampler
 
@@ -35,32 +33,6 @@ def epoch_of(plan: Plan, epoch: int = 0) -> list[list[int]]:
             ids += plan.indices(epoch, step, rank)[valid].tolist()
         batches.append(sorted(ids))
     return batches
-
-
-@given(
-    n=st.one_of(st.integers(0, 300), st.sampled_from([511, 512, 513, 1009])),
-    world_size=st.integers(1, 64),
-    batch_size=st.integers(1, 33),
-    epoch=st.integers(0, 50),
-    seed=st.integers(0, 10),
-    shuffle=st.sampled_from(SHUFFLES),
-    remainder=st.sampled_from(REMAINDERS),
-)
-@settings(max_examples=120)
-def test_an_epoch_has_every_sample_once_and_reports_what_it_has_not(
-    n: int, world_size: int, batch_size: int, epoch: int, seed: int, shuffle: Any, remainder: Any
-) -> None:
-    plan = make(
-        n,
-        shuffle,
-        world_size=world_size,
-        batch_size=batch_size,
-        seed=seed,
-        remainder=remainder,
-    )
-    ids = [i for batch in epoch_of(plan, epoch) for i in batch]
-    assert len(ids) == len(set(ids)) == n - plan.num_dropped
-    assert set(ids) <= set(range(n))
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)

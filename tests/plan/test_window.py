@@ -85,21 +85,6 @@ def test_borders_of_windows_move_with_epoch_and_lane() -> None:
     assert len(borders) > 12
 
 
-def test_a_rank_reads_its_own_lanes_only_where_ranks_divide_lanes() -> None:
-    lanes, world_size = 32, 8
-    sizes = [100] * lanes
-    sampler = WindowSampler(sizes, lanes=lanes, window=10)
-    readers = np.zeros((lanes, world_size), dtype=bool)
-    ids = epoch_of(sampler)
-    partition = Partition(len(ids), 40, world_size, lanes=lanes)
-    for rank in range(world_size):
-        positions, _ = partition.block(range(partition.num_steps), rank)
-        readers[ids[positions] // 100, rank] = True
-    # Lanes and shards are of one size here: each shard is read by one rank.
-    assert (readers.sum(axis=1) == 1).all()
-    assert (readers.sum(axis=0) == lanes // world_size).all()
-
-
 def test_shards_change_ranks_from_epoch_to_epoch() -> None:
     num_shards, world_size = 64, 8
     sampler = WindowSampler([100] * num_shards, lanes=32, window=10)
