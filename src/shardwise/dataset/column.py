@@ -229,12 +229,18 @@ def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) 
         TypeError: with processes, something of it does not pickle.
     """
     place = kept_place(reader.samples, reader.name, reader.origin())
-    arrays = kept_or_made(
-        place, lambda: {"values": _joined(reader, list(_parts(reader, progress, num_workers)))}
-    )
-    values = arrays["values"]
+
+    def make() -> _Column:
+        return _Column(_joined(reader, list(_parts(reader, progress, num_workers))))
+
+    values = kept_or_made(place, _Column, make).values
     values.flags.writeable = False
     return values
+
+
+@dataclass(frozen=True)
+class _Column:
+    values: NDArray[Any]
 
 
 def _parts(reader: ColumnReader, progress: Progress, num_workers: int) -> Iterator[NDArray[Any]]:

@@ -15,8 +15,9 @@ import math
 import mmap
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from shardwise.errors import DataError
 from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
 from shardwise.storage.user_dirs import user_cache_dir
+
+# A dataclass.
+T = TypeVar("T", bound=Any)
 
 _logger = logging.getLogger("shardwise")
 
@@ -86,16 +90,19 @@ class KeptArrays:
         return None
 
 
-def kept_or_made(
-    place: KeptArrays | None, make: Callable[[], dict[str, NDArray[Any]]]
-) -> dict[str, NDArray[Any]]:
-    """The arrays that are kept there, else made and kept; no place keeps none."""
+def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
+    """A dataclass of arrays and whole numbers: as it is kept, else made and kept.
+
+    No place keeps nothing.
+    """
     arrays = None if place is None else place.load()
-    if arrays is None:
-        arrays = make()
-        if place is not None:
-            place.save(arrays)
-    return arrays
+    if arrays is not None:
+        kept: T = kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})
+        return kept
+    made = make()
+    if place is not None:
+        place.save({each.name: np.asarray(getattr(made, each.name)) for each in fields(made)})
+    return made
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], digest: str) -> None:

@@ -154,8 +154,6 @@ class BucketSampler:
     def indices(self, epoch: int, positions: Ints) -> Ints:
         """The sample ids at `positions` of `epoch`, int64 `[k]`."""
         asked = as_positions(positions, self.num_samples)
-        if not asked.size:
-            return asked.copy()
         layout = self._layouts.get(epoch, self._layout)
         batch = np.searchsorted(layout.ends, asked, side="right")
         rows = asked + layout.shifts[batch]
