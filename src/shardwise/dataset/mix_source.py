@@ -30,9 +30,6 @@ _Ids = NDArray[np.int64]
 class MixSource:
     """Datasets behind one another, to those who ask a dataset for its source.
 
-    Args:
-        parts: by name.
-
     It reads samples as the datasets decode them, with the randomness of epoch 0 and seed 0.
     """
 

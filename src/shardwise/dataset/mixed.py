@@ -26,10 +26,6 @@ class MixedDataset(Dataset):
     function of `map` finds "__source__" in the sample. Its `rng` is keyed by the dataset's name,
     too. A sample is transformed alike wherever it comes within one epoch of the mixture; `ds[i]` is
     the sample of its dataset, as that gives it.
-
-    Args:
-        parts: the datasets by name.
-        sampler: the order of their samples.
     """
 
     def __init__(
@@ -126,21 +122,12 @@ class MixedDataset(Dataset):
         }
 
     def select(self, *fields: str) -> Dataset:
-        """Keep these fields of each dataset that has them; "__source__" stays.
-
-        Raises:
-            ValueError: no dataset has a field, or a `map()` comes before.
-        """
+        """Keep these fields of each dataset that has them, one at least; "__source__" stays."""
         self._check("select", fields)
         return self._each(lambda part: part.select(*(f for f in fields if f in _known(part))))
 
     def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
-        """Decode fields of each dataset that has them; see `Dataset.decode`.
-
-        Raises:
-            ValueError: no dataset has a field, or a `map()` comes before.
-            TypeError: a decoder can't be called, or stands without a field.
-        """
+        """Decode fields of each dataset that has them, one at least; see `Dataset.decode`."""
         if specs or not decoders:
             return self._each(lambda part: part.decode(*specs))
         self._check("decode", tuple(decoders))
@@ -160,19 +147,11 @@ class MixedDataset(Dataset):
         return MixedDataset(mapped, self._sampler, is_labelled=True)
 
     def subset(self, indices: ArrayLike) -> NoReturn:  # noqa: ARG002
-        """Not for a mixture, whose order would be another one.
-
-        Raises:
-            TypeError: always; it says what to do instead.
-        """
+        """Always a TypeError: the order of a part would be another one."""
         raise TypeError(_NO_SUBSET)
 
     def filter(self, where: Any, *, columns: Any = None) -> NoReturn:  # noqa: ARG002
-        """Not for a mixture, whose order would be another one.
-
-        Raises:
-            TypeError: always; it says what to do instead.
-        """
+        """Always a TypeError: the order of a part would be another one."""
         raise TypeError(_NO_SUBSET)
 
     def _one(self, index: int) -> dict[str, Any]:

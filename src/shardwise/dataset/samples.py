@@ -60,12 +60,7 @@ def rows_by_part(
 
 
 class LoadedSamples:
-    """The samples of a source, transformed; `Dataset` is one of these.
-
-    Args:
-        source: where the samples lie.
-        transforms: what is done to them; None for nothing.
-    """
+    """The samples of a source, transformed; `Dataset` is one of these."""
 
     def __init__(self, source: Source, transforms: Transforms | None = None) -> None:
         self._source = source

@@ -85,15 +85,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class ClipDecoder:
-    """Decodes the pictures of clips.
-
-    Attributes:
-        frames: of a clip.
-        size: (height, width), or None for the video's.
-        fit: "stretch" or "crop".
-        layout: "TCHW", "THWC" or "CTHW".
-        backend: "auto", "pyav" or "torchcodec".
-    """
+    """Decodes the pictures of clips, as options of `Dataset.clips` say."""
 
     frames: int
     size: tuple[int, int] | None

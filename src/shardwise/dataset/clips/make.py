@@ -25,13 +25,7 @@ from shardwise.sources.protocol import Source
 def make_clips(
     source: Source, transforms: Transforms, fields: tuple[str, ...], options: ClipOptions
 ) -> tuple[ClipSource, Transforms]:
-    """The source of clips, and what is done to its samples.
-
-    Args:
-        source: the videos.
-        transforms: what is done to the samples with them: fields, decoders, a subset.
-        fields: the fields that are read.
-        options: which clips.
+    """The source of clips, and what is done to its samples; `fields` are those that are read.
 
     Raises:
         ValueError: there is no such field, it has a decoder, or a `map()` comes before.

@@ -26,11 +26,8 @@ def clip_table(
 ) -> ClipTable:
     """The clips of some samples' videos.
 
-    Args:
-        files: the videos.
-        ids: int64 `[videos]`, the samples' ids in the source.
-        options: which clips.
-        cuts: gives the value of the cuts' field by the place in `ids`; None for whole videos.
+    `ids` are the samples' in the source, int64 `[videos]`. `cuts` gives the value of the field of
+    cuts by the place in `ids`; None for whole videos.
 
     Raises:
         DataError: a video can't be used or is too short, and the options say "error".
