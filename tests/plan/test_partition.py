@@ -186,15 +186,6 @@ def test_global_batches_are_the_same_for_every_world_size_of_one_global_batch(
         assert all(batch == seen[0] for batch in seen)
 
 
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.parametrize(("n", "start"), [(0, 0), (50, 50)])
-def test_nothing_left_is_no_step_for_all_ranks(remainder: Any, n: int, start: int) -> None:
-    partition = Partition(n, 4, 8, remainder, start)
-    assert (partition.num_steps, partition.num_dropped, partition.num_padded) == (0, 0, 0)
-    with pytest.raises(ValueError, match="0 steps"):
-        batch_of(partition, 0, 0)
-
-
 @given(partitions(), st.data())
 def test_a_block_of_steps_is_its_steps_one_behind_the_other(
     partition: Partition, data: st.DataObject
@@ -244,6 +235,8 @@ def test_steps_and_ranks_that_are_not_there_are_refused() -> None:
     for step, rank in ((-1, 0), (2, 0)):
         with pytest.raises(ValueError, match=f"step {step}: there are 2 steps"):
             batch_of(partition, step, rank)
+    with pytest.raises(ValueError, match="there are 0 steps"):
+        batch_of(Partition(50, 4, 8, "uneven", start=50), 0, 0)
     for rank in (-1, 2):
         with pytest.raises(ValueError, match=f"rank={rank} must be in 0..1"):
             batch_of(partition, 0, rank)

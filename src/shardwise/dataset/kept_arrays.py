@@ -73,8 +73,8 @@ class KeptArrays:
                 _logger.warning("can't read %s: %s; it is made anew", path, error.strerror)
         return None
 
-    def save(self, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
-        """Keep the arrays in the first place that can be written; None, and a log line, if none."""
+    def save(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the arrays in the first place that can be written; a log line, if none can."""
         problems = []
         for path in self.paths:
             try:
@@ -85,9 +85,8 @@ class KeptArrays:
                 problems.append(f"{path.parent}: {error.strerror or error}")
             else:
                 _logger.info("kept in %s", path)
-                return path
+                return
         _logger.warning("it can't be kept, and will be made again: %s", "; ".join(problems))
-        return None
 
 
 def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
