@@ -210,7 +210,15 @@ def test_a_cache_that_was_filled_does_not_change_it() -> None:
     assert code_digest(Cached(4)) != code_digest(Cached(3))
 
 
+class Closed:
+    """Has no state any more, as a picture whose file is closed."""
+
+    def __getstate__(self) -> Any:
+        raise ValueError("operation on a closed file")
+
+
 def test_generators_and_open_files_count_by_their_type(tmp_path: Any) -> None:
+    assert code_digest(Closed()) == code_digest(Closed())
     one, two = np.random.default_rng(1), np.random.default_rng(2)
     assert code_digest(one) == code_digest(two)
     with (tmp_path / "x").open("w") as first, (tmp_path / "y").open("w") as second:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
-import pickle
 import random
 import re
 import sys
@@ -58,8 +57,6 @@ _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _LOADS_ATTR = {"LOAD_ATTR", "LOAD_METHOD"}
 _STORES_GLOBAL = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _STORES_CAPTURED = {"STORE_DEREF", "DELETE_DEREF"}
-# What `__getstate__` of locks, queues, files and compiled models raises: they can't be pickled.
-_NO_STATE = (TypeError, RuntimeError, pickle.PickleError)
 
 
 def code_digest(value: Any) -> str:
@@ -116,7 +113,7 @@ def state_of(value: Any) -> list[Any]:
         return [(each.name, getattr(value, each.name, None)) for each in counted]
     try:
         state = value.__getstate__()
-    except _NO_STATE:
+    except Exception:  # noqa: BLE001 - locks, closed files, compiled models: any can't be pickled
         return []
     if has_own and type(state) is not dict:
         return [state]
