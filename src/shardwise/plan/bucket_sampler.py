@@ -212,14 +212,14 @@ class BucketSampler:
             times.append(self._times(epoch, group, [len(window.sizes) for window in cut]))
             windows += cut
             if end < stop:
-                one = np.array([stop - end]), np.array([0])
-                windows.append(_Window(end, stop, *one, is_alone=False))
+                sizes, order = np.array([stop - end]), np.array([0])
+                windows.append(_Window(end, stop, sizes, order, is_alone=False))
                 times.append(np.array([np.inf]))
-        sizes = [window.sizes[window.order] for window in windows]
-        size = _joined(sizes)
-        window_of = np.repeat(np.arange(len(windows)), [len(each) for each in sizes])
+        ordered = [window.sizes[window.order] for window in windows]
+        size = _joined(ordered)
+        window_of = np.repeat(np.arange(len(windows)), [len(each) for each in ordered])
         # The row of its window at which each batch begins.
-        rows = _joined([np.cumsum(each) - each for each in sizes])
+        rows = _joined([np.cumsum(each) - each for each in ordered])
         order = np.argsort(_joined(times), kind="stable")
         ends = np.cumsum(size[order])
         return _Layout(windows, places, ends, window_of[order], rows[order] - (ends - size[order]))

@@ -58,9 +58,9 @@ class MixtureSchedule:
 
     def _segments(self, names: Sequence[str]) -> list[Segment]:
         size = self.unit * self.block
-        none, nothing = [0] * len(names), [Fraction(0)] * len(names)
+        before, due = [0] * len(names), [Fraction(0)] * len(names)
         first, *later = self.changes
-        segments: list[Segment] = [ConstantSegment(0, _shares(first, names), none, nothing)]
+        segments: list[Segment] = [ConstantSegment(0, _shares(first, names), before, due)]
         for change in later:
             weights, last = _shares(change, names), segments[-1]
             # A ramp is a block long at least.
