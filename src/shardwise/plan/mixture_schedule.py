@@ -73,7 +73,7 @@ class MixtureSchedule:
                 segments.append(ConstantSegment(start, weights, before, due))
                 continue
             stop = max(-(-change.stop // size) * self.block, start + self.block)
-            both = last.last_weights(), weights
+            both = last.last_weights, weights
             ramp = RampSegment((start, stop), both, before, due, block=self.block)
             after = ConstantSegment(stop, weights, ramp.counts(stop), ramp.due(stop))
             segments += [ramp, after]
@@ -86,7 +86,7 @@ class MixtureSchedule:
     def weights(self) -> list[float]:
         """The weights of the last segment, in the order of `names`; their sum is 1."""
         weights = [0.0] * len(self.names)
-        last = self.segments[-1].last_weights()
+        last = self.segments[-1].last_weights
         for place, weight in zip(self._to_names.tolist(), last, strict=True):
             weights[place] = float(weight)
         return weights
